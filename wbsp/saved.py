@@ -6,11 +6,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from wbsp.ps.checkpoint.format import Checkpoint
 from wbsp.ps.checkpoint.format import load as _load
 from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT
 from wbsp.replica.values import Values
-from wbsp.tensors.layout import difference, other_state
+from wbsp.tensors.frozen import FrozenValues
+from wbsp.tensors.layout import difference, other_state, places
 
 
 def load(run_folder: str | os.PathLike, model: Any, best: bool = False) -> int:
@@ -45,16 +48,19 @@ def read(path: Path) -> Checkpoint:
 def assign(saved: Checkpoint, model: Any, of: str) -> None:
     """Set the model to this version. Raises ValueError, in one line that begins with `of`, for a
     model that is not the run's."""
-    values = Values(model)
-    reason = difference(values.layout, saved.layout)
+    values = Values(model, frozen=[])
+    whole = [*saved.layout, *saved.frozen.layout]
+    where = places(values.layout, whole)
+    reason = difference(values.layout, whole) if where is None else None
     if reason is None and saved.state.layers is not None:
         here = values.states()
         reason = None if here is None else other_state(here, saved.state.layers)
-    if reason is not None:
+    if where is None or reason is not None:
         raise ValueError(f"{of} is of another model than {values.name}: {reason} (here: the "
                          "model, there: the run); build the model as the run's workers did")
+    parts = [*FrozenValues(saved.layout, saved.vector).parts(), *saved.frozen.parts()]
     replica = values.open()
-    replica.adopt(replica.bring(saved.vector), "replace")
+    replica.adopt(replica.bring(np.concatenate([parts[place] for place in where])), "replace")
     if values.given is not model:
         raise ValueError("a pytree of JAX is not written to: its version is Worker.values of a "
                          "worker that joins the run")

@@ -189,10 +189,13 @@ def data(model, seed):
 
 def exchanged(make, eager=True):
     """Two models of two workers that have adopted W after a step of each, and W."""
+    from wbsp.replica.frozen import Frozen
     from wbsp.replica.layers import derive
-    from wbsp.replica.model import open_replica
+    from wbsp.replica.model import KerasPart, open_replica
 
     models = [made(make, seed, eager) for seed in range(2)]
+    first, second = (Frozen([KerasPart(model)]) for model in models)
+    second.take(first.read())
     replicas = [open_replica(model) for model in models]
     w = replicas[0].read().copy()
     for model, replica in zip(models, replicas, strict=True):

@@ -11,6 +11,7 @@ from wbsp.replica.model import open_replica
 from wbsp.replica.states import states
 from wbsp.replica.values import Values
 from wbsp.saved import assign
+from wbsp.tensors.frozen import FrozenValues
 
 keras = pytest.importorskip("keras")
 
@@ -51,6 +52,22 @@ def test_the_newest_and_the_best_version_are_put_into_a_model_built_again(tmp_pa
     assert np.array_equal(predicts(mine), predicts(newest))
     assert wbsp.load(str(tmp_path), mine, best=True) == 5
     assert np.array_equal(predicts(mine), predicts(best))
+
+
+def test_a_version_is_loaded_whatever_is_frozen_in_the_model(tmp_path):
+    def part_frozen(one):
+        one.layers[0].trainable = False
+        return one
+
+    saved = part_frozen(trained(1))
+    values = Values(saved)
+    save(tmp_path / CHECKPOINT, Checkpoint(
+        values.open().read(), values.layout, RunState(
+            version=3, next_seq={}, totals=(0, 0), elapsed=0.0),
+        frozen=FrozenValues(values.frozen.layout, values.frozen.read())))
+    for mine in (part_frozen(model()), model()):
+        assert wbsp.load(tmp_path, mine) == 3
+        assert np.array_equal(predicts(mine), predicts(saved))
 
 
 def test_what_is_loaded_keeps_the_models_constraints(tmp_path):

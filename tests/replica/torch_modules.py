@@ -28,9 +28,20 @@ def update(replica):
     return np.array(replica.cut())
 
 
-def test_a_module_is_what_its_state_dict_has_of_floats_frozen_or_not():
+def test_parameters_that_take_no_gradient_are_frozen_and_buffers_are_not():
     model = network()
     model[0].weight.requires_grad = False
+    values = Values(model)
+    assert [spec.name for spec in values.frozen.layout] == ["0.weight"]
+    assert names(values) == names(Values(model, frozen=[]))[1:]
+    assert "1.running_mean" in names(values)
+    assert values.frozen.take(np.arange(6, dtype=F32)) == ["0.weight"]
+    assert model[0].weight.ravel().tolist() == [*range(6)] and values.open().read().size == 16
+    assert Values(model, frozen=["0"]).frozen.size == 8
+
+
+def test_a_module_is_what_its_state_dict_has_of_floats():
+    model = network()
     values = Values(model)
     whole = {name: tensor for name, tensor in model.state_dict().items()
              if tensor.is_floating_point()}

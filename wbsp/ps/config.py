@@ -20,6 +20,7 @@ from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.tensors.codecs import FLOAT32, Codec
+from wbsp.tensors.frozen import NOTHING
 from wbsp.tensors.layout import LayerState
 from wbsp.wire.addresses import split_addresses
 from wbsp.wire.proof import SIZE, mac, ticket
@@ -168,6 +169,7 @@ class RunInfo:
     series:   the runs of this server's process
     layers:   what layers have and no version carries, as the worker that brought W_0, or was first,
               has it; None: not known yet
+    frozen:   what no step changes, as the worker that brought W_0 has it
     """
 
     config: ServerConfig
@@ -183,6 +185,7 @@ class RunInfo:
         self.began = self.epoch
         self.owners: dict[int, IndexOwner] = {}
         self.layers: list[LayerState] | None = None
+        self.frozen = NOTHING
 
     def owner(self, identity: bytes) -> str:
         """What the process whose socket has this identity is called."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import zmq
 
 from wbsp.core.engine import Engine
@@ -20,7 +19,7 @@ from wbsp.limits import one_line
 from wbsp.ps.config import Reporter, RunInfo
 from wbsp.ps.readers import Readers
 from wbsp.ps.replication.primary import Replication
-from wbsp.ps.sessions.admission import Admission, Entrance, Lobby
+from wbsp.ps.sessions.admission import Admission, Begin, Entrance, Lobby
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.replies import Replies
@@ -43,12 +42,12 @@ class Dispatcher:
 
     files_at:   tells where the run's files are handed out, as of `RunFiles.at`
     record:     as in `Server`
-    on_initial: takes W_0 and its layout from the first worker; None: no worker is asked
+    on_initial: takes what the first worker brings; None: no worker is asked
     """
 
     def __init__(self, socket: ServerSocket, info: RunInfo, reporter: Reporter, shards: Shards,
                  files_at: Callable[[], m.FilesAt], record: Callable[..., dict[str, Any]],
-                 on_initial: Callable[[np.ndarray, list[TensorSpec]], None] | None):
+                 on_initial: Begin | None):
         self._socket = socket
         self._say = reporter.say
         self._clock = reporter.clock

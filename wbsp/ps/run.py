@@ -45,6 +45,7 @@ class Run:
                  state: RunState | None, reporter: Reporter, dispatcher: Dispatcher,
                  watch: EvaluatorWatch | None, on_fault: Callable[[BaseException], bool]):
         self._config = config = dispatcher.info.config
+        frozen = dispatcher.info.frozen
         self._reporter = reporter
         self._dispatcher = dispatcher
         self._clock = clock = reporter.clock
@@ -60,8 +61,8 @@ class Run:
         self._replication = dispatcher.replication
         self.checkpoints = Checkpoints(reporter.folder, layout, self.engine, config.check_period,
                                        self._checkpoint_state, reporter.say,
-                                       lambda: self._replication.alone, dispatcher.on)
-        self._replication.begin(Source(self.engine, layout, self._state, self.checkpoints))
+                                       lambda: self._replication.alone, dispatcher.on, frozen)
+        self._replication.begin(Source(self.engine, layout, self._state, self.checkpoints, frozen))
         if state is None:
             self.checkpoints.write(clock.run())
         self.evaluations = Evaluations(self.engine, layout, watch, config.check_period,
@@ -82,8 +83,8 @@ class Run:
         self._requests = dispatcher.begin(self.engine, layout)
         self._readers.begin(
             self.engine, self.checkpoints,
-            EpochVersions(reporter.folder, layout, self.engine, dispatcher.on), self._take_found,
-            self._tell_measured, None if state is None else state.best)
+            EpochVersions(reporter.folder, layout, self.engine, dispatcher.on, frozen),
+            self._take_found, self._tell_measured, None if state is None else state.best)
         if self._over:
             self._reporter.say("the run has ended, except for its last files")
             self._requests.replies.send(self.engine.start(clock.run()))

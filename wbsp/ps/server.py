@@ -32,6 +32,7 @@ from wbsp.ps.sessions.handlers import Peer
 from wbsp.ps.sharding.coordinator import ShardLost, Shards
 from wbsp.sync import MODELS
 from wbsp.sync.base import ContractError, SyncModel
+from wbsp.tensors.frozen import NOTHING, FrozenValues
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.liveness import Nap
 from wbsp.wire.loop import POLL, Loop, Part
@@ -172,9 +173,10 @@ class Server:
         return self.phase.engine if isinstance(self.phase, Run) else None
 
     def begin(self, vector: np.ndarray, layout: list[TensorSpec], state: RunState | None = None,
-              outer: dict[str, np.ndarray] | None = None) -> None:
-        """Take W_0 (float32 [size]), or a checkpoint's version, state and what is beside it. Raises
-        ValueError, in one line, for a model that cannot be served."""
+              outer: dict[str, np.ndarray] | None = None,
+              frozen: FrozenValues = NOTHING) -> None:
+        """Take W_0 (float32 [size]) and what is frozen, or a checkpoint's version and all that is
+        beside it. Raises ValueError, in one line, for a model that cannot be served."""
         planes = self.dispatcher.sessions.planes
         planes.check(vector.size)
         outer = outer or {}
@@ -183,6 +185,7 @@ class Server:
         if state is not None:
             self._clock.go_on(state.elapsed)
             version = state.version
+        self.dispatcher.info.frozen = frozen
         store = planes.store(vector, version, self.config.outer, outer.get(UNSENT))
         self.phase = Run(self._model, store, layout, state, self.reporter, self.dispatcher,
                          self._watch, self._model_failed)

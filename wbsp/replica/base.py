@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -99,19 +99,58 @@ class Variables(ABC):
         return update
 
 
+class Held(NamedTuple):
+    """A variable of floats, as its back end holds it.
+
+    type:   what it is made of: "float32", "bfloat16", ...
+    frozen: by what its framework says, no step changes it
+    """
+
+    spec: TensorSpec
+    type: str
+    it: Any
+    frozen: bool = False
+
+
 class Part:
     """Variables of one kind, among all that a worker trains.
 
-    layout: those of floats, by their names
-    types:  name -> what it is made of: "float32", "bfloat16", ...
+    layout: those of the vector
+    frozen: the others, which no step changes
     """
 
-    def __init__(self, layout: list[TensorSpec], types: dict[str, str]):
-        self.layout = layout
-        self.types = types
+    def __init__(self, held: Sequence[Held]):
+        self._held = held
+        self.freeze(None)
+
+    def freeze(self, names: Sequence[str] | None) -> None:
+        """Say what is frozen: variables of these names, or with names that begin so; None: those of
+        which the framework says it."""
+        self.frozen = [held for held in self._held if
+                       (held.frozen if names is None else begins(held.spec.name, names))]
+        still = {id(held) for held in self.frozen}
+        self._moving = [held for held in self._held if id(held) not in still]
+        self.layout = [held.spec for held in self._moving]
+
+    @property
+    def types(self) -> set[str]:
+        """Of those of the vector."""
+        return {held.type for held in self._moving}
 
     def variables(self, pool: BufferPool) -> Variables:
-        """As they are now. `pool`: source of memory for vectors on a CPU."""
+        """Those of the vector, as they are now. `pool`: source of memory for vectors on a CPU."""
+        return self._open([held.it for held in self._moving], self.layout, pool)
+
+    def _open(self, chosen: list[Any], layout: list[TensorSpec], pool: BufferPool) -> Variables:
+        raise NotImplementedError
+
+    def read(self, it: Any) -> np.ndarray:
+        """Values of a variable, float32 in its shape."""
+        raise NotImplementedError
+
+    def write(self, it: Any, value: np.ndarray) -> None:
+        """Set a variable to values, float32 in its shape, in memory that is the variable's from
+        here on."""
         raise NotImplementedError
 
     def states(self) -> list[LayerState] | None:
@@ -120,7 +159,7 @@ class Part:
 
     def remarks(self) -> Iterator[str]:
         """What a user should know of variables that are trained together, a line each."""
-        if wide := [name for name, kind in self.types.items() if kind == "float64"]:
+        if wide := [held.spec.name for held in self._moving if held.type == "float64"]:
             more = f" and {len(wide) - 1} more are" if wide[1:] else " is"
             yield (f"{wide[0]}{more} of float64: versions are float32, so that each adoption "
                    "rounds to float32, and so does the final version")
@@ -134,6 +173,13 @@ class Part:
 
     def check(self) -> None:
         """Raises ValueError where a step has made variables that are not among them."""
+
+
+def begins(name: str, names: Sequence[str]) -> bool:
+    """True if a variable's name, which has parts behind "/" or ".", is or begins with one of these.
+    """
+    return any(name == one or (name.startswith(one) and (
+        name[len(one)] in "/." or one[-1:] in ("/", "."))) for one in names)
 
 
 def rounds(types: Iterable[str]) -> bool:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from wbsp.replica.base import Part, Variables
+from wbsp.replica.base import Held, Part, Variables
 from wbsp.replica.host import OneByOne
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import TensorSpec
@@ -157,11 +157,17 @@ class PyTree(Part):
             else:
                 self._leaves.append(value)
         self._chosen = [leaf for leaf in self._leaves if isinstance(leaf, Leaf)]
-        super().__init__([TensorSpec(leaf.name, tuple(leaf.value.shape)) for leaf in self._chosen],
-                         {leaf.name: str(leaf.dtype) for leaf in self._chosen})
+        super().__init__([Held(TensorSpec(leaf.name, tuple(leaf.value.shape)), str(leaf.dtype),
+                               leaf) for leaf in self._chosen])
 
-    def variables(self, pool: BufferPool) -> Variables:
-        return _of(self._chosen, self.layout, pool)
+    def _open(self, chosen: list[Any], layout: list[TensorSpec], pool: BufferPool) -> Variables:
+        return _of(chosen, layout, pool)
+
+    def read(self, it: Any) -> np.ndarray:
+        return _view(it)
+
+    def write(self, it: Any, value: np.ndarray) -> None:
+        _write(it, value)
 
     def take(self, tree: Any) -> None:
         """The tree that a step has made. Raises ValueError for one of another form."""

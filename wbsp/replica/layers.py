@@ -38,7 +38,7 @@ def every_layer(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def trained(model: keras.Model) -> list[keras.Variable]:
-    """The variables of the flat vector, in its order.
+    """All variables that take part, in the order of the flat vector.
 
     A float8 layer's scales are each worker's own: a step replaces them, and a sum of changes would
     be none of anybody's data.
@@ -52,6 +52,20 @@ def trained(model: keras.Model) -> list[keras.Variable]:
         if "float" in variable.dtype and not variable.overwrite_with_gradient:
             chosen.append(variable)
     return chosen
+
+
+def frozen(model: keras.Model) -> set[int]:
+    """Ids of the variables that no step changes, by what Keras says: those that its layers have for
+    the optimizer and that it may not change, and all of a BatchNormalization that is frozen, which
+    then leaves its statistics as they are. Other variables may change by themselves."""
+    still: set[int] = set()
+    for layer in every_layer(model):
+        mine = [*layer._trainable_variables]  # no public way tells them from the layer's state
+        if (isinstance(layer, keras.layers.BatchNormalization) and not layer.trainable
+                and type(layer).call is keras.layers.BatchNormalization.call):
+            mine += layer._non_trainable_variables
+        still.update(id(variable) for variable in mine if not variable.trainable)
+    return still
 
 
 def derive(model: keras.Model) -> None:

@@ -1,8 +1,8 @@
 """A Keras model as one flat float32 vector.
 
-The vector holds the trainable float variables first, then the float non-trainable ones, so that
-BatchNorm statistics take part as deltas like the rest. Optimizer state is not in it, nor is what
-`layers` is about.
+The vector holds the trainable float variables first, then the float non-trainable ones that change
+by themselves, so that BatchNorm statistics take part as deltas like the rest. What is frozen is not
+in it, nor is optimizer state, nor what `layers` is about.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
-from wbsp.replica.base import Part, Variables, rounds
+from wbsp.replica.base import Held, Part, Variables, rounds
 from wbsp.replica.flat import FlatReplica
-from wbsp.replica.layers import derive, every_layer, remarks, settle, trained
+from wbsp.replica.layers import derive, every_layer, frozen, remarks, settle, trained
 from wbsp.replica.states import states
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import LayerState, TensorSpec
@@ -30,19 +31,35 @@ class KerasPart(Part):
     def __init__(self, model: keras.Layer, at: str = ""):
         """Raises ValueError for a model that has complex variables to train, or none yet."""
         self._model = model
-        self._chosen = trained(model)
-        if not self._chosen and not all(layer.built for layer in every_layer(model)):
+        chosen, still = trained(model), frozen(model)
+        if not chosen and not all(layer.built for layer in every_layer(model)):
             raise ValueError(f"model {model.name} has no variables yet, since Keras makes them in "
                              f"the first step of fit; {_CALL}")
-        super().__init__([TensorSpec(f"{at}{v.path}", tuple(v.shape)) for v in self._chosen],
-                         {f"{at}{v.path}": v.dtype for v in self._chosen})
+        super().__init__([Held(TensorSpec(f"{at}{v.path}", tuple(v.shape)), v.dtype, v,
+                               id(v) in still) for v in chosen])
 
-    def variables(self, pool: BufferPool) -> Variables:
+    def _open(self, chosen: list[Any], layout: list[TensorSpec], pool: BufferPool) -> Variables:
         name = keras.backend.backend()
         if name not in BACK_ENDS:
             raise ValueError(f"KERAS_BACKEND={name}: wbsp trains on {', '.join(BACK_ENDS)}")
         back_end = importlib.import_module(f"wbsp.replica.{name}")
-        return back_end.variables(self._model, self._chosen, self.layout, pool)
+        return back_end.variables(self._model, chosen, layout, pool)
+
+    def read(self, it: keras.Variable) -> np.ndarray:
+        return np.asarray(keras.ops.convert_to_numpy(it)).astype(np.float32, copy=False)
+
+    def write(self, it: keras.Variable, value: np.ndarray) -> None:
+        it.assign(value)
+
+    def open(self, pool: BufferPool | None = None) -> FlatReplica:
+        """The replica of the model as it is now. Raises ValueError for a back end that is not known
+        here, and where there is nothing to train."""
+        if not self.layout:
+            still = ", and none is to change: all are frozen" if self.frozen else ""
+            raise ValueError(f"model {self._model.name} has no variables of floats{still}: there "
+                             "is nothing to train together")
+        return FlatReplica(self.variables(pool or BufferPool()), self.layout, rounds(self.types),
+                           self.adopted)
 
     def states(self) -> list[LayerState]:
         return states(self._model)
@@ -57,7 +74,7 @@ class KerasPart(Part):
         yield from settle(self._model)
 
     def check(self) -> None:
-        check_whole(self._model, [TensorSpec(v.path, tuple(v.shape)) for v in self._chosen])
+        check_whole(self._model, [held.spec for held in self._held])
 
 
 def open_replica(model: keras.Model, pool: BufferPool | None = None) -> FlatReplica:
@@ -67,12 +84,7 @@ def open_replica(model: keras.Model, pool: BufferPool | None = None) -> FlatRepl
     Raises ValueError for a model that has no float variables (yet), or has complex ones to train,
     and for a back end that is not known here.
     """
-    part = KerasPart(model)
-    if not part.layout:
-        raise ValueError(f"model {model.name} has no variables of floats: there is nothing to "
-                         "train together")
-    variables = part.variables(pool or BufferPool())
-    return FlatReplica(variables, part.layout, rounds(part.types.values()), part.adopted)
+    return KerasPart(model).open(pool)
 
 
 def check_whole(model: keras.Model, layout: Sequence[TensorSpec]) -> None:

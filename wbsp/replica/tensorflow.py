@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from wbsp.replica.base import Part, Variables
+from wbsp.replica.base import Held, Part, Variables
 from wbsp.replica.host import HostVariables
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import TensorSpec, total_size
@@ -170,14 +170,19 @@ class TfVariables(Part):
                                  "variables whose shape is known")
             if variable.dtype.is_floating:
                 chosen.setdefault(id(variable), (name, variable))
-        self._chosen = [variable for _, variable in chosen.values()]
-        super().__init__(
-            [TensorSpec(name, tuple(variable.shape)) for name, variable in chosen.values()],
-            {name: variable.dtype.name for name, variable in chosen.values()})
+        super().__init__([
+            Held(TensorSpec(name, tuple(variable.shape)), variable.dtype.name, variable)
+            for name, variable in chosen.values()])
 
-    def variables(self, pool: BufferPool) -> Variables:
-        strategy = getattr(self._chosen[0], "distribute_strategy", None)
-        return _of(self._chosen, strategy, self.layout, pool)
+    def _open(self, chosen: list[Any], layout: list[TensorSpec], pool: BufferPool) -> Variables:
+        strategy = getattr(chosen[0], "distribute_strategy", None)
+        return _of(chosen, strategy, layout, pool)
+
+    def read(self, it: tf.Variable) -> np.ndarray:
+        return np.asarray(tf.cast(it, tf.float32))
+
+    def write(self, it: tf.Variable, value: np.ndarray) -> None:
+        it.assign(tf.cast(tf.constant(value), it.dtype))
 
 
 def variables_of(module: tf.Module, name: str) -> list[tf.Variable]:

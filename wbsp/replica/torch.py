@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from wbsp.replica.base import Part, Variables, Vector
+from wbsp.replica.base import Held, Part, Variables, Vector
 from wbsp.replica.host import OneByOne
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import TensorSpec
@@ -66,7 +66,10 @@ def same(tensor: torch.Tensor) -> Get:
 
 
 class Tensors(Part):
-    """Tensors by their names, each once; those that are not of floats stay each worker's own."""
+    """Tensors by their names, each once; those that are not of floats stay each worker's own.
+
+    Parameters are frozen that take no gradient. Buffers change by themselves.
+    """
 
     def __init__(self, named: Sequence[tuple[str, Get]]):
         """Raises ValueError for a tensor that cannot be trained together."""
@@ -74,13 +77,19 @@ class Tensors(Part):
         for name, get in named:
             if _is_trained(name, get()):
                 chosen.setdefault(id(get()), (name, get))
-        self._tensors = [get for _, get in chosen.values()]
-        types = {name: get().dtype for name, get in chosen.values()}
-        super().__init__([TensorSpec(name, tuple(get().shape)) for name, get in chosen.values()],
-                         {name: str(kind).removeprefix("torch.") for name, kind in types.items()})
+        super().__init__([
+            Held(TensorSpec(name, tuple(get().shape)), str(get().dtype).removeprefix("torch."), get,
+                 isinstance(get(), torch.nn.Parameter) and not get().requires_grad)
+            for name, get in chosen.values()])
 
-    def variables(self, pool: BufferPool) -> Variables:
-        return _of(self._tensors, self.layout, pool)
+    def _open(self, chosen: list[Any], layout: list[TensorSpec], pool: BufferPool) -> Variables:
+        return _of(chosen, layout, pool)
+
+    def read(self, it: Get) -> np.ndarray:
+        return it().detach().to("cpu", torch.float32).numpy()
+
+    def write(self, it: Get, value: np.ndarray) -> None:
+        it().detach().copy_(torch.from_numpy(value))
 
 
 def _is_trained(name: str, tensor: torch.Tensor) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 
 from wbsp.replica.base import Part, Variables, rounds
 from wbsp.replica.flat import FlatReplica
+from wbsp.replica.frozen import Frozen, freeze
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import LayerState, check_layout
 
@@ -27,22 +28,29 @@ class Values:
 
     given:  as the user holds it; of a pytree, the newest one
     name:   in messages
-    layout: of all variables of floats, each once; "key/name" where several are given
+    layout: of all variables of floats that steps change, each once; "key/name" where several are
+            given
+    frozen: the others
     """
 
-    def __init__(self, given: Any):
-        """Raises ValueError, in one line, for what cannot be trained together."""
+    def __init__(self, given: Any, frozen: Sequence[str] | None = None):
+        """`frozen`: as of `Part.freeze`.
+
+        Raises ValueError, in one line, for what cannot be trained together.
+        """
         self._given = given
         self._tree: Any = None  # a PyTree, where that is what was given
         self._parts = list(_parts(given))
         if not self._parts:
             self._tree = _back_end("jax").PyTree(given)
             self._parts = [self._tree]
-        self._parts = [part for part in self._parts if part.layout]
-        if not self._parts:
-            raise ValueError(f"{_said(given)} has no variables of floats: there is nothing to "
-                             "train together")
+        freeze(self._parts, frozen)
+        self.frozen = Frozen(self._parts)
         self.layout = [spec for part in self._parts for spec in part.layout]
+        if not self.layout:
+            still = ", and none is to change: all are frozen" if self.frozen.layout else ""
+            raise ValueError(f"{_said(given)} has no variables of floats{still}: there is nothing "
+                             "to train together")
         check_layout(self.layout)
         self.name = getattr(given, "name", None) or _said(given)
 
@@ -67,9 +75,10 @@ class Values:
     def open(self, pool: BufferPool | None = None) -> FlatReplica:
         """The replica of the values as they are now."""
         pool = pool or BufferPool()
-        each = [part.variables(pool) for part in self._parts]
-        types = (kind for part in self._parts for kind in part.types.values())
-        together = each[0] if len(each) == 1 else Together(each, self._parts)
+        parts = [part for part in self._parts if part.layout]
+        each = [part.variables(pool) for part in parts]
+        types = set().union(*(part.types for part in parts))
+        together = each[0] if len(each) == 1 else Together(each, parts)
         return FlatReplica(together, self.layout, rounds(types), self.adopted)
 
     def states(self) -> list[LayerState] | None:
@@ -86,6 +95,7 @@ class Values:
         """They hold the run's last version; yield what a user should know, a line each."""
         for part in self._parts:
             yield from part.finish()
+        yield from self.frozen.finish()
 
     def remarks(self) -> Iterator[str]:
         """What a user should know of values that are trained together, a line each."""
@@ -93,9 +103,11 @@ class Values:
             yield from part.remarks()
 
     def check(self) -> None:
-        """Raises ValueError where the first step has made variables that are not among them."""
+        """Raises ValueError where the first step has made variables that are not among them, or has
+        changed frozen ones."""
         for part in self._parts:
             part.check()
+        self.frozen.check()
 
 
 class Together(Variables):

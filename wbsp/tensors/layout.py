@@ -58,8 +58,11 @@ def total_size(layout: Sequence[TensorSpec]) -> int:
     return sum(spec.size for spec in layout)
 
 
-def check_layout(layout: Sequence[TensorSpec]) -> None:
-    """Raise ValueError, in one line, for a layout that no server takes."""
+def check_layout(layout: Sequence[TensorSpec], frozen: Sequence[TensorSpec] = ()) -> None:
+    """Raise ValueError, in one line, for a layout that no server takes, with what is frozen beside
+    it."""
+    size, layout = total_size(layout), [*layout, *frozen]
+    whole = total_size(layout)
     if len(layout) > VARIABLES:
         raise ValueError(f"the model has {len(layout):,} variables; at most {VARIABLES:,} can be "
                          "trained together")
@@ -68,8 +71,9 @@ def check_layout(layout: Sequence[TensorSpec]) -> None:
             raise ValueError(f"the variable {spec.name[:40]!r}... has a name of {len(spec.name):,} "
                              f"characters and {len(spec.shape)} dimensions; at most {NAME:,} and "
                              f"{DIMENSIONS} are taken: give it a shorter name")
-    if not 0 < (size := total_size(layout)) <= MAX_FLOATS:
-        raise ValueError(f"the model has {size:,} float values; 1 to {MAX_FLOATS:,} can be trained")
+    if not 0 < size <= whole <= MAX_FLOATS:
+        raise ValueError(f"the model has {whole:,} float values; 1 to {MAX_FLOATS:,} can be "
+                         "trained")
 
 
 def difference(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> str | None:
@@ -84,10 +88,7 @@ def difference(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> str 
             (f"; variable {index} is {_said(a)} here and {_said(b)} there"
              for index, (a, b) in enumerate(zip(mine, theirs, strict=False))
              if tuple(a.shape) != tuple(b.shape)), "")
-    ours, others = (
-        [(name, tuple(spec.shape)) for name, spec in
-         zip(canonical_names([spec.name for spec in layout]), layout, strict=True)]
-        for layout in (mine, theirs))
+    ours, others = _keys(mine), _keys(theirs)
     unlike = [i for i, (a, b) in enumerate(zip(ours, others, strict=True)) if a != b]
     if unlike:
         # in models that differ, the same variable may have two canonical names
@@ -98,6 +99,25 @@ def difference(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> str 
                      "flags differ")
         return text
     return None
+
+
+def places(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> list[int] | None:
+    """Where each variable of `mine` is in `theirs`, which may be in another order; None: the models
+    differ. Variables are compared as by `difference`."""
+    if len(mine) != len(theirs):
+        return None
+    if difference(mine, theirs) is None:
+        return [*range(len(mine))]
+    found = defaultdict(list)
+    for index, key in enumerate(_keys(theirs)):
+        found[key].append(index)
+    there = [found[key].pop(0) if found[key] else None for key in _keys(mine)]
+    return None if None in there else [place for place in there if place is not None]
+
+
+def _keys(layout: Sequence[TensorSpec]) -> list[tuple[str, tuple[int, ...]]]:
+    return [(name, tuple(spec.shape)) for name, spec in
+            zip(canonical_names([spec.name for spec in layout]), layout, strict=True)]
 
 
 def other_state(mine: Sequence[LayerState], theirs: Sequence[LayerState]) -> str | None:

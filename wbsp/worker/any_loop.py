@@ -6,7 +6,7 @@ What is trained may be of any framework; none is imported here.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -59,7 +59,8 @@ class Worker:
                  worker_index: int | None = None, token_file: str | None = None,
                  connect_timeout: float = timeouts.CONNECT, band_width_limit: float | None = None,
                  expected: dict[str, str] | None = None, say: Callable[[str], None] = say,
-                 patience: float = timeouts.WORKER_PATIENCE, transport: str | None = None):
+                 patience: float = timeouts.WORKER_PATIENCE, transport: str | None = None,
+                 frozen: Sequence[str] | None = None):
         """Read from the environment what is None of address, worker_index, token_file, transport.
 
         Args:
@@ -79,6 +80,9 @@ class Worker:
             say: prints one line for a person.
             patience: seconds to wait for a server that was lost.
             transport: "tcp": share no memory with a server of this machine; "auto": share it.
+            frozen: names of variables that no step changes, or what their names begin with; they
+                do not travel with updates and versions. None: those of which the framework says
+                that they are frozen. []: none; all travel.
 
         Raises:
             ValueError: for a bad or missing argument, and for values that cannot be trained
@@ -91,7 +95,8 @@ class Worker:
             if n is not None and batch_size is None:
                 raise ValueError(f"n={n} examples to share: give batch_size as well, the examples "
                                  "of a step")
-            self._values = Values(values)
+            self._frozen = frozen
+            self._values = Values(values, frozen)
             self._member = loop.Worker(address, worker_index, token_file, connect_timeout,
                                        band_width_limit, expected, say, patience, transport)
             self._share = None
@@ -112,7 +117,8 @@ class Worker:
             TransportError: there is no server, or it refuses; one line.
             ValueError: the run's synchronization model needs shared data.
         """
-        member, values = self._member, self._values
+        member = self._member
+        values = self._values = Values(self._values.given, self._frozen)  # may be frozen since
         self._steps, self._before = 0, None
         member.enter(_Block())
         with member.leaving_on_error():
@@ -128,7 +134,7 @@ class Worker:
             member.assignments.begin(None)
             for line in [*loop.advice(sync, rule, "the loop"), *values.remarks()]:
                 member.say(line)
-            member.join(values.open(), values.states())
+            member.join(values.open(), values.states(), values.frozen)
             values.adopted()
             self._step_begins()
         return self

@@ -18,6 +18,7 @@ from wbsp.environment import Task, shares_memory, token
 from wbsp.process.forks import forget, in_child
 from wbsp.process.host import HOST, Host
 from wbsp.replica.base import Replica
+from wbsp.replica.frozen import Frozen
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.tensors.layout import LayerState
@@ -291,10 +292,12 @@ class Worker:
         self._said.clear()
         self._signals.hold(needed=lambda: not loop.over)
 
-    def join(self, replica: Replica, layers: list[LayerState] | None = None) -> None:
+    def join(self, replica: Replica, layers: list[LayerState] | None = None,
+             frozen: Frozen | None = None) -> None:
         """Become a member of the run; wait for the others and for W, and adopt it.
 
         layers: what this worker's layers have and no version carries; None: not known
+        frozen: what no step changes, and no version carries; None: nothing
 
         Raises TransportError.
         """
@@ -302,7 +305,13 @@ class Worker:
         self._log = self._log or timeline(welcome.settings, self.index, self._say, self._on)
         usage = Usage(self._on.clock.monotonic)
         joined = transport.join(replica.layout, replica.read, self.timeout, layers,
-                                self.share)
+                                self.share, frozen)
+        if frozen is not None and joined.frozen:
+            names = frozen.take(transport.frozen(frozen.size, self.timeout))
+            if names:
+                more = f" and {len(names) - 1} more have" if names[1:] else " has"
+                self.say(f"{names[0]}{more} other values here than in the run, and no step changes "
+                         "them: the run's are taken over")
         self.runtime = WorkerRuntime(
             transport, replica, welcome.rule, joined, self._log, self._say,
             lambda: self.interrupted is not None, usage, self.assignments, self.share,

@@ -16,6 +16,7 @@ from wbsp.core.store import Store
 from wbsp.ps.checkpoint.format import Checkpoint, load, save
 from wbsp.ps.checkpoint.state import FORMAT, RunState, Totals, check_run
 from wbsp.sync import Push, create
+from wbsp.tensors.frozen import FrozenValues
 from wbsp.tensors.layout import TensorSpec
 
 LAYOUT = [TensorSpec("conv/kernel", (3, 2)), TensorSpec("scale", ()), TensorSpec("scale", (4,)),
@@ -47,6 +48,17 @@ def test_the_state_of_an_outer_step_returns_too(tmp_path):
     assert [(s.name, tuple(s.shape)) for s in loaded.layout] == LAYOUT
     assert {name: vector.tolist() for name, vector in loaded.outer.items()} == {
         name: vector.tolist() for name, vector in outer.items()}
+
+
+def test_what_is_frozen_returns_beside_the_vector(tmp_path):
+    frozen = FrozenValues([TensorSpec("b/0", (2, 2)), TensorSpec("a", ())],
+                          np.arange(5, dtype=np.float32))
+    save(tmp_path / "c", checkpoint()._replace(frozen=frozen, outer={"v": np.ones(11, "f4")}))
+    loaded = load(tmp_path / "c")
+    assert loaded.vector.tobytes() == checkpoint().vector.tobytes() and set(loaded.outer) == {"v"}
+    assert [(s.name, tuple(s.shape)) for s in loaded.frozen.layout] == frozen.layout
+    assert loaded.frozen.vector.tobytes() == frozen.vector.tobytes()
+    assert loaded.frozen.digest == frozen.digest
 
 
 def test_it_is_readable_elsewhere(tmp_path):

@@ -45,7 +45,7 @@ class Server(contextlib.ExitStack):
             lambda: m.FilesAt(0), dict, self.begin)
         self.begun = None
 
-    def begin(self, vector, layout):
+    def begin(self, vector, layout, frozen):
         self.begun = vector.tolist()
         self.dispatcher.begin(Engine(create("asp"), Store(vector, 0), 3), layout)
 

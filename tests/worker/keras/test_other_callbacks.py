@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow  # a back end takes its seconds to start
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 keras = pytest.importorskip("keras")
 import wbsp  # noqa: E402
-from wbsp.replica.model import open_replica  # noqa: E402
+from wbsp.replica.model import KerasPart  # noqa: E402
 
 C = keras.callbacks
 X = np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32)
@@ -165,8 +165,10 @@ def test_the_variables_are_looked_at_once_an_epoch_and_not_in_a_step(fits, where
     """Also where any step may be the last: the length of the data is not known."""
     counts = []
 
-    def opened(model):
-        replica = open_replica(model)
+    open_part = KerasPart.open
+
+    def opened(part):
+        replica = open_part(part)
         gather = replica._variables.gather
         replica._variables.gather = lambda: (counts.append(len(seen)), gather())[1]
         return replica
@@ -175,7 +177,7 @@ def test_the_variables_are_looked_at_once_an_epoch_and_not_in_a_step(fits, where
         for _ in range(20):
             yield X[:8], Y[:8]
 
-    monkeypatch.setattr("wbsp.worker.keras.callback.open_replica", opened)
+    monkeypatch.setattr(KerasPart, "open", opened)
     seen = []
     steps = C.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(batch))
     fits.fit(where, steps, Puts("on_test_begin"), sync="localsgd", x=batches(), y=None,

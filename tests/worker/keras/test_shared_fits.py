@@ -18,6 +18,7 @@ from wbsp.ps.checkpoint import format as checkpoint
 pytestmark = pytest.mark.slow  # a back end takes its seconds to start
 
 WORKER = ROOT / "tests/helpers/counting_worker.py"
+BACK_ENDS = ["tensorflow", "jax", TORCH]
 N, BATCH, EPOCHS = 500, 16, 3
 
 
@@ -55,10 +56,8 @@ def told(job, what):
     return json.loads(line.partition(" ")[2])
 
 
-@pytest.mark.parametrize("sync, back_end", [
-    ("pcc", "tensorflow"), ("pcc", "jax"), pytest.param("pcc", *TORCH.values, marks=TORCH.marks),
-    ("bsp", "tensorflow"), pytest.param("bsp", *JAX_WHEN_ASKED.values, marks=JAX_WHEN_ASKED.marks),
-    pytest.param("bsp", *TORCH.values, marks=TORCH.marks)])
+@pytest.mark.parametrize("back_end", BACK_ENDS)
+@pytest.mark.parametrize("sync", ["pcc", "bsp"])
 def test_each_example_is_in_the_model_once_an_epoch(jobs, worker, sync, back_end):
     server = jobs.server(sync=sync).listens()
     forms = {"pcc": ("pair", "dict"), "bsp": ("weighted", "pair")}[sync]

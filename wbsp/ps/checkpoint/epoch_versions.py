@@ -16,6 +16,7 @@ from wbsp.core.store import Whole
 from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.ps.checkpoint.state import RunState
+from wbsp.tensors.frozen import NOTHING, FrozenValues
 from wbsp.tensors.layout import TensorSpec
 
 NAME = "version-{}.safetensors"  # of a file with a version that somebody looks at
@@ -50,9 +51,10 @@ class EpochVersions:
     """
 
     def __init__(self, folder: pathlib.Path, layout: list[TensorSpec], engine: Engine,
-                 on: Host = HOST):
+                 on: Host = HOST, frozen: FrozenValues = NOTHING):
         self._folder = folder
         self._layout = layout
+        self._frozen = frozen
         self._engine = engine
         self._on = on
         self._pool: Executor | None = None
@@ -87,4 +89,5 @@ class EpochVersions:
         snapshot = one.whole.result().snapshot
         assert snapshot.vector is not None, "a real server's store holds tensors"
         checkpoint.save(self._folder / one.name,
-                        checkpoint.Checkpoint(snapshot.vector, self._layout, one.state))
+                        checkpoint.Checkpoint(snapshot.vector, self._layout, one.state,
+                                              frozen=self._frozen))

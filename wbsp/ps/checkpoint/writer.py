@@ -12,6 +12,7 @@ from wbsp.core.store import Whole
 from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.ps.checkpoint.state import RunState
+from wbsp.tensors.frozen import NOTHING, FrozenValues
 from wbsp.tensors.layout import TensorSpec
 
 CHECKPOINT_SHARE = 0.1  # at most this part of the time goes into writing checkpoints
@@ -34,12 +35,13 @@ class Checkpoints:
     def __init__(self, folder: pathlib.Path, layout: list[TensorSpec], engine: Engine,
                  period: float, state: Callable[[float], RunState],
                  say: Callable[[str], None], alone: Callable[[], bool] = lambda: True,
-                 on: Host = HOST):
+                 on: Host = HOST, frozen: FrozenValues = NOTHING):
         self._alone = alone
         self.wanted = False
         self._on = on
         self._folder = folder
         self._layout = layout
+        self._frozen = frozen
         self._engine = engine
         self._period = period
         self._state = state
@@ -160,5 +162,6 @@ class Checkpoints:
         start = self._on.clock.monotonic()
         assert snapshot.vector is not None, "a real server's store holds tensors"
         checkpoint.save(self._folder / CHECKPOINT,
-                        checkpoint.Checkpoint(snapshot.vector, self._layout, state, outer))
+                        checkpoint.Checkpoint(snapshot.vector, self._layout, state, outer,
+                                              self._frozen))
         return self._on.clock.monotonic() - start

@@ -29,6 +29,7 @@ from wbsp.ps.replication.snapshot import messages
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.session import WorkerSession, disagreement, other_protocol
+from wbsp.tensors.frozen import NOTHING, FrozenValues
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.addresses import split_address
 from wbsp.wire.liveness import STANDBY, Beats, Liveness
@@ -83,6 +84,7 @@ class Source(NamedTuple):
     layout: list[TensorSpec]
     state: Callable[[float], RunState]
     checkpoints: Checkpoints
+    frozen: FrozenValues = NOTHING
 
 
 @dataclass
@@ -430,7 +432,8 @@ class Replication:
                 whole = future.result()
                 made.lent, segment = self._sessions.lending.copy(whole.snapshot.vector)
                 self._sessions.queues.transfer(standby.identity, messages(
-                    number, source.layout, state, whole, segment), self._clock.now())
+                    number, source.layout, state, whole, segment, source.frozen,
+                    with_frozen=not standby.held), self._clock.now())
 
         engine.store.whole().add_done_callback(send)
         source.checkpoints.write_copy(now)

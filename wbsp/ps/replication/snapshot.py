@@ -13,6 +13,7 @@ from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint.format import Checkpoint
 from wbsp.ps.checkpoint.state import RunState
 from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.frozen import NOTHING, FrozenValues
 from wbsp.tensors.layout import TensorSpec, total_size
 from wbsp.wire.assembly import VectorStream, floats_of
 from wbsp.wire.messages import codec as m
@@ -21,16 +22,24 @@ from wbsp.wire.shm.link import TRIES, Door, Link
 
 
 def messages(number: int, layout: list[TensorSpec], state: RunState,
-             whole: Whole, segment: int = 0) -> Iterator[Frames]:
+             whole: Whole, segment: int = 0, frozen: FrozenValues = NOTHING,
+             with_frozen: bool = True) -> Iterator[Frames]:
     """A copy's messages: its head, and the chunks of one vector after another, each with its offset
-    in all of them. `segment`: as of `messages.Copy`."""
+    in all of them.
+
+    segment:     as of `messages.Copy`
+    with_frozen: the receiver may not have the values of what is frozen
+    """
     vector = whole.snapshot.vector
     outer = whole.outer
     assert vector is not None, "what is whole has its tensors"
-    vectors = [*([] if segment else [vector]), *outer.values()]
+    still = [frozen.vector] if frozen.layout and with_frozen else []
+    vectors = [*([] if segment else [vector]), *outer.values(), *still]
     text = json.dumps({"state": state.to_json(),
                        "outer": {name: vector.size for name, vector in outer.items()},
-                       "layout": [(spec.name, spec.shape) for spec in layout]})
+                       "layout": [(spec.name, spec.shape) for spec in layout],
+                       "frozen": [(spec.name, spec.shape) for spec in frozen.layout],
+                       "values": bool(still)})
     yield (m.encode(m.Copy(number, sum(vector.size for vector in vectors), text, segment)),)
     yield from floats_of(number, *vectors, kind=m.CopyChunk)
 
@@ -47,8 +56,10 @@ class RunCopy(NamedTuple):
 class _Arriving:
     """A copy of which chunks are still to come."""
 
-    def __init__(self, head: m.Copy, vector: np.ndarray | None, pool: BufferPool):
-        """`vector`: the version, where it does not come in chunks; `pool`: memory of what does.
+    def __init__(self, head: m.Copy, vector: np.ndarray | None, pool: BufferPool,
+                 frozen: FrozenValues):
+        """`vector`: the version, where it does not come in chunks; `pool`: memory of what does;
+        `frozen`: of the copy before.
 
         Raises WireError for a head that no server sends.
         """
@@ -56,9 +67,16 @@ class _Arriving:
             content = json.loads(head.state)
             self._state = RunState.from_json(content["state"])
             self._outer = content["outer"]
-            self._layout = [TensorSpec(name, tuple(shape)) for name, shape in content["layout"]]
+            self._layout, still = ([TensorSpec(name, tuple(shape)) for name, shape in content[of]]
+                                   for of in ("layout", "frozen"))
             size = total_size(self._layout)
             sizes = [*self._outer.values()]
+            self._still = still
+            self._frozen = None if content["values"] else frozen  # None: they are the last to come
+            if self._frozen is None:
+                sizes.append(total_size(still))
+            elif self._frozen.layout != still:
+                raise ValueError("values of what is frozen that never came")
             if vector is None:
                 sizes.insert(0, size)
             elif vector.size != size:
@@ -82,8 +100,9 @@ class _Arriving:
     def saved(self, vectors: list[np.ndarray]) -> Checkpoint:
         """What the copy holds, when these have come in chunks."""
         vector, *outer = vectors if self._vector is None else [self._vector, *vectors]
+        frozen = self._frozen or FrozenValues(self._still, outer.pop().copy())
         return Checkpoint(vector, self._layout, self._state,
-                          dict(zip(self._outer, outer, strict=True)))
+                          dict(zip(self._outer, outer, strict=True)), frozen)
 
 
 class CopyReader:
@@ -104,6 +123,7 @@ class CopyReader:
         self._failures = 0  # in a row
         self._pool = BufferPool()
         self._run: dict[str, Any] = {}  # the server's settings
+        self._frozen = NOTHING
         self._arriving: _Arriving | None = None
         self.newest: RunCopy | None = None
         self.chunks = 0
@@ -125,7 +145,7 @@ class CopyReader:
         come through; then none is asked for any more."""
         self._arriving = None
         vector = self._version(head.segment) if head.segment else None
-        self._arriving = _Arriving(head, vector, self._pool)
+        self._arriving = _Arriving(head, vector, self._pool, self._frozen)
         return not head.size and self._keep(self._arriving.saved([]))
 
     def add(self, chunk: m.CopyChunk, body: memoryview) -> bool:
@@ -147,6 +167,7 @@ class CopyReader:
     def _keep(self, saved: Checkpoint) -> bool:
         assert self._arriving is not None
         self.newest = RunCopy(self._arriving.number, self._run, saved)
+        self._frozen = saved.frozen
         self._arriving = None
         return True
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -18,6 +17,7 @@ from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.requests import Requests
 from wbsp.ps.sessions.session import WorkerSession, check_reattach, disagreement, other_protocol
 from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.frozen import FrozenValues, other_model
 from wbsp.tensors.layout import TensorSpec, difference, other_state, total_size
 from wbsp.wire.assembly import VectorStream
 from wbsp.wire.messages import codec as m
@@ -26,6 +26,7 @@ from wbsp.wire.proof import ticket
 # How far workers may be ahead of the checkpoint that this server began with: seconds of the run's
 # time, pushes and versions. No claim goes beyond, or a few would use up what numbers there are.
 _AHEAD, _AHEAD_NUMBERS = 86_400.0, 1 << 32
+_LITTLE = 1 << 13  # floats in one message to who shares memory
 
 
 class OtherServer(Protocol):
@@ -39,6 +40,13 @@ class OtherServer(Protocol):
 
     def hear_of(self, epoch: int, worker: int) -> None:
         """A worker knows a later server of this run, of that epoch."""
+
+
+class Begin(Protocol):
+    """Takes W_0 (float32 [size]), its layout, and what is frozen beside it. Raises ValueError."""
+
+    def __call__(self, vector: np.ndarray, layout: list[TensorSpec], *,
+                 frozen: FrozenValues) -> None: ...
 
 
 class Entrance(ABC):
@@ -158,10 +166,11 @@ class Entrance(ABC):
         """A worker has built its model. Raises WireError for a layout that cannot be."""
         try:
             size = total_size(join.layout)
+            still = total_size(join.frozen)
         except ValueError as error:
             raise m.WireError(str(error)) from None
-        if not 0 < size <= m.MAX_MODEL:
-            raise m.WireError(f"a model of {size} floats")
+        if not 0 < size <= size + still <= m.MAX_MODEL:
+            raise m.WireError(f"a model of {size} floats, and {still} that are frozen")
         if session.layout is not None:
             if join.layout != session.layout:
                 raise m.WireError(f"worker {session.worker} joined twice")
@@ -260,13 +269,12 @@ class Lobby(Entrance):
     """Before there is a model: one worker at a time is asked for W_0, the first that has built its
     model; the others wait.
 
-    begin:   takes W_0 (float32 [size]) and its layout, and ends the lobby; None: the evaluator
-             makes W_0, and no worker is asked
+    begin:   ends the lobby; None: the evaluator makes W_0, and no worker is asked
     bringer: the worker that was asked, and has not failed to send it
     """
 
     def __init__(self, info: RunInfo, sessions: SessionRegistry, clock: Clock, other: OtherServer,
-                 begin: Callable[[np.ndarray, list[TensorSpec]], None] | None):
+                 begin: Begin | None):
         super().__init__(info, sessions, clock, other)
         self._begin = begin
         self.bringer: WorkerSession | None = None
@@ -309,7 +317,10 @@ class Lobby(Entrance):
             self._progress_at = now
             if found is not None:
                 self._note_layers(session)
-                take(found[0], session.layout)
+                vector, *still = found
+                if still:  # one piece of memory with the vector, which goes its own way
+                    vector, still = vector.copy(), [still[0].copy()]
+                take(vector, session.layout, frozen=FrozenValues(session.frozen, *still))
         except m.WireError:
             raise
         except (ValueError, MemoryError) as error:
@@ -342,10 +353,12 @@ class Lobby(Entrance):
             return
         for session in self._sessions:
             if session.joined and session.layout is not None:
-                size = total_size(session.layout)
+                sizes = [total_size(session.layout)]
+                if still := total_size(session.frozen):
+                    sizes.append(still)
                 self.bringer, self._progress_at = session, self._clock.now()
-                self._stream = VectorStream([size], BufferPool())
-                self._sessions.expect(size)
+                self._stream = VectorStream(sizes, BufferPool())
+                self._sessions.expect(sum(sizes))
                 session.answer = m.Joined(0, 0, True, self._clock.run(), self._info.epoch)
                 self._sessions.send(session.identity, session.answer)
                 return
@@ -358,10 +371,26 @@ class Admission(Entrance):
         super().__init__(lobby._info, lobby._sessions, lobby._clock, lobby._other)
         self._bringer, self._requests, self._engine = lobby.bringer, requests, requests.engine
         self._layout, self._size = layout, total_size(layout)
+        self._digest = self._info.frozen.digest
         self._began = self._clock.run()  # time of the run at which there was a model
         # highest number of a version or push then
         self._known = max(self._engine.store.latest.version,
                           *self._engine.ledger.state().values(), 0)
+
+    def handlers(self) -> Handlers:
+        entering = super().handlers()
+        entering.add(Handlers(session={m.AskFrozen: self.ask_frozen}))
+        return entering
+
+    def ask_frozen(self, session: WorkerSession, ask: m.AskFrozen) -> None:
+        """A member has other values of what is frozen. Raises WireError for a place beyond all."""
+        values = self._info.frozen.vector
+        if session.plane is None or ask.offset >= values.size:
+            raise m.WireError(f"worker {session.worker} asked for frozen values from {ask.offset} "
+                              f"on, of {values.size}")
+        # over memory's socket there is a bound to a message
+        part = values[ask.offset:ask.offset + (_LITTLE if session.inbox else m.CHUNK)]
+        self._sessions.send(session.identity, m.FrozenPart(ask.offset, part.tobytes()))
 
     @property
     def _unsafe(self) -> str | None:
@@ -453,7 +482,8 @@ class Admission(Entrance):
         engine = self._engine
         if engine.done:  # since a moment ago: it is told once that is certain
             return
-        reason = difference(session.layout, self._layout)
+        frozen = self._info.frozen
+        reason = other_model(session.layout, session.frozen, self._layout, frozen.layout)
         if reason:
             self._refuse(session, f"worker {session.worker} has another model than the server: "
                                   f"{reason} (here: the worker, there: the server); use the same "
@@ -480,7 +510,8 @@ class Admission(Entrance):
         session.answer = m.Joined(
             engine.ledger.next_seq(session.worker), member.steps if member else 0, False,
             self._clock.run(), self._info.epoch, session.group, session.inbox, engine.steps,
-            owner, self._info.ticket(session.worker), work)
+            owner, self._info.ticket(session.worker), work,
+            isinstance(join, m.Join) and join.digest != self._digest)
         self._sessions.send(session.identity, session.answer)
         self._requests.join(session)
 

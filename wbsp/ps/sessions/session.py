@@ -81,6 +81,11 @@ class WorkerSession:
         """Of its model; None until it asks to join."""
         return self.request.layout if self.request else None
 
+    @property
+    def frozen(self) -> list[TensorSpec]:
+        """What no step changes in its model."""
+        return self.request.frozen if isinstance(self.request, m.Join) else []
+
     def alive(self) -> m.Alive:
         """The server's sign of life for this worker."""
         return m.Alive(self.progress.received, self.ledger.durable if self.ledger else 0)

@@ -47,6 +47,7 @@ from wbsp.wire.messages.base import (
 from wbsp.wire.messages.from_server import (
     Alive,
     Elect,
+    FrozenPart,
     Joined,
     Leading,
     NotServing,
@@ -56,6 +57,7 @@ from wbsp.wire.messages.from_server import (
     Welcome,
 )
 from wbsp.wire.messages.from_worker import (
+    AskFrozen,
     Elected,
     Goodbye,
     Heartbeat,
@@ -99,11 +101,11 @@ PROTOCOL = 19  # to be raised when a message, or a type that a message embeds, c
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving
               | AskWork | Measured | LearningRate | StopRun | Reattach | Kept | Goodbye | Elected
               | Follow | Held | Ask | Watch | Lead | NextVersion | AskVersion
-              | AskPast | Evaluated)
+              | AskPast | Evaluated | AskFrozen)
 FromServer = (Welcome | Joined | Refused | Ack | Granted | Directed | CutDecision | Model | Work
               | Measured | LearningRate | Stop | Final | Alive | Resend | Reattached | Unknown
               | Elect | Leading | NotServing | Following | Copy | CopyChunk | AllHave | Vacant
-              | Over | FilesAt | Challenge | VersionAt | Noted)
+              | Over | FilesAt | Challenge | VersionAt | Noted | FrozenPart)
 FromWatcher = Read | ReadVersion
 
 _encoder = msgspec.msgpack.Encoder()

@@ -3,9 +3,14 @@ the connection. `wbsp.wire.messages.codec` has their encoding."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from wbsp.core.messages import Message, ShardGroup, WorkPlace
-from wbsp.limits import Count, Id, Line, Mac, Random, Seconds, Settings
+from wbsp.limits import Count, Id, Line, Mac, Random, Seconds, Settings, Size
 from wbsp.sync.base import WorkerRule
+from wbsp.wire.messages.base import CHUNK
 
 
 class Welcome(Message, frozen=True):
@@ -34,6 +39,14 @@ class Joined(Message, frozen=True):
     owner: Id = ""  # names this process, in what the server keeps of the worker
     ticket: Mac = b""  # proves that it is this process: see `wbsp.wire.proof`
     work: WorkPlace | None = None  # in the run's shared data, where it has some
+    frozen: bool = False  # the run has other values of what is frozen: the worker asks for them
+
+
+class FrozenPart(Message, frozen=True):
+    """Answer to AskFrozen: as much as goes into a message, as little-endian float32."""
+
+    offset: Size
+    values: Annotated[bytes, Meta(min_length=4, max_length=4 * CHUNK)]
 
 
 class Refused(Message, frozen=True):

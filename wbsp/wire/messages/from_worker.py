@@ -33,13 +33,21 @@ class Join(Message, frozen=True):
     layers: LayerStates | None = None
     data: SharedData | None = None  # that all workers train together; None: it has its own
     first_epoch: Count = 0  # epochs of `data` that its loop begins behind
+    frozen: Layout = []  # variables that no step changes, and no version carries
+    digest: Id = ""  # of their values
 
 
 class Initial(Message, frozen=True):
-    """Chunk of W_0, from the worker that the server has asked for it."""
+    """Chunk of W_0, and behind it of what is frozen, from the worker that the server has asked."""
 
     offset: Size  # floats before this chunk
-    size: Size  # floats of the whole vector
+    size: Size  # floats of both
+
+
+class AskFrozen(Message, frozen=True):
+    """Request of a member: the run's values of what is frozen, from this float on."""
+
+    offset: Size
 
 
 class Update(Message, frozen=True):

@@ -62,9 +62,10 @@ class SendUpdate:
 
 
 class SendInitial(NamedTuple):
-    """Give the server its W_0, float32 [size]."""
+    """Give the server its W_0, float32 [size], and what is frozen."""
 
     vector: np.ndarray
+    frozen: np.ndarray
 
 
 class Attach(NamedTuple):
@@ -76,7 +77,7 @@ Request = SendUpdate | SendInitial | Attach | Expect | m.Message
 _ANSWERS: dict[type, type[m.Message]] = {
     m.Hello: m.Welcome, m.Join: m.Joined, SendInitial: m.Joined, Attach: m.Reattached,
     SendUpdate: m.Ack, m.Fetch: m.Model, Expect: m.Model, m.CutQuery: m.CutDecision,
-    m.Leaving: m.Final, m.AskPast: m.VersionAt}
+    m.Leaving: m.Final, m.AskPast: m.VersionAt, m.AskFrozen: m.FrozenPart}
 
 
 @dataclass
@@ -123,6 +124,8 @@ def _number(message: Request) -> int | None:
             return message.fetch.request
         case m.CutQuery() | m.CutDecision():
             return message.number
+        case m.AskFrozen() | m.FrozenPart():
+            return message.offset
     return None
 
 
@@ -283,8 +286,11 @@ class Communication:
                     session.sending.wire.parts(words))
             case m.Fetch(number) | Expect(m.Fetch(number)):
                 plane.post(m.Fetch(number, session.held, plane.returned))
-            case SendInitial(vector):
-                plane.put(vector, lambda offset: m.Initial(offset, vector.size))
+            case SendInitial(vector, frozen):
+                size = vector.size + frozen.size
+                plane.put(vector, lambda offset: m.Initial(offset, size))
+                if frozen.size:
+                    plane.put(frozen, lambda offset: m.Initial(vector.size + offset, size))
             case Attach():
                 inbox = self._inbox
                 session.reattach(self._connection, inbox is None or inbox.listener.waits)
@@ -376,6 +382,9 @@ class Communication:
                 if (self._attaching is not None and self._trusted
                         and not self._turned_away(message.epoch, now)):
                     self._go_on(message, now)
+            case m.FrozenPart():
+                if self._take_answered(message):  # else: answered twice
+                    self.handshake.put(message)
             case m.VersionAt() if self._take_answered(message):
                 self.handshake.put(message)
             case m.Welcome() | m.Joined() if self.session.member:

@@ -16,6 +16,7 @@ import numpy as np
 from wbsp import timeouts
 from wbsp.process.host import HOST, Host, Thread
 from wbsp.process.throttle import Throttle
+from wbsp.replica.frozen import Frozen
 from wbsp.tensors.layout import LayerState, TensorSpec, check_layout, total_size
 from wbsp.wire.messages import codec as m
 from wbsp.worker.comm.communication import CallQueue, Communication, Request, SendInitial
@@ -104,31 +105,52 @@ class Transport:
 
     def join(self, layout: Sequence[TensorSpec], initial: Callable[[], np.ndarray],
              timeout: float, layers: list[LayerState] | None = None,
-             share: Share | None = None) -> m.Joined:
+             share: Share | None = None, frozen: Frozen | None = None) -> m.Joined:
         """Become a member; `initial` makes W_0 (float32 [size]) if the server has none.
 
         layers: what this worker's layers have and no version carries; None: not known
         share:  of data that all workers of the run share; None: its data are its own
+        frozen: what no step changes, and no version carries; None: nothing
 
         Raises TransportError when there is no progress for `timeout` seconds, and for a layout
         that no server takes.
         """
-        data = (None, 0) if share is None else (share.data, share.first_epoch)
-        join = m.Join(list(layout), self._connection.door, layers, *data)
+        data, first_epoch = (None, 0) if share is None else (share.data, share.first_epoch)
+        join = m.Join(list(layout), self._connection.door, layers, data, first_epoch,
+                      [] if frozen is None else frozen.layout,
+                      "" if frozen is None else frozen.digest)
         self._communication.session.share = share
         try:
-            check_layout(layout)
+            check_layout(layout, () if frozen is None else frozen.layout)
         except ValueError as error:
             raise TransportError(str(error)) from None
         self.request(join)
         try:
             joined = self._await(m.Joined, timeout)
             while joined.send_initial:  # again, where the server was restarted meanwhile
-                self.request(SendInitial(initial()))
+                self.request(SendInitial(initial(), np.empty(0, np.float32) if frozen is None
+                                         else frozen.read()))
                 joined = self._await(m.Joined, timeout)
         except TimeoutError as error:
             raise TransportError(str(error)) from None
         return joined
+
+    def frozen(self, size: int, timeout: float) -> np.ndarray:
+        """The run's values of what is frozen, float32 [size].
+
+        Raises TransportError where there is no progress for `timeout` seconds.
+        """
+        values = np.empty(size, np.float32)
+        at = 0
+        while at < size:
+            self.request(m.AskFrozen(at))
+            try:
+                part = np.frombuffer(self._await(m.FrozenPart, timeout).values, "<f4")
+                values[at:at + part.size] = part
+            except (TimeoutError, ValueError) as error:
+                raise TransportError(str(error)) from None
+            at += part.size
+        return values
 
     def past(self, timeout: float) -> m.VersionAt:
         """Where the final version is of the run that this worker's fit was, and that has ended.

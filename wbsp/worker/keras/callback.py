@@ -7,7 +7,7 @@ of the process's own devices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any, Literal
 
@@ -15,8 +15,9 @@ import keras
 
 from wbsp import timeouts
 from wbsp.core.stats import Phase
+from wbsp.replica.frozen import Frozen, freeze
 from wbsp.replica.layers import derive, differing, finalize, remarks, statistics
-from wbsp.replica.model import check_whole, open_replica
+from wbsp.replica.model import KerasPart
 from wbsp.replica.states import states
 from wbsp.runlog.console import say
 from wbsp.sync.base import WorkerRule
@@ -51,7 +52,8 @@ class SyncCallback(keras.callbacks.Callback):
                  token_file: str | None = None, connect_timeout: float = timeouts.CONNECT,
                  band_width_limit: float | None = None, expected: dict[str, str] | None = None,
                  say: Callable[[str], None] = say, patience: float = timeouts.WORKER_PATIENCE,
-                 transport: str | None = None, session: Worker | None = None):
+                 transport: str | None = None, session: Worker | None = None,
+                 frozen: Sequence[str] | None = None):
         """Read from the environment what is None of address, worker_index, token_file, transport.
 
         Args:
@@ -64,7 +66,10 @@ class SyncCallback(keras.callbacks.Callback):
             say: prints one line for a person.
             patience: seconds to wait for a server that was lost.
             transport: "tcp": share no memory with a server of this machine; "auto": share it.
-            session: a connected one, which replaces all other arguments.
+            session: a connected one, which replaces all arguments but `frozen`.
+            frozen: names of variables that no step changes, or what their names begin with; they
+                do not travel with updates and versions. None: those of which the framework says
+                that they are frozen. []: none; all travel.
 
         Raises:
             ValueError: for a bad or missing argument.
@@ -75,6 +80,7 @@ class SyncCallback(keras.callbacks.Callback):
             self._worker = session or Worker(
                 address, worker_index, token_file, connect_timeout, band_width_limit, expected, say,
                 patience, transport)
+        self._frozen = frozen
         self._once: list[keras.callbacks.Callback] = []
         self._shared: SharedFit | None = None  # the fit under way, where its data are the run's
         self._passed: PassedFit | None = None  # the fit under way, where its run has ended
@@ -86,7 +92,7 @@ class SyncCallback(keras.callbacks.Callback):
         connected, and has seen no model. Raises TypeError where two cannot be."""
         return {**self.__dict__, "_worker": copy(self._worker), "_surrounds": False,
                 "_model": None, "_meter": None, "_shared": None, "_steps": None,
-                "_passed": None}
+                "_passed": None, "_part": None, "_still": None}
 
     @property
     def worker(self) -> int:
@@ -250,12 +256,15 @@ class SyncCallback(keras.callbacks.Callback):
             if self._shared is None:
                 check(model, worker.batch is not None, sync, rule)
             worker.assignments.begin(worker.batch)
-            replica = open_replica(model)
+            self._part = KerasPart(model)
+            freeze([self._part], self._frozen)
+            self._still = Frozen([self._part])
+            replica = self._part.open()
             for line in [*advice(sync, rule, "fit"), *remarks(model)]:
                 worker.say(line)
             adapted = statistics(model)
             self._meter = LossMeter(model)
-            worker.join(replica, states(model))
+            worker.join(replica, states(model), self._still)
             derive(model)
             for line in differing(adapted):
                 worker.say(line)
@@ -312,6 +321,8 @@ class SyncCallback(keras.callbacks.Callback):
             worker.finish(interrupted)
             averages = interrupted is None and finalize(
                 model, bool(runtime.report().steps), replaced or not self._surrounds, worker.say)
+            for line in self._still.finish():
+                worker.say(line)
             runtime.keep()
             if replaced and runtime.has_final and not averages:
                 worker.say_once(Fit.replaced)
@@ -342,11 +353,12 @@ class SyncCallback(keras.callbacks.Callback):
     def _step_ends(self, batch, logs=None):
         with self._worker.leaving_on_error():
             runtime, meter = self._worker.connected(), self._meter
-            model = self.model  # JAX's trainer puts the values of this step into it now
+            _ = self.model  # JAX's trainer puts the values of this step into it now
             if self._shared and not self._shared.step_ends():
                 return
             if not meter.batches:
-                check_whole(model, runtime.replica.layout)
+                self._part.check()
+                self._still.check()
             step = meter.step(batch, (self.params or {}).get("steps"), logs or {})
             runtime.step_done(step.samples, step.loss, meter.batches - 1, step.batches)
             self._stop_if_due()

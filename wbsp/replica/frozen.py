@@ -1,0 +1,93 @@
+"""Variables of a live model that no step changes. They are read and written at a join alone, one by
+one: a copy of all of them is made only for who does not have the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from wbsp.replica.base import Part, begins
+from wbsp.tensors.frozen import FrozenValues, digest, joined
+from wbsp.tensors.layout import TensorSpec, total_size
+
+
+class Frozen:
+    """Those of all parts that a worker trains.
+
+    layout: as of a vector of their own
+    """
+
+    def __init__(self, parts: Sequence[Part]):
+        self._held = [(part, held) for part in parts for held in part.frozen]
+        self.layout: list[TensorSpec] = [held.spec for _, held in self._held]
+        self._digests: list[str] | None = None  # of the run's
+
+    @property
+    def size(self) -> int:
+        """Floats of all."""
+        return total_size(self.layout)
+
+    @property
+    def digest(self) -> str:
+        """Of their values now; "": there are none."""
+        self._digests = [*self._now()]
+        return joined(self._digests)
+
+    def read(self) -> np.ndarray:
+        """Their values, float32 [size]."""
+        return np.concatenate([np.empty(0, np.float32), *(
+            part.read(held.it).reshape(-1) for part, held in self._held)])
+
+    def take(self, vector: np.ndarray) -> list[str]:
+        """Set them to the run's values, float32 [size]; the names of those that had others."""
+        found = []
+        values = FrozenValues(self.layout, vector).parts()
+        for (part, held), mine, theirs in zip(self._held, self._now(), values, strict=True):
+            if mine != digest(theirs):
+                part.write(held.it, theirs.reshape(held.spec.shape).copy())
+                found.append(held.spec.name)
+        self._digests = [*self._now()]
+        return found
+
+    def check(self) -> None:
+        """Raises ValueError where a step has changed one."""
+        if changed := self._changed():
+            raise ValueError(
+                f"the first step has changed {_some(changed)} frozen: updates have nothing of that."
+                " Give frozen=[] on all workers, and all variables are trained together; a Keras "
+                "model whose layers were frozen behind compile() is to be compiled again")
+
+    def finish(self) -> Iterator[str]:
+        """The run is over; yield what a user should know, a line each."""
+        if changed := self._changed():
+            yield (f"{_some(changed)} frozen, and was changed all the same: that is in no version. "
+                   "Give frozen=[] on all workers, and all variables are trained together")
+
+    def _changed(self) -> list[str]:
+        if self._digests is None:
+            return []
+        return [held.spec.name for (_, held), was, now
+                in zip(self._held, self._digests, self._now(), strict=True) if was != now]
+
+    def _now(self) -> Iterator[str]:
+        return (digest(part.read(held.it)) for part, held in self._held)
+
+
+def freeze(parts: Sequence[Part], names: Sequence[str] | None) -> None:
+    """As of `Part.freeze`, for all parts. Raises ValueError for names that no variable has."""
+    if isinstance(names, str):
+        raise ValueError(f"frozen={names!r}: give a list of names")
+    for part in parts:
+        part.freeze(names)
+    for name in names or ():
+        if not any(begins(held.spec.name, [name]) for part in parts for held in part.frozen):
+            known = [spec.name for part in parts for spec in part.layout][:3]
+            raise ValueError(f"frozen=[{name!r}]: no variable has a name that begins so; there are "
+                             f"{', '.join(known)} ...")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 1} more, which are" if names[1:] else ", which is"
+    return f"{names[0]}{more}"
