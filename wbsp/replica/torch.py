@@ -133,6 +133,9 @@ class OnDevices(Variables):
         self._tensors = tensors
         self._layout = layout
         self._device = tensors[0]().device
+        # The driver moves page-locked memory by itself. To move other memory is the processor's
+        # work, and it keeps all threads from the device, and from Python, for as long.
+        self._locks = self._device.type == "cuda"
 
     @torch.no_grad()
     def gather(self) -> torch.Tensor:
@@ -146,17 +149,21 @@ class OnDevices(Variables):
             get().copy_(part.reshape(spec.shape))
 
     def bring(self, vector: np.ndarray) -> torch.Tensor:
-        return torch.tensor(vector, device=self._device)
+        staged = torch.empty(vector.size, dtype=torch.float32, pin_memory=self._locks)
+        np.copyto(staged.numpy(), vector)
+        return staged.to(self._device, non_blocking=True)
 
     def send(self, update: torch.Tensor) -> Vector:
-        return _ToHost(update)
+        return _ToHost(update, self._locks)
 
 
 class _ToHost:
     """A tensor that numpy may ask for."""
 
-    def __init__(self, tensor: torch.Tensor):
+    def __init__(self, tensor: torch.Tensor, locks: bool):
         self._tensor = tensor
+        self._locks = locks
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return self._tensor.cpu().numpy()
+        staged = torch.empty(self._tensor.shape, dtype=torch.float32, pin_memory=self._locks)
+        return staged.copy_(self._tensor).numpy()
