@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from reproduction.work import Failure
 
-from wbsp.simulate.study import units
+from wbsp import units
 
 
 def run_command(name: str, run: Callable[[], int], argv: Sequence[str]) -> int:
