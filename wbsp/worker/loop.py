@@ -410,8 +410,8 @@ class Worker:
         if self.share is not None:
             self.share.end()
         passes = self.passes
-        again = reason is None and (passes or (self.runtime is not None
-                                               and self.runtime.comes_again))
+        again = self._comes_late(transport) or (reason is None and (
+            passes or (self.runtime is not None and self.runtime.comes_again)))
         if reason is not None:
             transport.leave(reason, finished=False)
         else:
@@ -428,6 +428,12 @@ class Worker:
                                  f"({self.runtime.stopped})")
         elif again:
             NextRun(self.task, self._introduce, self._on)
+
+    def _comes_late(self, transport: Transport) -> bool:
+        """True if the run has ended as this worker was about to join it: the server expects its
+        process for the next one, until it says that there is none."""
+        return (self._again and isinstance(transport.error, RunOver)
+                and self.welcome is not None and self.welcome.settings.get("runs", "one") != "one")
 
     def _count_fit(self, transport: Transport, passes: bool) -> None:
         """A fit has come to its end, or was over before."""

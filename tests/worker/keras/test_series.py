@@ -114,6 +114,21 @@ def test_a_process_that_is_killed_between_two_fits_is_waited_for_and_named(jobs)
     assert len(settings(server)) == 1
 
 
+def test_who_was_refused_as_late_is_waited_for_until_its_process_ends(jobs):
+    server = jobs.server("--connect_timeout=5", series=True).listens()
+    hook = wbsp.SyncCallback(server.address, 1, say=lambda text: None)
+    hook.connect()
+    other = script(jobs, server.address, 0, 1)
+    server.until("starting with 1 of 2 workers")
+    other.ends_well()
+    with pytest.raises(TransportError, match="comes too late"):
+        fit(hook)
+    server.until("waiting for the next fit of worker")
+    next_run.close_all()
+    server.ends_well()
+    assert "processes of all workers have ended" in server.lines[-1]
+
+
 def test_a_server_that_died_between_two_fits_is_started_again(jobs):
     server = jobs.server(workers=1, series=True).listens()
     hook = wbsp.SyncCallback(server.address, 0, say=lambda text: None)
