@@ -164,3 +164,17 @@ def test_a_process_that_comes_after_the_stop_can_push_nothing(jobs):
     server.was_clean()
     assert not server.events("accept")
     assert sum(event["count"] for event in server.events("malformed")) == 1
+
+
+def test_who_is_missing_is_named_with_how_long_it_is_still_waited_for(jobs):
+    soon = "import wbsp.runlog.awaited; wbsp.runlog.awaited._NOTICE = 0.1"
+    server = impatient(jobs, workers=2, fault=soon)
+    server.until(r"waiting for worker 0, 1 to come, for 1\d\d s more; then this server ends")
+    workers = [jobs.integer_worker(server.address, 0, seconds=0.05)]
+    server.until(r"waiting for worker 1 to join, for 1\d\d s more; then training begins with the "
+                 "others")
+    workers.append(jobs.integer_worker(server.address, 1, seconds=0.05))
+    server.until("worker 1 joined")
+    for worker in workers:
+        worker.kill()
+    server.until(r"waiting for worker 0, 1 to come back, for 1\d\d s more; then this run ends")

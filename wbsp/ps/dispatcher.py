@@ -204,6 +204,14 @@ class Dispatcher:
                       "s; ending without it")
             self.send_off(session, f"no progress for {patience:g} s")
 
+    def idle_for(self, since: float, patience: float) -> tuple[list[int], float]:
+        """The members whose end `lose_idle` waits for, and seconds until it waits no more."""
+        now = self._clock.now()
+        left = {session.worker: patience - (now - max(since, session.progress.changed))
+                for session in self.sessions
+                if session.plane is not None and not self.readers.closing(session.worker)}
+        return [*left], max(left.values(), default=0.0)
+
     def send_off(self, session: WorkerSession, reason: str) -> None:
         """End a session for good: the worker is not to come again."""
         self.sessions.send(session.identity, m.Refused(

@@ -32,6 +32,7 @@ from wbsp.ps.replication.standby import Standby
 from wbsp.ps.series import Series
 from wbsp.ps.server import Server
 from wbsp.ps.sharding.coordinator import ShardLost
+from wbsp.runlog.awaited import named
 from wbsp.runlog.console import Console, say
 from wbsp.runlog.files import beside_of, read_document
 from wbsp.runlog.folder import (
@@ -181,7 +182,7 @@ class _Plan:
                         Reporter(folder, log, console, Clock(self.on.clock.monotonic)),
                         self.interrupts, _recorder(folder, run), self.start_evaluator, hold)
         if self.series.followed and saved is None:
-            console.line(f"waiting for the next fit of worker {self.series.awaited}, or the end of "
+            console.line(f"waiting for the next fit of {named(self.series.living)}, or the end of "
                          f"its process; the files of that run will be in {folder}")
         else:
             console.line(f"the files of this run are in {folder}")

@@ -23,6 +23,7 @@ from wbsp.ps.evaluation import Evaluation, Evaluations, EvaluatorWatch
 from wbsp.ps.replication.primary import Source
 from wbsp.ps.starving import Starving
 from wbsp.ps.training_loss import TrainingLoss
+from wbsp.runlog.awaited import Awaited
 from wbsp.runlog.console import Status, say
 from wbsp.sync.base import UNFIT, SyncModel
 from wbsp.tensors.layout import TensorSpec
@@ -51,6 +52,7 @@ class Run:
         self._clock = clock = reporter.clock
         self._unfit = Throttle(_NOTICE)
         self._starving = Starving()
+        self._awaited = Awaited(reporter.say)
         self._trains_since = None if state is None else state.trains_since  # time of the run
         self._over = state is not None and state.over  # all who wanted the final version have it
         self.engine = Engine(model, store, config.worker_num, config.stop_samples,
@@ -158,6 +160,9 @@ class Run:
                 return None
             self._stop("no worker left")
             return False
+        elif not len(self._dispatcher.sessions):
+            self._awaited.wait(self.missing, "to come back", self._config.connect_timeout - alone,
+                               "this run ends", now)
         self._show(run_time)
         return None
 
@@ -268,6 +273,10 @@ class Run:
                 self._reporter.say(
                     f"starting with {len(here)} of {config.worker_num} workers: {why}")
                 self._requests.replies.send(engine.start(run_time))
+            elif here:
+                away = set(range(config.worker_num)).difference(here, gone)
+                self._awaited.wait(away, "to join", patience - (now - self._requests.first_came),
+                                   "training begins with the others", now)
         elif alarm is not None and run_time >= alarm:
             self._requests.replies.send(engine.tick(run_time))
 
@@ -275,6 +284,9 @@ class Run:
         """After the stop: give up workers whose last push does not come."""
         if not self.hasty:
             self._dispatcher.lose_idle(since, timeouts.LAST_PUSH)
+            away, left = self._dispatcher.idle_for(since, timeouts.LAST_PUSH)
+            self._awaited.wait(away, "to hand over what is trained", left,
+                               "this run ends without that", now)
         elif now - since > timeouts.INTERRUPTED:
             for worker in self.engine.active:
                 if session := self._dispatcher.sessions.of(worker):
@@ -301,6 +313,8 @@ class Run:
                 self._reporter.say("the final version is on its way to the standby; workers get it "
                                    "then")
         self._dispatcher.lose_idle(self._done_since, timeouts.GOODBYE)
+        away, left = self._dispatcher.idle_for(self._done_since, timeouts.GOODBYE)
+        self._awaited.wait(away, "to fetch the final version", left, "this run ends", now)
         if len(self._dispatcher.sessions) or self._replication.expected():
             return None
         if not self.hasty and self._readers.awaited(self.version):

@@ -14,8 +14,6 @@ from typing import Any
 
 from wbsp.runlog.folder import numbered_folders, read_settings
 
-_NAMED = 5  # workers in one line, at most
-
 
 @dataclass
 class Series:
@@ -53,11 +51,6 @@ class Series:
     def setting(self) -> str:
         """What workers are told of the server's runs."""
         return "one" if self.single else "one a fit"
-
-    @property
-    def awaited(self) -> str:
-        """The workers in `living`, for a line: the first few indices."""
-        return ", ".join(map(str, sorted(self.living)[:_NAMED]))
 
     def begin(self, before: dict[str, Any], run: str, folder: Path) -> dict[str, Any]:
         """A run of that id begins, or goes on: what run.json says of the series; `before`: what it

@@ -30,6 +30,7 @@ from wbsp.ps.run import Run
 from wbsp.ps.series import Series
 from wbsp.ps.sessions.handlers import Peer
 from wbsp.ps.sharding.coordinator import ShardLost, Shards
+from wbsp.runlog.awaited import Awaited, named
 from wbsp.sync import MODELS
 from wbsp.sync.base import ContractError, SyncModel
 from wbsp.tensors.frozen import NOTHING, FrozenValues
@@ -55,6 +56,7 @@ class Waiting:
         self._server, self._watch = server, watch
         self.hasty = self._failed = self._told = False
         self._over_since: float | None = None  # no worker is to come
+        self._awaited = Awaited(server.reporter.say)
 
     def hasten(self, reason: str, failed: bool) -> None:
         """As of `Run`."""
@@ -90,9 +92,14 @@ class Waiting:
             return True
         if alone > (patience := self._server.config.connect_timeout):
             say(f"no worker came within {patience:g} s" if not series.followed else
-                f"worker {series.awaited}: lost between two fits, and not back within "
+                f"{named(series.living)}: lost between two fits, and not back within "
                 f"{patience:g} s; this server ends")
             return series.followed
+        if not len(sessions):
+            workers = series.living if series.followed else range(self._server.config.worker_num)
+            self._awaited.wait(workers, "to come back" if series.followed else "to come",
+                               patience - alone, "this server ends",
+                               self._server.reporter.clock.now())
         return None
 
     @property
