@@ -1,11 +1,16 @@
 """How long workers of unequal speed take for data that they share, beside the ideal.
 
-    python -m benchmarks.shared_data [--step_ms 10 100] [--epochs=20] [--runs=3] [--json FILE]
+    python -m benchmarks.shared_data [--step_ms 10 100] [--epochs=20] [--runs=3]
+                                     [--validation=1.0] [--json FILE]
+    python -m benchmarks.shared_data --stop [--step_ms 10 100] [--runs=3]
     python -m benchmarks.shared_data --overhead [--step_ms 10] [--epochs=2] [--runs=5] [--json FILE]
 
 The two-worker example of docs/tutorial/your-model.md, each worker with a sleep in its step. Ideal:
 as many steps at the sum of the speeds that the workers show in the run's second third. Time runs
-from the moment when all have made a step to the last return of `fit`.
+from the moment when all have made a step to the last return of `fit`. With --validation each epoch
+is validated for so many seconds.
+
+With --stop: seconds from worker 0's `stop_run` to the last return of `fit`.
 
 With --overhead: one worker, whose steps/s on shared data are compared with those of a plain `fit`
 on the same arrays, in turn in one process. KERAS_BACKEND says on what.
@@ -25,6 +30,7 @@ from benchmarks.harness import CONNECT, ratios, server, spread, write_json
 
 N, BATCH = 12_800, 64
 _WARM_UP = 20  # steps of each fit that are passed over
+_STOPS_AT = 100  # step of worker 0
 
 
 def main() -> None:
@@ -34,6 +40,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--sync", default="pcc")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--validation", type=float, default=0.0, help="seconds of one")
+    parser.add_argument("--stop", action="store_true", help=f"at step {_STOPS_AT} of worker 0")
     parser.add_argument("--overhead", action="store_true", help="of shared data, with one worker")
     parser.add_argument("--json", metavar="FILE", help="write the figures")
     parser.add_argument("--worker", nargs=2, metavar=("ADDRESS", "INDEX"), help=argparse.SUPPRESS)
@@ -42,7 +50,7 @@ def main() -> None:
         compare(args.worker[0], args.step_ms[0], args.epochs, args.runs)
         return
     if args.worker:
-        train(args.worker[0], int(args.worker[1]), args.step_ms, args.epochs)
+        train(args.worker[0], int(args.worker[1]), args)
         return
     try:
         if args.overhead:
@@ -58,23 +66,31 @@ def main() -> None:
             return
         results = []
         for _ in range(args.runs):
-            results.append(run(args.step_ms, args.epochs, args.sync))
+            reports = run(args)
+            if args.stop:
+                seconds = max(r["returned"] for r in reports) - reports[0]["stopped"]
+                print(f"all have returned {seconds:.2f} s after stop_run", flush=True)
+                continue
+            results.append(beside_ideal(reports))
             print("{steps} steps in {seconds:.1f} s, ideal {ideal:.1f} s: {ratio:.3f}".format(
                 **results[-1]), flush=True)
     except (RuntimeError, ValueError, OSError) as error:
         sys.exit(f"benchmarks.shared_data: {error}")
-    write_json(args.json, {"shared_data": {
-        "step_ms": args.step_ms, "epochs": args.epochs, "sync": args.sync, "runs": results,
-        "ratio": spread([result["ratio"] for result in results])}})
+    if results:
+        write_json(args.json, {"shared_data": {
+            "step_ms": args.step_ms, "epochs": args.epochs, "sync": args.sync,
+            "validation": args.validation, "runs": results,
+            "ratio": spread([result["ratio"] for result in results])}})
 
 
-def run(step_ms: list[float], epochs: int, sync: str) -> dict:
-    """One run in processes of its own: its steps, seconds, and those of the ideal."""
-    with server(sync, len(step_ms)) as address:
+def run(args: argparse.Namespace) -> list[dict]:
+    """One run in processes of its own: what its workers report."""
+    with server(args.sync, len(args.step_ms)) as address:
         workers = [subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.shared_data", f"--epochs={epochs}", "--step_ms",
-             *map(str, step_ms), "--worker", address, str(index)], stdout=subprocess.PIPE,
-            text=True) for index in range(len(step_ms))]
+            [sys.executable, "-m", "benchmarks.shared_data", f"--epochs={args.epochs}",
+             f"--validation={args.validation}", *["--stop"] * args.stop, "--step_ms",
+             *map(str, args.step_ms), "--worker", address, str(index)], stdout=subprocess.PIPE,
+            text=True) for index in range(len(args.step_ms))]
         try:
             outputs = [worker.communicate(timeout=CONNECT + 600)[0] for worker in workers]
         finally:
@@ -82,7 +98,11 @@ def run(step_ms: list[float], epochs: int, sync: str) -> dict:
                 worker.kill()
     if any(worker.returncode for worker in workers):
         raise RuntimeError("a worker failed")
-    reports = [json.loads(output.splitlines()[-1]) for output in outputs]
+    return [json.loads(output.splitlines()[-1]) for output in outputs]
+
+
+def beside_ideal(reports: list[dict]) -> dict:
+    """Steps and seconds of a run, and those of the ideal."""
     begin, end = max(r["ends"][0] for r in reports), max(r["returned"] for r in reports)
     third = (end - begin) / 3
     speeds = [sum(begin + third <= at < begin + 2 * third for at in r["ends"]) / third
@@ -95,7 +115,7 @@ def run(step_ms: list[float], epochs: int, sync: str) -> dict:
 
 def overhead(step_ms: float, epochs: int, runs: int, sync: str) -> list[tuple[float, float]]:
     """Steps/s of a plain fit and of one on shared data, a pair a run."""
-    with server(sync, 1) as address:
+    with server(sync, 1, "--noone_run") as address:  # for one fit after the other
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.shared_data", "--overhead", f"--epochs={epochs}",
              f"--runs={runs}", f"--step_ms={step_ms}", "--worker", address, "0"],
@@ -128,18 +148,38 @@ def compare(address: str, step_ms: float, epochs: int, runs: int) -> None:
     print(json.dumps(speeds))
 
 
-def train(address: str, index: int, step_ms: list[float], epochs: int) -> None:
+def train(address: str, index: int, args: argparse.Namespace) -> None:
     """One worker; prints when its steps have ended."""
     x, y, model, Slow = example()
+    import keras
+
     import wbsp
 
-    slow = Slow(step_ms[index])
+    class Validates(keras.callbacks.Callback):
+        def on_test_begin(self, logs=None):
+            self.batches = 0
+
+        def on_test_batch_end(self, batch, logs=None):
+            self.batches += 1
+
+        def on_test_end(self, logs=None):
+            time.sleep(args.validation * (self.batches > 1))  # who does not validate sees one
+
+    class Stops(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if len(slow.ends) == _STOPS_AT:
+                stopped.append(time.time())
+                hook.stop_run("enough")
+
+    slow, stopped = Slow(args.step_ms[index]), []
     hook = wbsp.SyncCallback(address, index)
     data = hook.examples(lambda i: (x[i], y[i]), n=N, batch_size=BATCH)
-    model.fit(data, epochs=epochs, steps_per_epoch=hook.UNTIL_TOLD, verbose=0,
-              callbacks=[hook, slow])
+    model.fit(data, epochs=args.epochs, steps_per_epoch=hook.UNTIL_TOLD, verbose=0,
+              validation_data=(x[:256], y[:256]) if args.validation else None,
+              callbacks=[hook, slow, Validates(), *[Stops()] * (args.stop and not index)])
     assert all(a <= b for a, b in itertools.pairwise(slow.ends))
-    print(json.dumps({"ends": slow.ends, "returned": time.time()}))
+    print(json.dumps({"ends": slow.ends, "returned": time.time(),
+                      "stopped": stopped[0] if stopped else None}))
 
 
 def example() -> tuple:
