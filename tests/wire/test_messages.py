@@ -74,6 +74,8 @@ FROM_WORKER = [
     m.AskVersion(),
     m.AskVersion(4, True),
     m.AskPast(),
+    m.Join([TensorSpec("scale", ())], frozen=[TensorSpec("x", (3,))], digest=32 * "0"),
+    m.AskFrozen(1 << 20),
     m.Evaluated("ab12", 7, {"accuracy": 0.5, "loss": 1.25}, bytes(32), bytes(32)),
     s.Lead(m.PROTOCOL, "ab12", 3, 8),  # to a server that somebody takes for a shard
 ]
@@ -126,6 +128,8 @@ FROM_SERVER = [
     m.Over("all workers finished"),
     m.Over("all workers finished", True),
     m.FilesAt(2607),
+    m.Joined(4, 40, False, 2.5, 1, frozen=True),
+    m.FrozenPart(1 << 20, bytes(8)),
     m.VersionAt("ab12"),
     m.VersionAt("ab12", 7, "version-7.safetensors", 2607, True),
     m.VersionAt("ab12", 7, "version-7.safetensors", 2607, False, 4, 2),
@@ -190,7 +194,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {19: "b54cb7133603f5c6f064c03575de5e9e21b1bd1b0a132196ffdae1fe0a08e050"}
+BYTES = {20: "4e026414b9a19302fd950a92d6ef637466225272646b16a0f957910c41807872"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():
