@@ -46,7 +46,6 @@ def sentences(count, seed):
 
 
 train, test = sentences(8000, seed=1), sentences(1000, seed=2)
-torch.manual_seed(0)  # the transformer that LoRA adapts must be the same on all workers
 transformer = BertForSequenceClassification(BertConfig(
     vocab_size=WORDS, hidden_size=128, num_hidden_layers=2, num_attention_heads=4,
     intermediate_size=256, max_position_embeddings=LENGTH, num_labels=CLASSES))

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from back_ends import TORCH
+from back_ends import ON_TORCH, TORCH
 from jobs import ROOT
 
 WORKER = ROOT / "tests/helpers/loop_worker.py"
@@ -42,6 +42,26 @@ def test_two_unequal_workers_share_the_data_and_end_with_one_model(jobs, kind, s
     for job in (*workers, server):
         job.ends_well()
     assert finals(jobs, 0) == finals(jobs, 1)
+    for job in workers:
+        assert job.find("^ended: all 12 epochs are trained$")
+        (line,) = job.find("^accuracy ")
+        assert float(line.split()[1]) > 0.6, "a third is by chance"
+
+
+@pytest.mark.slow
+@ON_TORCH
+@pytest.mark.skipif("WBSP_BACK_ENDS" not in os.environ,
+                    reason="takes minutes: WBSP_BACK_ENDS=1")
+@pytest.mark.parametrize("sync", ["pcc", "bsp"])
+def test_workers_of_three_frameworks_train_one_model(jobs, sync):
+    server = jobs.server(sync=sync, workers=3).listens()
+    workers = [jobs.start(f"worker{index}", ROOT / "tests/helpers/mixed_worker.py", kind,
+                          server.address, index, (0.002, 0.02, 0.002)[index],
+                          jobs.folder / f"final-{index}.npz")
+               for index, kind in enumerate(("tensorflow", "torch", "jax"))]
+    for job in (*workers, server):
+        job.ends_well()
+    assert finals(jobs, 0) == finals(jobs, 1) == finals(jobs, 2)
     for job in workers:
         assert job.find("^ended: all 12 epochs are trained$")
         (line,) = job.find("^accuracy ")

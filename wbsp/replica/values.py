@@ -16,6 +16,7 @@ import numpy as np
 from wbsp.replica.base import Part, Variables, rounds
 from wbsp.replica.flat import FlatReplica
 from wbsp.replica.frozen import Frozen, freeze
+from wbsp.replica.mapped import Map, Mapped, Names
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import LayerState, check_layout
 
@@ -33,8 +34,9 @@ class Values:
     frozen: the others
     """
 
-    def __init__(self, given: Any, frozen: Sequence[str] | None = None):
-        """`frozen`: as of `Part.freeze`.
+    def __init__(self, given: Any, frozen: Sequence[str] | None = None,
+                 names: Names | None = None):
+        """`frozen`: as of `Part.freeze`. `names`: of the run's variables; None: they are the same.
 
         Raises ValueError, in one line, for what cannot be trained together.
         """
@@ -51,6 +53,12 @@ class Values:
             still = ", and none is to change: all are frozen" if self.frozen.layout else ""
             raise ValueError(f"{_said(given)} has no variables of floats{still}: there is nothing "
                              "to train together")
+        self._map = None if names is None else Map(self.layout, names)
+        if self._map is not None:
+            if self.frozen.layout:
+                raise ValueError(f"names= is for variables that travel, and "
+                                 f"{self.frozen.layout[0].name} is frozen: give frozen=[]")
+            self.layout = self._map.layout
         check_layout(self.layout)
         self.name = getattr(given, "name", None) or _said(given)
 
@@ -79,10 +87,14 @@ class Values:
         each = [part.variables(pool) for part in parts]
         types = set().union(*(part.types for part in parts))
         together = each[0] if len(each) == 1 else Together(each, parts)
+        if self._map is not None:
+            together = Mapped(together, self._map)
         return FlatReplica(together, self.layout, rounds(types), self.adopted)
 
     def states(self) -> list[LayerState] | None:
         """As of `Part`, of all parts of which they are known."""
+        if self._map is not None:
+            return None  # another framework's layers have others
         known = [states for part in self._parts if (states := part.states()) is not None]
         return [state for states in known for state in states] if known else None
 

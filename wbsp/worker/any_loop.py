@@ -14,6 +14,7 @@ import numpy as np
 
 from wbsp import timeouts
 from wbsp.core.permutation import examples
+from wbsp.replica.mapped import Names
 from wbsp.replica.values import Values
 from wbsp.runlog.console import say
 from wbsp.worker import loop
@@ -60,7 +61,7 @@ class Worker:
                  connect_timeout: float = timeouts.CONNECT, band_width_limit: float | None = None,
                  expected: dict[str, str] | None = None, say: Callable[[str], None] = say,
                  patience: float = timeouts.WORKER_PATIENCE, transport: str | None = None,
-                 frozen: Sequence[str] | None = None):
+                 frozen: Sequence[str] | None = None, names: Names | None = None):
         """Read from the environment what is None of address, worker_index, token_file, transport.
 
         Args:
@@ -83,6 +84,9 @@ class Worker:
             frozen: names of variables that no step changes, or what their names begin with; they
                 do not travel with updates and versions. None: those of which the framework says
                 that they are frozen. []: none; all travel.
+            names: of the run's variables, in its order, where other workers train the model in
+                another framework. The run's name -> the name here, or (the name here, axes):
+                numpy.transpose(variable here, axes) is the run's. None: the names are the same.
 
         Raises:
             ValueError: for a bad or missing argument, and for values that cannot be trained
@@ -96,7 +100,8 @@ class Worker:
                 raise ValueError(f"n={n} examples to share: give batch_size as well, the examples "
                                  "of a step")
             self._frozen = frozen
-            self._values = Values(values, frozen)
+            self._names = names
+            self._values = Values(values, frozen, names)
             self._member = loop.Worker(address, worker_index, token_file, connect_timeout,
                                        band_width_limit, expected, say, patience, transport)
             self._share = None
@@ -118,7 +123,8 @@ class Worker:
             ValueError: the run's synchronization model needs shared data.
         """
         member = self._member
-        values = self._values = Values(self._values.given, self._frozen)  # may be frozen since
+        # Variables may be frozen, or free again, since the last block.
+        values = self._values = Values(self._values.given, self._frozen, self._names)
         self._steps, self._before = 0, None
         member.enter(_Block())
         with member.leaving_on_error():
