@@ -171,7 +171,8 @@ def train(address: str, index: int, args: argparse.Namespace) -> None:
                 stopped.append(time.time())
                 hook.stop_run("enough")
 
-    slow, stopped = Slow(args.step_ms[index]), []
+    slow = Slow(args.step_ms[index])
+    stopped: list[float] = []
     hook = wbsp.SyncCallback(address, index)
     data = hook.examples(lambda i: (x[i], y[i]), n=N, batch_size=BATCH)
     model.fit(data, epochs=args.epochs, steps_per_epoch=hook.UNTIL_TOLD, verbose=0,
