@@ -3,13 +3,14 @@
 import gc
 import os
 from collections import Counter
+from itertools import zip_longest
 
 import pytest
 from hypothesis import settings
 from jobs import Jobs
 
 # The same examples in every run; a test takes a multiple of this max_examples.
-settings.register_profile("repeatable", max_examples=100, derandomize=True, deadline=None,
+settings.register_profile("repeatable", max_examples=60, derandomize=True, deadline=None,
                           database=None)
 # For long nights, other examples in each run: pytest --hypothesis-profile=night. Hypothesis keeps
 # what fails in .hypothesis/ and tries that first the next time.
@@ -29,9 +30,15 @@ def jobs(tmp_path):
 
 
 def pytest_collection_modifyitems(items):
-    """Order of the files: many slow tests first, so that no process ends up alone with one."""
+    """Order of the files: many slow tests first, so that no process ends up alone with one; and by
+    turns one that computes and one that waits, so that there is always something to compute."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: -slow[item.path])
+    files = sorted(dict.fromkeys(item.path for item in items), key=lambda path: -slow[path])
+    waiting = [path for path in files if path.parent.name in ("faults", "ps")]
+    computing = [path for path in files if path not in waiting]
+    turns = [path for pair in zip_longest(computing, waiting) for path in pair if path]
+    place = {path: place for place, path in enumerate(turns)}
+    items.sort(key=lambda item: place[item.path])
 
 
 def pytest_collection_finish():

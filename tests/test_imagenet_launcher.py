@@ -7,6 +7,7 @@ is set: all four networks, and what goes wrong in mid-training.
 import json
 import os
 
+import forked
 import keras
 import numpy as np
 import pytest
@@ -66,7 +67,7 @@ def test_fewer_than_five_classes_can_be_evaluated(drawn):
 def ps(jobs, port, home, *flags):
     server = jobs.start("ps", LAUNCHER, "--job_name=ps", f"--port_base={port}", "--worker_num=2",
                         f"--data_dir={home}", "--check_period=1", "--heterogeneity=none", PATIENT,
-                        *flags, kind=ServerJob, CUDA_VISIBLE_DEVICES="")
+                        *flags, kind=ServerJob, fork=forked.WBSP, CUDA_VISIBLE_DEVICES="")
     server.address, server.cwd = f"localhost:{port}", jobs.folder
     return server
 
@@ -74,7 +75,7 @@ def ps(jobs, port, home, *flags):
 def worker(jobs, port, index, home, *flags):
     return jobs.start(f"wk{index}", LAUNCHER, "--job_name=worker", f"--worker_index={index}",
                       f"--port_base={port}", f"--data_dir={home}", "--batch_size=4", PATIENT,
-                      *flags, CUDA_VISIBLE_DEVICES="")
+                      *flags, fork=forked.KERAS, CUDA_VISIBLE_DEVICES="")
 
 
 @pytest.mark.parametrize("flags, says", [

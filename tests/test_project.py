@@ -2,6 +2,7 @@
 modules."""
 
 import ast
+import functools
 import os
 import signal
 import subprocess
@@ -27,15 +28,17 @@ def name(path):
     return path.relative_to(ROOT).as_posix()
 
 
+@functools.cache
 def imports(path):
     """Dotted names of all that a module imports: `from a import b` gives a and a.b."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{name(path)}: imports are absolute"
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return found
 
 
 def roots(path):

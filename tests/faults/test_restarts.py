@@ -116,8 +116,8 @@ def test_a_worker_that_is_missing_returns_later(jobs):
     here.until("step 20 done")
     away.signal(19)
     run.server.kill()
-    again = ("import sys, wbsp.ps.run as run; run.REATTACH_PATIENCE = 1.0\n"
-             "from absl import app; import wbsp.ps.__main__ as ps; app.run(ps.main)")
+    again = ("import runpy, wbsp.timeouts; wbsp.timeouts.REATTACH = 1.0\n"
+             "runpy.run_module('wbsp.ps', run_name='__main__')")
     address, cwd = run.server.address, run.server.cwd
     run.server = jobs.start("server", "-c", again, "--worker_num=2", "--sync=asp", *run.flags,
                             f"--port_base={run.ports[0]}", "--resume", kind=type(run.server))

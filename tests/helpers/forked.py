@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -164,13 +165,18 @@ def _become(order: dict) -> None:
 
 def _import(what: str) -> None:
     for module in ("absl.app", "integer_replica", "wbsp.ps.sharding.process", "wbsp.ps.launch",
-                   "wbsp.worker.runtime", "wbsp.worker.comm.transport"):
+                   "wbsp.ps.flags", "wbsp.worker.runtime", "wbsp.worker.comm.transport",
+                   # what each of them imports later, when it writes its first event or draws
+                   "tensorboard.compat.proto.event_pb2",
+                   "tensorboard.summary.writer.record_writer", "numpy.random"):
         importlib.import_module(module)
     if what == KERAS:
         startup = importlib.import_module("wbsp.process.imports")
         with startup.heavy_imports():
             for module in ("tensorflow", "models.training", "wbsp.worker.keras.callback"):
                 importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # no child looks through all this, and has a copy of it then, at its end at latest
 
 
 if __name__ == "__main__":

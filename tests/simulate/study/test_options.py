@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 from wbsp.runlog.reader import read_run
@@ -154,14 +155,13 @@ def test_bad_input_gets_one_line(tmp_path, flags, words):
 
 
 @pytest.mark.parametrize("counted, slow_ones", [("own", 4), ("mean", 1)])
-def test_the_schedule_counts_own_steps_or_those_of_the_mean_worker(tmp_path, counted, slow_ones):
+def test_the_schedule_counts_own_steps_or_those_of_the_mean_worker(jobs, counted, slow_ones):
     """After 4 steps the rate is 0; a worker knows of the others what its pushes' answers say."""
-    done = command(tmp_path, "--sync=asp", "--heterogeneity=H1", "--step_seconds=20ms",
-                   "--model=small", "--dataset=shapes10", "--test_images=50", "--max_steps=135",
-                   "--lr_decays=3:0", f"--lr_steps={counted}", "--check_period=0.2s",
-                   "--nofigures", "--out=o")
-    assert done.returncode == 0, done.stderr
-    run = read_run(tmp_path / "o/asp/run-001")
+    jobs.start("simulate", "-m", "wbsp.simulate", "--sync=asp", "--heterogeneity=H1",
+               "--step_seconds=20ms", "--model=small", "--dataset=shapes10", "--test_images=50",
+               "--max_steps=135", "--lr_decays=3:0", f"--lr_steps={counted}",
+               "--check_period=0.2s", "--nofigures", "--out=o", fork=forked.KERAS).ends_well()
+    run = read_run(jobs.folder / "o/asp/run-001")
     assert run.settings["lr_steps"] == counted
     of_slow = [event["t"] for event in run.events if event["kind"] == "accept"
                and event["worker"] == 1]

@@ -1,14 +1,13 @@
 """Real training in virtual time: the network is shared, nothing else is."""
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
+import forked
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from jobs import ROOT, Jobs
 
 from wbsp.figures import draw, find_runs
 from wbsp.runlog.reader import read_run
@@ -17,7 +16,6 @@ from wbsp.simulate.workloads.keras import KerasWorkload, SharedNetwork
 from wbsp.simulate.world.machine import Machine, constant
 from wbsp.sync import create
 
-ROOT = Path(__file__).parents[3]
 BATCH = 8
 
 
@@ -188,14 +186,6 @@ SMALL = ("--model=small", "--dataset=shapes10", "--batch_size=32", "--check_peri
          "--heterogeneity=H1", "--nofigures", "--out=o")
 
 
-def command(folder, *flags, before=()):
-    done = subprocess.run([*before, sys.executable, "-m", "wbsp.simulate", *flags], cwd=folder,
-                          text=True, capture_output=True,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def contents(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*")
             if path.is_file()}
@@ -205,9 +195,11 @@ def contents(folder):
 def twice(tmp_path_factory):
     """The runs of the same command, on all cores and on one: a folder each."""
     folders = [tmp_path_factory.mktemp(name) for name in ("all", "one")]
-    for folder, pin in zip(folders, ([], ["taskset", "-c", str(min(os.sched_getaffinity(0)))]),
-                           strict=True):
-        command(folder, *SMALL, "--sync=pcc,lbbsp,saps", "--max_steps=60", before=pin)
+    flags = "-m", "wbsp.simulate", *SMALL, "--sync=pcc,lbbsp,saps", "--max_steps=60"
+    with Jobs(folders[0]) as every, Jobs(folders[1]) as one:
+        every.start("simulate", *flags, fork=forked.KERAS).ends_well()
+        one.run("simulate", "taskset", "-c", min(os.sched_getaffinity(0)), "python", *flags
+                ).ends_well()
     return [folder / "o" for folder in folders]
 
 
@@ -237,18 +229,21 @@ def test_the_server_directs_the_batches_of_a_run(twice):
 
 
 @pytest.mark.slow
-def test_advice_ranks_all_models_and_says_why(tmp_path):
-    said = command(tmp_path, f"--advise={ROOT}/scripts/clusters/h1.toml", "--max_steps=150",
-                   "--batch_size=32", "--target_accuracy=0.2", "--check_period=1s",
-                   "--test_images=200", "--sync=bsp,asp,pcc:weight=work", "--out=o")
-    rows = [line.split(" | ") for line in said.splitlines() if line.startswith("| ")][2:]
+def test_advice_ranks_all_models_and_says_why(jobs):
+    job = jobs.start("advise", "-m", "wbsp.simulate", f"--advise={ROOT}/scripts/clusters/h1.toml",
+                     "--max_steps=150", "--batch_size=32", "--target_accuracy=0.2",
+                     "--check_period=1s", "--test_images=200", "--sync=bsp,asp,pcc:weight=work",
+                     "--out=o", fork=forked.KERAS)
+    job.ends_well()
+    said = job.lines
+    rows = [line.split(" | ") for line in said if line.startswith("| ")][2:]
     assert {row[1] for row in rows} == {"bsp", "asp", "pcc weight=work",
                                         "the fastest machine alone"}
     times = [float(row[2]) for row in rows if row[2] != "not reached"]
     assert times == sorted(times) and len(times) >= 2
     assert rows[-1][1] == "bsp"  # which waits for the sleeper
-    reasons = [line for line in said.splitlines() if line.startswith("- ")]
+    reasons = job.find("^- ")
     assert len(reasons) == 4
-    assert "A bound of theory" in said and said.splitlines()[-1].startswith("Take ")
+    assert "A bound of theory" in job.text and said[-1].startswith("Take ")
     assert all("mini-batches/s; workers compute" in line and "versions old" in line
                for line in reasons)

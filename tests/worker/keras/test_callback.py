@@ -2,6 +2,7 @@
 
 import json
 
+import forked
 import numpy as np
 import pytest
 from back_ends import ON_TORCH
@@ -66,6 +67,11 @@ def script(jobs, text):
     return path
 
 
+def started(jobs, train, port, index, back_end):
+    return jobs.start(f"worker{index}", train, port, index, KERAS_BACKEND=back_end,
+                      fork=forked.KERAS if back_end == "tensorflow" else "")
+
+
 @pytest.mark.parametrize("back_ends", [
     ("jax", "tensorflow"),
     pytest.param(("torch", "torch"), marks=ON_TORCH),
@@ -75,7 +81,7 @@ def test_a_users_own_model_trains_with_one_callback_in_fit(jobs, back_ends):
     server = jobs.server(sync="pcc").listens()
     train = script(jobs, SCRIPT)
     port = server.address.rpartition(":")[2]
-    workers = [jobs.start(f"worker{index}", train, port, index, KERAS_BACKEND=back_end)
+    workers = [started(jobs, train, port, index, back_end)
                for index, back_end in enumerate(back_ends)]
     server.until("worker 0 joined")
     maps = open(f"/proc/{server.process.pid}/maps").read()
@@ -135,7 +141,7 @@ def test_fit_outlives_its_server(jobs):
     flags, port = ["--check_period=0.3", "--base_dir=run"], free_port()
     server = jobs.server(*flags, port=port, sync="pcc").listens()
     train = script(jobs, SURVIVOR)
-    workers = [jobs.start(f"worker{index}", train, port, index, KERAS_BACKEND=back_end)
+    workers = [started(jobs, train, port, index, back_end)
                for index, back_end in enumerate(("tensorflow", "jax"))]
     workers[0].until("step 2 40")
     server.kill()

@@ -4,13 +4,14 @@ when it ends."""
 import json
 import signal
 import threading
+from types import SimpleNamespace
 
 import forked
 import numpy as np
 import pytest
 from back_ends import JAX_WHEN_ASKED, TORCH
 from counting_worker import Plan
-from jobs import ROOT, until
+from jobs import ROOT, free_port, until
 
 import wbsp
 from wbsp.ps.checkpoint import format as checkpoint
@@ -18,7 +19,6 @@ from wbsp.ps.checkpoint import format as checkpoint
 pytestmark = pytest.mark.slow  # a back end takes its seconds to start
 
 WORKER = ROOT / "tests/helpers/counting_worker.py"
-BACK_ENDS = ["tensorflow", "jax", TORCH]
 N, BATCH, EPOCHS = 500, 16, 3
 
 
@@ -56,8 +56,10 @@ def told(job, what):
     return json.loads(line.partition(" ")[2])
 
 
-@pytest.mark.parametrize("back_end", BACK_ENDS)
-@pytest.mark.parametrize("sync", ["pcc", "bsp"])
+@pytest.mark.parametrize("sync, back_end", [
+    ("pcc", "tensorflow"), ("pcc", "jax"), pytest.param("pcc", *TORCH.values, marks=TORCH.marks),
+    ("bsp", "tensorflow"), pytest.param("bsp", *JAX_WHEN_ASKED.values, marks=JAX_WHEN_ASKED.marks),
+    pytest.param("bsp", *TORCH.values, marks=TORCH.marks)])
 def test_each_example_is_in_the_model_once_an_epoch(jobs, worker, sync, back_end):
     server = jobs.server(sync=sync).listens()
     forms = {"pcc": ("pair", "dict"), "bsp": ("weighted", "pair")}[sync]
@@ -100,8 +102,11 @@ def test_what_a_killed_worker_had_is_trained_by_others_and_it_returns(jobs, work
 
 @pytest.mark.parametrize("back_end", ["tensorflow", JAX_WHEN_ASKED, TORCH])
 def test_a_worker_that_comes_when_nothing_is_left_gets_the_final_version(jobs, worker, back_end):
-    server = jobs.server("--connect_timeout=20").listens()
-    holds = worker(server, 0, back_end, epochs=1, hold_end=True)
+    port = free_port()
+    holds = worker(SimpleNamespace(address=f"localhost:{port}"), 0, back_end, epochs=1,
+                   hold_end=True)
+    holds.until("waiting for the server")
+    server = jobs.server("--connect_timeout=5", port=port).listens()  # the other comes later
     holds.until("^epoch 0")
     late = worker(server, 1, back_end, epochs=1)
     late.until("nothing is left to train of 1 epochs")

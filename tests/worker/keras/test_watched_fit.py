@@ -4,6 +4,7 @@ who does what when, what another back end finds of its versions, and those that 
 import importlib.util
 import json
 
+import forked
 import pytest
 
 from wbsp import read_run
@@ -56,7 +57,8 @@ def test_a_fit_with_a_model_of_ones_own_is_seen_and_leaves_its_version(jobs):
     (jobs.folder / "evaluate.py").write_text(EVALUATE)
     evaluator = jobs.start("evaluator", "evaluate.py", server.address, KERAS_BACKEND=ELSEWHERE)
     server.until("a process at .* evaluates versions")
-    workers = [jobs.start(f"worker{i}", "train.py", server.address, i) for i in range(2)]
+    workers = [jobs.start(f"worker{i}", "train.py", server.address, i, fork=forked.KERAS)
+               for i in range(2)]
     for job in (*workers, server):
         job.ends_well()
     run = read_run(server.folder)
