@@ -217,7 +217,7 @@ def test_a_server_that_dies_at_the_farewell_is_followed_by_one_that_waits(tmp_pa
     run = goes_on(folder, {"over": False, "owed": [0]}, Judge(), connect_timeout=0.5)
     assert saved(run).state.over, "of the first"
     assert run.ends() == 0
-    assert "no worker was there for 0.5 s" in run.output.getvalue()
+    assert "no worker was connected for 0.5 s" in run.output.getvalue()
     assert run.left()["accuracy"] == 0.5 and saved(run).state.over
 
 
@@ -260,7 +260,7 @@ def test_the_patience_with_the_workers_that_fetch_the_final_version_begins_when_
     monkeypatch.setattr("wbsp.ps.run._NOTICE", 0.5)
     run = Run(tmp_path, Judge()).starts()
     member = run.member(steps=5)
-    run.says("the final version is on its way to the standby; workers get it then")
+    run.says("sending the final version to the standby; workers receive it then")
     there.set()
     member.ends()
     assert run.ends() == 0
@@ -286,8 +286,8 @@ def test_an_evaluator_that_hangs_is_said_and_then_given_up():
     while on.now < 299:
         on.now += 0.5
         watch.look("the evaluation of version 3")
-    assert said[0] == ("the evaluator has not worked at the evaluation of version 3 for 20 s; it "
-                       "is ended after 300 s")
+    assert said[0] == ("the evaluator has not worked at the evaluation of version 3 for 20 s; "
+                       "ending it after 300 s")
     assert len(said) == 14
     on.now += 3600  # of this process, which was stopped
     watch.look("the evaluation of version 3")
@@ -418,10 +418,10 @@ def test_a_run_that_has_lost_a_worker_says_so_last_and_by_its_code_where_that_is
     assert run.ends() == int(asked)
     why = "worker 0 (its fit was interrupted or failed)"
     summary = run.left()
-    assert summary["reason"] == f"the others finished, without {why}"
+    assert summary["reason"] == f"all other workers finished; missing: {why}"
     assert summary["missing"] == {"0": "its fit was interrupted or failed"}
-    assert caplog.messages[-1] == (f"missing at the end: {why}; the final version has nothing of "
-                                   "what it had yet to do")
+    assert caplog.messages[-1] == (f"missing at the end: {why}; the final version lacks the rest "
+                                   "of its work")
 
 
 def test_a_worker_that_comes_again_and_finishes_is_not_missing(tmp_path):

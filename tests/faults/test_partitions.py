@@ -32,7 +32,7 @@ def test_a_server_that_was_cut_off_finds_another_in_its_place(jobs, network):
     workers[0].until("step 30 done")
     network.cut("server")
     pair.standby.until("taking over from the server at .*: 2 of 2 workers voted for this standby")
-    pair.server.until("0 of 2 workers are here, half of them are needed")
+    pair.server.until("0 of 2 workers voted for this server, half of them are needed")
     network.mend("server")
     pair.server.until("the server at .* has taken over .epoch 2, here 1.")
     assert pair.server.ends() == 1
@@ -117,7 +117,7 @@ def test_a_shard_that_is_cut_off_and_returns(jobs, seconds, way, standby):
         known = pair.newest()
         until(lambda: min(pair.versions()) > known + 5, "both workers to go on")
         print(f"a shard cut off for {seconds} s, {way}, {'a' if standby else 'no'} standby: lost "
-              f"{len(pair.server.find('going back to the newest checkpoint'))} times")
+              f"{len(pair.server.find('resuming from the newest checkpoint'))} times")
         pair.go()
         for worker in pair.workers:
             worker.ends_well()

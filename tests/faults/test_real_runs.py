@@ -188,7 +188,7 @@ def test_a_worker_that_was_given_up_and_returns_continues(jobs):
         here = FakeWorker(server.address, 0, steps=10_000, seconds=0.01)
         server.until("worker 1 was lost")
         proxy.closed.clear()
-        away_is_back = server.until("worker 1 is back with version")
+        away_is_back = server.until("worker 1 reconnected with version")
         until(lambda: server.find("worker 1 left: finished"), "it to finish")
         here.leave()
         all_end([here, away])
@@ -284,7 +284,7 @@ def test_whose_layers_have_other_values_is_refused_also_after_the_servers_death(
     assert server.find("worker 1 has another model than the others")
     server.kill()
     again = jobs.server(*flags, "--resume", sync="asp", workers=3, port=port).listens()
-    again.until("worker 0 is back")
+    again.until("worker 0 reconnected")
     assert "layer words has other" in _refusal(again.address, 1, layers=other)
     members = [FakeWorker(again.address, 1, steps=1, layers=mine),
                FakeWorker(again.address, 2, steps=1)]  # of a framework whose layers are not known
@@ -298,14 +298,14 @@ def test_the_server_starts_with_the_workers_that_came(jobs):
     members = [FakeWorker(server.address, worker, steps=5) for worker in range(2)]
     all_end(members)
     check(server, members)
-    assert server.find(r"starting with 2 of 3 workers: no other came within 2 s")
+    assert server.find(r"starting with 2 of 3 workers: no other joined within 2 s")
 
 
 def test_no_worker_comes(jobs):
     server = jobs.server("--connect_timeout=0.5")
     assert server.ends() == 1
     server.was_clean()
-    assert len(server.find("no worker came within 0.5 s")) == 1
+    assert len(server.find("no worker connected within 0.5 s")) == 1
 
 
 def test_no_server(jobs):

@@ -61,7 +61,7 @@ def test_a_server_may_die_twice_in_a_row(jobs, sync):
     workers = [run.worker(150, seconds=0.01, hold_at=60), run.worker(150, seconds=0.01)]
     workers[0].until("step 30 done")
     run.kill("server")
-    run.server.until("is back")
+    run.server.until("reconnected")
     run.kill("server")
     workers[0].until("step 60 done")
     run.kill("server")
@@ -79,7 +79,7 @@ def test_a_server_may_die_when_a_worker_has_finished_and_waits(jobs, period):
     run.server.until("worker 0 left: finished")
     last.until("step 25 done")
     run.kill("server")
-    run.server.until("worker 0 is back, and has finished")
+    run.server.until("worker 0 reconnected, and has finished")
     run.go()
     run.ends(run.server)
 

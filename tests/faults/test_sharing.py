@@ -337,4 +337,4 @@ def test_a_worker_that_never_fetches_again_holds_no_more_than_a_few_versions(job
         with pytest.raises(ConnectionError):
             peer.next(m.Model)
         peer.send(m.Goodbye())
-        server.until("worker 0 was lost: said goodbye")
+        server.until("worker 0 was lost: it left in mid-run")

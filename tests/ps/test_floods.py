@@ -96,7 +96,7 @@ def test_a_server_that_can_open_no_more_files_says_so_and_continues_when_it_can(
     with contextlib.ExitStack() as stack:
         for _ in range(40):
             stack.enter_context(socket.create_connection(("127.0.0.1", port), 10))
-        server.until("can open no more files: it accepts no connection")
+        server.until("the limit of open files is reached")
     with Peer(f"localhost:{port}") as peer:
         peer.joins(0)
     server.was_clean()

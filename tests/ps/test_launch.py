@@ -195,13 +195,13 @@ def test_run_json_that_names_no_run_is_said_where_another_server_may_have_it(tmp
     start.save(folder / CHECKPOINT, copy().saved)
     plan = planned(create("asp"), tmp_path, port)
     socket = plan.listen()
-    with pytest.raises(ValueError, match="run-001/run.json does not name the run whose checkpoint"):
+    with pytest.raises(ValueError, match="run-001/run.json does not name the run of"):
         plan.prepare(socket, "localhost:1")
     socket.close()
 
 
 @pytest.mark.parametrize(("ends", "says"), [
-    ({"stop_samples": 100}, "120 samples were trained, and it ends after 100"),
+    ({"stop_samples": 100}, "it has trained 120 samples, and ends after 100"),
     ({"target_accuracy": 0.85}, "its accuracy is 0.9000, and it ends at 0.85"),
     ({"stop_samples": 121, "target_accuracy": 0.95}, None)])
 def test_an_ended_run_that_is_named_continues_only_where_something_is_left_to_do(

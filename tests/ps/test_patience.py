@@ -97,7 +97,7 @@ def test_a_run_that_ends_while_a_worker_builds_its_model_tells_it(jobs):
         builder.hears(m.Welcome)
         FakeWorker(server.address, 0, steps=3).ends()
         reason = builder.hears(m.Refused).reason
-        assert reason == "worker 1 comes too late: the run has ended (done)"
+        assert reason == "worker 1 is too late: the run has ended (done)"
         server.ends_well()
 
 

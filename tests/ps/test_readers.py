@@ -152,4 +152,4 @@ def test_who_has_the_final_version_waits_for_no_word_of_a_server_that_is_gone(ru
 def test_patience_without_a_metric_is_refused(jobs):
     server = jobs.server("--best_patience=3")
     assert server.ends() == 1
-    assert server.find("--best_patience=3: say by which metric versions are better")
+    assert server.find("--best_patience=3 needs a metric to compare versions by")

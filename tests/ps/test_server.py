@@ -192,9 +192,9 @@ def test_a_worker_that_knows_a_later_server_is_not_taken(training):
                 lambda worker: worker.reattaches(again, bytes.fromhex(secret))):
         with Peer(server.address) as worker:
             say(worker)
-            assert ("a later server of this run, of epoch 5; this one is of epoch 1"
+            assert ("a later server of this run exists, of epoch 5; this one is of epoch 1"
                     in worker.hears(m.NotServing).reason)
-    server.until("worker 2 knows a server of this run of epoch 5, and this one is of epoch 1")
+    server.until("worker 2 knows a server of this run of epoch 5, later than epoch 1 of this one")
     finish(server, members)
 
 

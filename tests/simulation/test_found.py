@@ -104,4 +104,4 @@ def test_who_was_about_to_join_a_run_that_ends_has_no_part_in_the_next_one_which
         cluster = Cluster(plan, 1007128, folder).run()
     assert any("comes too late for run" in line for line in cluster.said)
     assert cluster.codes["server"] == [0]
-    assert "this server ends" in "".join(cluster.said[-2:]), "and has begun no other run"
+    assert "ending this server" in "".join(cluster.said[-2:]), "and has begun no other run"

@@ -40,7 +40,7 @@ def test_a_process_that_is_starved_by_its_model_is_said_once(data):
         lines = [line for line in cluster.run().said if "starves" in line]
     [line] = lines
     assert f"worker {slow.index} starves: ksync has accepted none of its last 20 pushes" in line
-    assert f"What it trains {'others train again' if data else 'is lost'}" in line
+    assert f"Its work {'is repeated by others' if data else 'is lost'}" in line
 
 
 def test_work_that_is_given_twice_is_found(monkeypatch):

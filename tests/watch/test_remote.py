@@ -214,7 +214,7 @@ def test_logs_of_several_servers_become_one(liar):
 def test_an_older_server_gets_one_line(liar, monkeypatch, capsys):
     """It does not know the question, and refuses every other protocol."""
     monkeypatch.setattr("wbsp.timeouts.WATCH_ANSWER", 0.5)
-    address = liar(lambda data, port: m.Refused("worker -1 speaks protocol -1")
+    address = liar(lambda data, port: m.Refused("worker -1 has protocol -1")
                    if b"Hello" in data else None)
     assert "cannot be watched remotely: give the folder" in one_line(capsys, address)
 
@@ -242,7 +242,7 @@ def test_whom_a_server_does_not_take_gets_one_line(jobs, tmp_path, monkeypatch, 
         assert "its token is another one (--token_file" in said
     monkeypatch.setattr(m, "PROTOCOL", m.PROTOCOL - 1)  # who watches is of an older release
     said = one_line(capsys, servers[""].address)
-    assert f"speaks protocol {m.PROTOCOL}, the server" in said
+    assert f"has protocol {m.PROTOCOL}, the server" in said
     assert all(file_processes(server) == [] for server in servers.values())
 
 

@@ -1,6 +1,6 @@
 """`python -m wbsp.ps`: a parameter server for any Keras model.
 
-It needs neither model code nor TensorFlow: the first worker to join brings the initial model.
+It needs neither model code nor TensorFlow: the first worker to join sends the initial model.
 """
 
 import json
@@ -21,27 +21,27 @@ define_flags()
 flags.DEFINE_integer("worker_num", None, "number of workers; default: the environment variable "
                      "WBSP_WORKER_NUM, or TF_CONFIG's", lower_bound=1)
 flags.DEFINE_string("host", None, "address to listen on; *: every interface; default, without "
-                    "--port_base: what WBSP_SERVER or TF_CONFIG names, else localhost")
-flags.DEFINE_integer("port_base", None, "port to listen on; default: likewise, else 2606",
-                     lower_bound=1, upper_bound=65535)
+                    "--port_base: that of WBSP_SERVER or TF_CONFIG, else localhost")
+flags.DEFINE_integer("port_base", None, "port to listen on; default: that of WBSP_SERVER or "
+                     "TF_CONFIG, else 2606", lower_bound=1, upper_bound=65535)
 flags.DEFINE_string("base_dir", None, "folder of the runs' files; relative: below --log_root; "
                     "default: the synchronization model's name")
-flags.DEFINE_bool("shard", False, "be a shard: wait for a server whose --shards names this process")
+flags.DEFINE_bool("shard", False, "run a shard: wait for a server with this process in --shards")
 flags.DEFINE_bool("one_run", False, "end with the first run; default: serve a run for each `fit` "
                   "of the workers, until their processes have ended")
 flags.DEFINE_integer("epochs", None, "passes of all workers together over the data that they share "
-                     "(hook.examples); default: what their fit says", lower_bound=1,
+                     "(hook.examples); default: the epochs of their fit", lower_bound=1,
                      upper_bound=8000)
 flags.DEFINE_integer("max_steps", None, "end the run after so many steps of all workers together",
                      lower_bound=1)
 flags.DEFINE_float("check_period", 5.0, "seconds between two checkpoints", lower_bound=0.01)
-flags.DEFINE_string("target", None, "METRIC:VALUE, such as accuracy:0.9: end the run when who "
-                    "evaluates its versions (wbsp.versions) reports that; min:METRIC:VALUE where "
-                    "less is better and the name does not say so")
+flags.DEFINE_string("target", None, "METRIC:VALUE, such as accuracy:0.9: end the run when a "
+                    "process that evaluates its versions (wbsp.versions) reports that; "
+                    "min:METRIC:VALUE where less is better and the name does not show it")
 flags.DEFINE_string("best", None, "METRIC: keep the best version by it, of those that were "
                     "evaluated; min:METRIC as above; default: the metric of --target")
-flags.DEFINE_integer("best_patience", None, "end the run after so many evaluations in a row that "
-                     "found no better version by --best", lower_bound=1)
+flags.DEFINE_integer("best_patience", None, "end the run after this many evaluations in a row "
+                     "without a better version by --best", lower_bound=1)
 
 
 def main(argv):
@@ -57,8 +57,8 @@ def main(argv):
                                  token(FLAGS.token_file), bandwidth())()
         workers = worker_num() if FLAGS.worker_num is None else FLAGS.worker_num
         if workers is None:
-            raise ValueError("say how many workers there are: --worker_num=2, or the environment "
-                             "variable WBSP_WORKER_NUM=2, or TF_CONFIG")
+            raise ValueError("the number of workers is unknown: set --worker_num=2, or the "
+                             "environment variable WBSP_WORKER_NUM=2, or TF_CONFIG")
         host, port = where_to_listen(FLAGS.host, FLAGS.port_base, 2606)
         options = parse_options(FLAGS.sync_option)
         model = create(FLAGS.sync, **options)

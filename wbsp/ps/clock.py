@@ -1,4 +1,4 @@
-"""The server's two times: its own, and the run's, which goes on from one server to the next."""
+"""The server's two clocks: its own, and the run's, which continues from one server to the next."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 
 class Clock:
-    """Both times in seconds.
+    """Both clocks, in seconds.
 
-    Whatever asks how long somebody is silent, or how long to wait, asks for this process's own
-    time. Models, logs and workers are told the run's, which may be set forward.
+    Timeouts use this process's own time. Models, logs and workers use the run's, which may be set
+    forward.
     """
 
     def __init__(self, source: Callable[[], float]):
@@ -17,13 +17,13 @@ class Clock:
         self._zero = source()
 
     def now(self) -> float:
-        """This process's own time: never set, and comparable with nothing else."""
+        """Return this process's own time, which is monotonic and has no fixed origin."""
         return self._source()
 
     def run(self) -> float:
-        """Seconds since the run's time zero."""
+        """Return the seconds since the run's time zero."""
         return self._source() - self._zero
 
     def go_on(self, elapsed: float) -> None:
-        """Let the run's time be at least `elapsed`, as another process has seen it."""
+        """Set the run's time to at least `elapsed`, which another process has measured."""
         self._zero = min(self._zero, self._source() - elapsed)

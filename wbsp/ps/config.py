@@ -1,4 +1,4 @@
-"""A server's settings, what it knows of its run, and where it reports."""
+"""Settings of a server, data of its run, and its reporter."""
 
 from __future__ import annotations
 
@@ -28,14 +28,18 @@ from wbsp.wire.rate import RateLimiter
 
 
 class ShardPlan(NamedTuple):
-    """How many shards there are to be: processes of this server's, or those at `addresses`."""
+    """The shards of a server: `count` processes of its own, or those at `addresses`."""
 
     number: int = 1
     addresses: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> ShardPlan:
-        """From '4', or 'host:port,host:port'. Raises ValueError in one line."""
+        """Parse '4', or 'host:port,host:port'.
+
+        Raises:
+            ValueError: the text has another form; one line.
+        """
         if text.isascii() and text.isdigit() and 1 <= int(text) <= SHARDS:
             return cls(int(text))
         try:
@@ -49,36 +53,36 @@ class ShardPlan(NamedTuple):
 
     @property
     def setting(self) -> int | list[str]:
-        """For run.json."""
+        """Return the entry for run.json."""
         return [f"{host}:{port}" for host, port in self.addresses] or self.number
 
     @property
     def single(self) -> bool:
-        """True if the server is to keep the floats itself."""
+        """True if the server keeps the floats itself."""
         return self.number == 1 and not self.addresses
 
 
 @dataclass
 class ServerConfig:
-    """What the flags say of a server; each field is the flag of that name, but for these.
+    """A server's settings from its flags; a field is the flag of its name, except for these.
 
     stop_samples: the run ends after so many (a launcher's --epochs)
     stop_steps:   the run ends after so many, of all workers (--max_steps)
     until:        the run ends after so many seconds of training
-    epochs:       passes over the data that all workers share; None: their loops say it
+    epochs:       passes over the data that all workers share; None: their loops set them
     target, best: the metric that ends the run, and the one by which the best version is kept, of
-                  what readers report; without --best it is that of --target
-    best_patience: the run ends after so many evaluations in a row that found none better
+                  the metrics that readers report; without --best it is that of --target
+    best_patience: the run ends after so many evaluations in a row without a better version
     bandwidth:    bytes a second each way (--band_width_limit); None: no limit
     share:        whether memory is shared with processes of this machine (--transport)
     wire:         format of updates and versions
-    one_run:      the server ends with its run, though workers may have another `fit` to come
+    one_run:      the server ends with its run, even if workers call `fit` again
     port:         0: any free one
-    token:        what --token_file holds; None: there is none
+    token:        content of --token_file, or None
     resume:       as in `Runs`
-    standby_of:   address of the server that is followed until it is gone; the files of a standby
-                  that takes over lie in a folder beside that of `base_dir`
-    watch_port:   at which the run's files are handed out; 0: any free one
+    standby_of:   address of the server to follow until it is lost; the files of a standby that
+                  takes over are in a folder beside that of `base_dir`
+    watch_port:   port for remote watchers of the run's files; 0: any free one
 
     Times in seconds.
     """
@@ -111,17 +115,20 @@ class ServerConfig:
     watch_port: int = 0
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a bad bandwidth, and for patience without a metric, before anything
-        of the run is made."""
+        """Check the settings before the run creates any file.
+
+        Raises:
+            ValueError: the bandwidth is bad, or patience has no metric; one line.
+        """
         RateLimiter(self.bandwidth)
         self.best = self.best or self.target
         if self.best_patience is not None and self.best is None:
-            raise ValueError(f"--best_patience={self.best_patience}: say by which metric versions "
-                             "are better: --best=accuracy")
+            raise ValueError(f"--best_patience={self.best_patience} needs a metric to compare "
+                             "versions by, such as --best=accuracy")
 
     @property
     def terms(self) -> dict[str, str]:
-        """What a standby must agree on beside a run's settings: name -> text."""
+        """Return the settings that a standby must share beside those of the run: name -> text."""
         outer = self.outer.settings().get("outer", {"name": self.outer.name})
         return {"workers": str(self.worker_num), "outer": json.dumps(outer, sort_keys=True),
                 "samples": f"{self.stop_samples:g}", "accuracy": f"{self.target_accuracy:g}",
@@ -133,7 +140,7 @@ class ServerConfig:
 
 @dataclass
 class Reporter:
-    """Where a run's story goes, and its times: a folder with its log, and a console for people."""
+    """The outputs of a run, with its times: a log in its folder, and the console."""
 
     folder: pathlib.Path
     log: ServerLog
@@ -141,11 +148,11 @@ class Reporter:
     clock: Clock = field(default_factory=lambda: Clock(HOST.clock.monotonic))
 
     def say(self, text: str) -> None:
-        """Tell people."""
+        """Print a line on the console."""
         self.console.line(text, self.clock.run())
 
     def event(self, kind: str, **facts: Any) -> None:
-        """Tell the log."""
+        """Log an event."""
         self.log.event(self.clock.run(), kind, **facts)
 
     def close(self) -> None:
@@ -155,21 +162,21 @@ class Reporter:
 
 @dataclass
 class RunInfo:
-    """What a worker joins, and what each server of the run must know of its workers' processes,
-    with or without a session.
+    """The identity of a run, and its workers' processes, with or without a session.
 
-    settings: what joining workers must agree on or take over (name -> text)
-    run:      the run's id
-    epoch:    number of this start of the run's server, or a later one, if its standby was lost
-    others_wait: members of another run are to wait for its server, which may be started yet; else
-              they are refused: this server was to go on with their run, and does not have it
-    secret:   of the run; see `wbsp.wire.proof`
-    began:    epoch with which this server, and its ledger, began
-    owners:   worker -> its newest process that was a member
-    series:   the runs of this server's process
-    layers:   what layers have and no version carries, as the worker that brought W_0, or was first,
-              has it; None: not known yet
-    frozen:   what no step changes, as the worker that brought W_0 has it
+    Attributes:
+        settings: those that joining workers must share or take over (name -> text).
+        run: the run's id.
+        epoch: number of this start of the run's server, or a later one, if its standby was lost.
+        others_wait: members of another run wait for its server, which may still be started;
+            otherwise they are refused, because this server was to resume their run and lacks it.
+        secret: of the run; see `wbsp.wire.proof`.
+        began: epoch with which this server, and its ledger, began.
+        owners: worker -> its newest process that was a member.
+        series: the runs of this server's process.
+        layers: state of layers that no version carries, from the worker that sent W_0 or was
+            first; None: not known yet.
+        frozen: variables that no step changes, from the worker that sent W_0.
     """
 
     config: ServerConfig
@@ -188,10 +195,9 @@ class RunInfo:
         self.frozen = NOTHING
 
     def owner(self, identity: bytes) -> str:
-        """What the process whose socket has this identity is called."""
+        """Return the owner's hash of the process with this socket identity."""
         return mac(self.secret, "place", identity).hex()[:32]
 
     def ticket(self, worker: int) -> bytes:
-        """What the process of this member proves itself with from here on; as in
-        `messages.Joined`."""
+        """Return the key of this member's process for later proofs; see `messages.Joined`."""
         return ticket(self.secret, worker, self.owners[worker].owner, self.epoch)

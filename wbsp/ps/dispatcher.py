@@ -1,6 +1,6 @@
-"""Dispatcher of workers' messages: each is checked, and handed to the part of the server it is for.
+"""Dispatcher of workers' messages: it checks each and passes it to the responsible part.
 
-Whatever no correct worker sends is counted, logged, and changes nothing.
+Messages that no correct worker sends are counted and logged, and change nothing.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ from wbsp.wire.sockets import ServerSocket
 
 _WITH_FLOATS = m.Initial | m.Update | m.Kept  # these come with floats, or are heads of them
 _FRAMES = 20  # of a traceback, in the log
-_LOOK = 0.25  # seconds between two looks at all workers, which take a while where they are many
+_LOOK = 0.25  # seconds between two checks of all workers, which take time if there are many
 
 
 class Dispatcher:
-    """The server's side of every conversation; used by the event loop alone.
+    """The server's side of all messages; used only by the event loop.
 
-    files_at:   tells where the run's files are handed out, as of `RunFiles.at`
-    record:     as in `Server`
-    on_initial: takes what the first worker brings; None: no worker is asked
+    Args:
+        files_at: returns where watchers find the run's files, as `RunFiles.at` does.
+        record: as in `Server`.
+        on_initial: takes the first worker's W_0 and frozen values; None: no worker is asked.
     """
 
     def __init__(self, socket: ServerSocket, info: RunInfo, reporter: Reporter, shards: Shards,
@@ -61,11 +62,11 @@ class Dispatcher:
         self._lobby = Lobby(info, self.sessions, self._clock, self.replication, on_initial)
         self.entrance: Entrance = self._lobby
         self._handlers = self._handlers_of(self._lobby)
-        self._look_at = -math.inf  # own time of the next look at all workers
-        self._full = False  # no file was left to open, at that look
+        self._look_at = -math.inf  # own time of the next check of all workers
+        self._full = False  # the file descriptors were exhausted at that check
 
     def begin(self, engine: Engine, layout: list[TensorSpec]) -> Requests:
-        """There is a model: admit the workers that wait for it."""
+        """Admit the workers that wait for a model, which exists now."""
         replies = Replies(engine, self.sessions, self.info)
         self.sessions.expect(self.sessions.planes.most(total_size(layout)))
         requests = Requests(engine, self.sessions, replies, self._clock)
@@ -75,48 +76,51 @@ class Dispatcher:
         return requests
 
     def _handlers_of(self, *parts: Entrance | Requests) -> Handlers:
-        """The methods of these parts, and of those that are there all the time."""
+        """Return the handlers of these parts, and of the permanent ones."""
         handlers = Handlers({m.Watch: self._tell_watcher, s.Lead: self._is_no_shard})
         for part in (self.sessions, self.replication, self.readers, *parts):
             handlers.add(part.handlers())
         return handlers
 
     def register(self, poller: zmq.Poller) -> None:
-        """Have `poller` wake up when a worker says something in memory that is shared with it."""
+        """Register the links of shared memory with `poller`."""
         if self.sessions.lending.fd is not None:
             poller.register(self.sessions.lending.fd, zmq.POLLIN)
 
     def delay(self) -> float:
-        """Seconds until there may be something to send."""
+        """Return the seconds until a message may be sent."""
         return self.sessions.queues.delay(self._clock.now())
 
     def serve(self) -> None:
-        """Send what may leave by now."""
+        """Send the messages that may leave now."""
         now = self._clock.now()
         self.sessions.queues.flush(now)
         self.sessions.lending.flush(now)
 
     def close(self) -> None:
-        """Say what is still to be said, and take back what was lent."""
+        """Send the last messages, and release lent memory."""
         self.sessions.log.flush(at_once=True)
         self.sessions.lending.close()
         self.readers.close()
 
     def receive(self) -> None:
-        """Take what has come in, but come back often enough for the timers."""
+        """Handle received messages, for a limited time because of the timers."""
         for identity, *frames in self._socket.messages():
             self._carefully(identity.bytes, partial(self._handle, identity.bytes, frames))
 
     def take_over(self, earlier: Iterable[tuple[Peer, m.Message]]) -> None:
-        """This server is there in the place of the run's other one, which has ended; `earlier`:
-        who came before it was ready, and with which message."""
+        """Replace the run's other server, which has ended.
+
+        Args:
+            earlier: peers that connected before this server was ready, and their messages.
+        """
         self.replication.lost()
         for peer, message in earlier:
             with contextlib.suppress(m.WireError):
                 self._handlers.anybody[type(message)](peer, message)
 
     def receive_shared(self) -> None:
-        """One message of each worker with which memory is shared, if it has sent one."""
+        """Handle one message of each worker with shared memory, if it has sent one."""
         for link in self.sessions.lending.readable():
             session = self.sessions.get(link.identity)
             if session is None or session.inbox != link.inbox:
@@ -130,7 +134,7 @@ class Dispatcher:
                 self._carefully(link.identity, partial(self._handle, link.identity, frames, True))
 
     def hear_shard(self, shard: int, message: m.Message) -> None:
-        """A shard says something of a worker, or of strangers."""
+        """Handle a shard's message about a worker, or about strangers."""
         if isinstance(message, s.Misuse):
             self.sessions.log.count(f"at a shard: {one_line(message.reason)}", message.count)
             return
@@ -143,10 +147,10 @@ class Dispatcher:
             self._carefully(session.identity, partial(handle, session, message, shard))
 
     def _carefully(self, identity: bytes, act: Callable[[], None]) -> None:
-        """Do what a message of this peer asks for; a wrong one costs its sender alone."""
+        """Handle a message of this peer; an invalid one affects only its sender."""
         try:
             act()
-        except m.Impossible as error:  # a member would wait for an answer for ever
+        except m.Impossible as error:  # a member would wait for an answer forever
             self.sessions.log.count(str(error))
             if session := self.sessions.get(identity):
                 self.send_off(session, str(error))
@@ -156,7 +160,7 @@ class Dispatcher:
             self._fail(identity, error)
 
     def check_silence(self) -> None:
-        """Give up workers that are gone, and count peers that never spoke properly."""
+        """Drop lost workers, and count peers that never sent a valid message."""
         self.sessions.watch()
         self.sessions.log.flush()
         if self.entrance is self._lobby:
@@ -171,17 +175,17 @@ class Dispatcher:
         full, self._full = self._full, no_file_left()
         if self._full and not full:
             self.sessions.log.tell("open files", (
-                "this process can open no more files: it accepts no connection, and new peers "
-                "wait; raise the limit (ulimit -n) and start this server again with --resume"
+                "the limit of open files is reached: new connections wait; raise the limit "
+                "(ulimit -n) and start this server again with --resume"
                 ), "no_file_left")
 
     def poll_standby(self) -> None:
-        """What time brings about at the standby; a fault costs it, and not the run."""
+        """Do the standby's periodic work; an internal error affects the standby, not the run."""
         try:
             self.replication.poll()
         except Exception as error:
             self.sessions.log.tell(
-                "faults of the server", f"looking after the standby failed: {error!r}; trying "
+                "faults of the server", f"replication to the standby failed: {error!r}; trying "
                 "again (events.jsonl has the traceback)", "error",
                 traceback=traceback.format_exception(error)[-_FRAMES:])
 
@@ -190,22 +194,22 @@ class Dispatcher:
             self.lose(session, reason)
 
     def woke(self, now: float) -> None:
-        """This process has slept: what it has not heard meanwhile it may still hear."""
+        """Handle the end of a suspension: messages from before it may still arrive."""
         self.replication.woke(now)
         self.sessions.woke(now)
 
     def lose_idle(self, since: float, patience: float) -> None:
-        """Give up workers without progress for `patience` seconds, from `since` on."""
+        """Drop workers without progress for `patience` seconds, from `since` on."""
         for session in self.sessions.idle(since, patience):
             if self.readers.closing(session.worker):
                 continue
             what = "its last push" if session.joined else "the final version"
             self._say(f"worker {session.worker}: no progress on {what} for {patience:g} "
-                      "s; ending without it")
+                      "s; ending the run without it")
             self.send_off(session, f"no progress for {patience:g} s")
 
     def idle_for(self, since: float, patience: float) -> tuple[list[int], float]:
-        """The members whose end `lose_idle` waits for, and seconds until it waits no more."""
+        """Return the members whose end `lose_idle` waits for, and the seconds of that wait."""
         now = self._clock.now()
         left = {session.worker: patience - (now - max(since, session.progress.changed))
                 for session in self.sessions
@@ -213,17 +217,21 @@ class Dispatcher:
         return [*left], max(left.values(), default=0.0)
 
     def send_off(self, session: WorkerSession, reason: str) -> None:
-        """End a session for good: the worker is not to come again."""
+        """End a session for good: the worker must not reconnect."""
         self.sessions.send(session.identity, m.Refused(
             f"worker {session.worker} was given up: {one_line(reason)}"))
         self.lose(session, reason)
 
     def lose(self, session: WorkerSession, reason: str) -> None:
-        """End a session without a word from the worker."""
+        """End the session of a lost worker."""
         self.entrance.lose(session, reason)
 
     def _handle(self, identity: bytes, frames: list[zmq.Frame], linked: bool = False) -> None:
-        """Take a message; `linked`: over a link that proves whose it is. Raises WireError."""
+        """Handle a message; `linked`: over a link that proves its sender.
+
+        Raises:
+            WireError: the message is invalid.
+        """
         session = self.sessions.get(identity)
         line = None
         if frames and not linked:
@@ -240,7 +248,7 @@ class Dispatcher:
             self.sessions.send(identity, m.Unknown())
             raise m.WireError(f"{type(message).__name__} from an unknown session")
         elif not linked and session.line is not line:
-            self.sessions.answer(identity, m.Unknown())  # a new connection: who is it?
+            self.sessions.answer(identity, m.Unknown())  # a new connection, not identified yet
         else:
             session.liveness.hear(self._clock.now())
             handle = self._handlers.session.get(type(message))
@@ -250,10 +258,10 @@ class Dispatcher:
             handle(session, message, *([body] if isinstance(message, _WITH_FLOATS) else []))
 
     def _tell_watcher(self, peer: Peer, watch: m.Watch) -> None:
-        """Another process serves those who watch the run: say where."""
+        """Answer a watcher with the address of the process that serves the run's files."""
         if session := self.sessions.get(peer.identity):
             raise m.WireError(f"worker {session.worker} sent Watch in its session")
-        if reason := other_protocol("who watches", watch.protocol):
+        if reason := other_protocol("the watcher", watch.protocol):
             self.sessions.answer(peer.identity, m.Refused(reason))
         else:
             self.sessions.answer(peer.identity, self._files_at())
@@ -263,10 +271,10 @@ class Dispatcher:
             self.sessions.send(session.identity, message)
 
     def _is_no_shard(self, peer: Peer, lead: s.Lead) -> None:
-        self.sessions.answer(peer.identity, s.Denied("it is a server, and no shard"))
+        self.sessions.answer(peer.identity, s.Denied("it is a server, not a shard"))
 
     def _fail(self, identity: bytes, error: Exception) -> None:
-        """A message was one too many for the server: go on without the worker that sent it."""
+        """Continue without the worker whose message caused an internal error."""
         reason = one_line(f"handling its message failed: {error!r}")
         self.sessions.log.tell("faults of the server", kind="error",
                                 traceback=traceback.format_exception(error)[-_FRAMES:])

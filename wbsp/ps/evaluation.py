@@ -1,8 +1,8 @@
-"""Evaluation of versions, which never delays a push, and the evaluator: a process of its own
-that knows the network and the test set.
+"""Evaluation of versions, which never delays a push, and the evaluator: a separate process
+with the network and the test set.
 
-The parameter server proper never imports Keras; it asks this process for W_0, for the loss and
-accuracy of snapshots, and for the final `model.keras`.
+The parameter server itself never imports Keras; it requests W_0, the loss and accuracy of
+snapshots, and the final `model.keras` from this process.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from wbsp.process.signals import SIGNALS
 from wbsp.process.throttle import Throttle
 from wbsp.tensors.layout import TensorSpec, difference
 
-_LEAST = 0.02  # seconds of the processor's time that are work
-_GRAIN = 0.1  # seconds between two looks whether a wait still makes sense
+_LEAST = 0.02  # seconds of processor time that count as progress
+_GRAIN = 0.1  # seconds between two checks whether to continue a wait
 _NOTICE = 20.0  # seconds between two lines about that
-_LOOK = 1.0  # seconds between two looks, at most
+_LOOK = 1.0  # seconds between two checks, at most
 
 
 class Evaluation(NamedTuple):
@@ -45,11 +45,11 @@ class Evaluation(NamedTuple):
 
 
 class EvaluatorError(RuntimeError):
-    """The evaluator could not do its work; the message says why, in one line."""
+    """The evaluator failed; the message has the reason, in one line."""
 
 
 class Evaluator(Protocol):
-    """Knows the network and the test set; called in a thread, one call at a time."""
+    """An evaluator with the network and the test set; called in a thread, one call at a time."""
 
     def initial(self) -> tuple[np.ndarray, list[TensorSpec]] | None: ...
 
@@ -58,7 +58,7 @@ class Evaluator(Protocol):
     def save(self, snapshot: Snapshot, path: pathlib.Path) -> None: ...
 
     def signs(self) -> int | None:
-        """Number of signs so far that it works at what it was asked for; None: it has no work."""
+        """Return the number of observed signs of progress; None: it has no work."""
 
     def kill(self) -> None:
         """End its process without waiting; also called in a signal handler."""
@@ -67,13 +67,12 @@ class Evaluator(Protocol):
 
 
 class EvaluatorWatch:
-    """Tells an evaluator that takes its time from one that hangs: nothing waits for that for ever.
-    """
+    """Watchdog that distinguishes a slow evaluator from one that hangs."""
 
     def __init__(self, evaluator: Evaluator, say: Callable[[str], None], on: Host = HOST):
         self.evaluator = evaluator
         self.on = on
-        self.pool = on.scheduler.pool("wbsp-evaluation")  # in whose thread it is called
+        self.pool = on.scheduler.pool("wbsp-evaluation")  # calls the evaluator
         self._say = say
         self._signs: int | None = None
         self._silent = 0.0
@@ -81,16 +80,24 @@ class EvaluatorWatch:
         self._looked = on.clock.monotonic()
 
     def initial(self) -> tuple[np.ndarray, list[TensorSpec]] | None:
-        """As of the evaluator. Raises EvaluatorError, also where it hangs."""
+        """Return the evaluator's W_0 and layout, or None before they are ready.
+
+        Raises:
+            EvaluatorError: it failed, or hangs.
+        """
         initial = self.evaluator.initial()
         if initial is None:
             self.look("the network and the test set")
         return initial
 
     def look(self, work: str) -> None:
-        """See whether it still works at `work`. Raises EvaluatorError once it counts as hanging.
+        """Check that it still works at `work`.
 
-        Time between two looks does not count: this process, too, may have been stopped.
+        A long time between two checks does not count, because this process, too, may have been
+        suspended.
+
+        Raises:
+            EvaluatorError: it hangs.
         """
         now = self.on.clock.monotonic()
         signs = self.evaluator.signs()
@@ -106,8 +113,8 @@ class EvaluatorWatch:
             raise EvaluatorError(f"the evaluator hangs: it has not worked at {work} for "
                                  f"{timeouts.EVALUATOR_HANGS:g} s; its process was ended")
         if self._notice.due(self._silent):
-            self._say(f"the evaluator has not worked at {work} for {self._silent:.0f} s; it is "
-                      f"ended after {timeouts.EVALUATOR_HANGS:g} s")
+            self._say(f"the evaluator has not worked at {work} for {self._silent:.0f} s; ending it "
+                      f"after {timeouts.EVALUATOR_HANGS:g} s")
 
 
 class _UnderWay(NamedTuple):
@@ -121,10 +128,11 @@ class _UnderWay(NamedTuple):
 
 
 class Evaluations:
-    """Every `period` seconds: the newest version is evaluated.
+    """Evaluate the newest version every `period` seconds.
 
-    take: hears of each evaluation: the time of the snapshot, its version, the result
-    lost: hears why there will be no more, when the evaluator fails in mid-run
+    Args:
+        take: called with the time of the snapshot, its version and the result of each evaluation.
+        lost: called with the reason if the evaluator fails in mid-run.
     """
 
     def __init__(self, engine: Engine, layout: list[TensorSpec], watch: EvaluatorWatch | None,
@@ -132,20 +140,23 @@ class Evaluations:
                  lost: Callable[[str], None]):
         self._engine = engine
         self._layout = layout
-        self._watch = watch  # None: there is no evaluator, or none any more
+        self._watch = watch  # None: no evaluator, or it has failed
         self._period = period
-        self._ready = False  # its network is there
+        self._ready = False  # its network is built
         self._take = take
         self._lost = lost
         self.newest: Evaluation | None = None
         self.missing: str | None = None  # why the final version is not evaluated and saved
         self._under_way: _UnderWay | None = None
-        self._evaluated = -1  # newest version that was
+        self._evaluated = -1  # newest evaluated version
         self._due = 0.0
 
     def prepare(self) -> None:
-        """See whether the evaluator's network is there. Raises EvaluatorError where it hangs or
-        fails, or has built another one than the run's."""
+        """Check whether the evaluator's network is built.
+
+        Raises:
+            EvaluatorError: it hangs or failed, or its network is not the run's.
+        """
         if self._ready or self._watch is None:
             return
         initial = self._watch.initial()
@@ -176,7 +187,7 @@ class Evaluations:
     def complete(self, now: float, path: pathlib.Path, wanted: Callable[[], bool]) -> None:
         """Evaluate the newest version, save it at `path` as a Keras model, and wait for both.
 
-        `wanted` is asked all the time; False ends the wait. `missing` says what came of it.
+        `wanted` is called repeatedly; False ends the wait. `missing` has the reason of a failure.
         """
         watch = self._watch
         if watch is None:
@@ -194,14 +205,14 @@ class Evaluations:
             self.stop(str(error))
 
     def stop(self, reason: str) -> None:
-        """End the evaluator, whatever it is doing."""
+        """End the evaluator in any state."""
         if self._watch is not None:
             self._watch.evaluator.close()
             self.missing = reason
         self._watch = self._under_way = None
 
     def accuracy_of(self, version: int) -> float | None:
-        """The accuracy of this version, 0..1, if it was the last to be evaluated."""
+        """Return the accuracy of this version, 0..1, if it was evaluated last, else None."""
         return self.newest.accuracy if self.newest and version == self._evaluated else None
 
     @property
@@ -223,8 +234,11 @@ class Evaluations:
     @staticmethod
     def _wait(watch: EvaluatorWatch, future: Future, work: str,
               wanted: Callable[[], bool]) -> None:
-        """Wait until `future` is done. Raises EvaluatorError once it is no longer `wanted`, or the
-        evaluator hangs."""
+        """Wait until `future` is done.
+
+        Raises:
+            EvaluatorError: it is no longer `wanted`, or the evaluator hangs.
+        """
         while not watch.on.scheduler.done(future, _GRAIN):
             if not wanted():
                 raise EvaluatorError("interrupted")
@@ -234,12 +248,13 @@ class Evaluations:
 class EvaluatorProcess:
     """The server's handle of the evaluator process.
 
-    make: called in the process; returns a compiled keras.Model with metrics `accuracy` and `top5`,
-          and the test set, a dataset that its `evaluate` takes. Must be picklable.
+    Args:
+        make: called in the process; returns a compiled keras.Model with metrics `accuracy` and
+            `top5`, and the test set, a dataset that its `evaluate` takes. Must be picklable.
     """
 
     def __init__(self, make: Callable[[], tuple[Any, Any]]):
-        import psutil  # a machine that only serves has none
+        import psutil  # not installed on machines that only serve
 
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
@@ -253,19 +268,27 @@ class EvaluatorProcess:
         self._initial: tuple[np.ndarray, list[TensorSpec]] | None = None
         self._busy = True  # at first with its network
         self._usage = psutil.Process(self.pid)
-        self._gone = psutil.Error  # raised where it has ended
-        self._used = 0.0  # seconds of the processor, when it was looked at last
+        self._gone = psutil.Error  # raised if it has ended
+        self._used = 0.0  # seconds of processor time at the last check
         self._look_at = 0.0
         self._signs = 0
 
     def initial(self) -> tuple[np.ndarray, list[TensorSpec]] | None:
-        """(W_0, layout) once the network is built, None before. Raises EvaluatorError."""
+        """Return (W_0, layout) once the network is built, None before.
+
+        Raises:
+            EvaluatorError: the process failed.
+        """
         if self._initial is None and self._connection.poll():
             self._initial = self._receive()
         return self._initial
 
     def evaluate(self, snapshot: Snapshot) -> Evaluation:
-        """Loss and accuracies on the whole test set; blocks. Raises EvaluatorError."""
+        """Return loss and accuracies on the whole test set; blocks.
+
+        Raises:
+            EvaluatorError: the process failed.
+        """
         return Evaluation(*self._ask("evaluate", snapshot.vector))
 
     def save(self, snapshot: Snapshot, path: pathlib.Path) -> None:
@@ -273,8 +296,7 @@ class EvaluatorProcess:
         self._ask("save", snapshot.vector, str(path))
 
     def signs(self) -> int | None:
-        """Looks at which it had used the processor: one that is stopped, or waits for something
-        that never comes, uses none."""
+        """Return the number of checks with new processor time; a process that hangs uses none."""
         if self._busy and (now := HOST.clock.monotonic()) >= self._look_at:
             self._look_at = now + timeouts.EVALUATOR_SIGN
             with contextlib.suppress(self._gone):
@@ -284,7 +306,7 @@ class EvaluatorProcess:
         return self._signs if self._busy else None
 
     def kill(self) -> None:
-        """End the process, whatever it is doing."""
+        """Kill the process."""
         self._process.kill()
 
     def close(self) -> None:
@@ -297,12 +319,16 @@ class EvaluatorProcess:
         if self._initial is None:  # a resumed run begins without W_0
             self._initial = self._receive()
         self._busy = True
-        with contextlib.suppress(OSError):  # the process is gone; what can still be read says why
+        with contextlib.suppress(OSError):  # the process has ended; its last answer has the reason
             self._connection.send(request)
         return self._receive()
 
     def _receive(self) -> Any:
-        """The answer that is due. Raises EvaluatorError."""
+        """Return the answer that is due.
+
+        Raises:
+            EvaluatorError: the process failed.
+        """
         try:
             well, answer = self._connection.recv()
         except (EOFError, OSError):
@@ -316,11 +342,11 @@ class EvaluatorProcess:
 
 @contextlib.contextmanager
 def _signals_blocked():
-    """Around the start of a process that hears no SIGINT and no SIGTERM from its first moment on.
+    """Block SIGINT and SIGTERM in the body, for a process that is started there.
 
-    Ctrl-C is sent to it too; the server decides.
+    The terminal sends Ctrl-C to it, too; the server decides when it ends.
     """
-    resource_tracker.ensure_running()  # which would otherwise start within, and unblock them
+    resource_tracker.ensure_running()  # otherwise it would start in the body, and unblock them
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
@@ -329,7 +355,7 @@ def _signals_blocked():
 
 
 def _fate(code: int | None) -> str:
-    """How a process ended, from its exit code."""
+    """Describe how a process ended, from its exit code."""
     if code is None:
         return "closed its pipe"
     if code >= 0:
@@ -338,13 +364,15 @@ def _fate(code: int | None) -> str:
 
 
 def _serve(connection: Connection, make: Callable[[], tuple[Any, Any]]) -> None:
-    """Body of the process: each answer is True and what was asked for, or False and why there will
-    be none, with which the server ends the run."""
+    """Run the process: each answer is True and the result, or False and the reason of a failure.
+
+    The server ends the run after a failure.
+    """
     try:
         _answer_requests(connection, make)
     except Exception as error:
         text = str(error) if isinstance(error, ValueError | OSError) else repr(error)
-        with contextlib.suppress(OSError):  # the server is gone
+        with contextlib.suppress(OSError):  # the server has ended
             connection.send((False, text))
 
 
@@ -356,12 +384,12 @@ def _answer_requests(connection: Connection, make: Callable[[], tuple[Any, Any]]
         from wbsp.replica.model import open_replica
         if keras.backend.backend() == "tensorflow":
             import tensorflow as tf
-            tf.config.list_physical_devices()  # TensorFlow says here, once, that there is no GPU
+            tf.config.list_physical_devices()  # TensorFlow prints its warning without a GPU here
 
     model, test_set = make()
     replica = open_replica(model)
     connection.send((True, (replica.read(), replica.layout)))
-    os.nice(5)  # where it shares the cores with workers, training goes first
+    os.nice(5)  # training has priority if workers share the cores
     while True:
         try:
             what, vector, *rest = connection.recv()

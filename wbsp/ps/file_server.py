@@ -1,12 +1,12 @@
-"""The process that hands out the files of a run to those who watch it from afar, and versions to
-those who evaluate them, and its server's handle of it (`RunFiles`).
+"""The process that sends the files of a run to remote watchers, and versions to evaluating
+processes, and its server's handle (`RunFiles`).
 
-A server starts it by `python -m wbsp.ps.file_server` when somebody asks for the first time. What
-watchers cost, right or wrong ones, is paid here: their connections, the reading of files and the
-memory are no matter of the server's event loop. It reads files of one folder, and writes nothing.
+A server starts it by `python -m wbsp.ps.file_server` at the first request. Connections of watchers,
+reading files and memory for them burden this process, not the server's event loop. It reads files
+of one folder, and writes nothing.
 
-It ends with the server, whatever ends that, because the pipe between the two does; but not before
-those who watch have the last lines, if they take them soon.
+It ends with the server, however that ends, because it reads from a pipe that the server holds open;
+but not before watchers have the last lines, if they request them soon.
 """
 
 from __future__ import annotations
@@ -34,26 +34,32 @@ MOST = 1 << 17  # bytes of files in an answer
 _PART = 1 << 20  # bytes of a version in an answer
 _VERSION = re.compile(r"(version|fit)-\d{1,16}\.safetensors", re.ASCII)
 _MOST_ASKED = 1 << 18  # bytes of a request: some thousand files
-_MOST_FILES = 3000  # that are handed out
+_MOST_FILES = 3000  # that are sent
 _LARGEST = 1 << 22  # bytes of the settings that are read
-_PAUSE = 0.01  # seconds between two answers, so that no watcher takes the whole line
-_MOST_WAITING = 100  # watchers whose request is kept until then
-_LOOK = 0.02  # seconds between two looks at the connections, while there are some
-_NICE = 10  # training goes first
+_PAUSE = 0.01  # seconds between two answers, so that no watcher uses the whole bandwidth
+_MOST_WAITING = 100  # watchers with a waiting request
+_LOOK = 0.02  # seconds between two checks of the connections, while some exist
+_NICE = 10  # training has priority
 _COMMAND = "-m", "wbsp.ps.file_server"
 
 
 class Folder:
-    """The files of a run's folder that are handed out."""
+    """The files of a run's folder that are sent."""
 
     def __init__(self, path: str):
-        """Raises OSError."""
+        """Open the folder.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._shown = "", 0  # which settings were handed out last, and their size without secret
+        self._shown = "", 0  # the settings that were sent last, and their size without secret
 
     def news(self, have: Iterable[Have]) -> tuple[list[Piece], bool]:
-        """At most MOST bytes of what is new, and whether there may be more. Files that cannot be
-        read are passed over."""
+        """Return at most MOST new bytes, and whether more may follow.
+
+        Files that cannot be read are skipped.
+        """
         known = {one.name: one for one in have}
         found = [(place, name) for name in os.listdir(self._fd)
                  if (place := order(name)) is not None]
@@ -69,7 +75,7 @@ class Folder:
         return pieces, left <= 0
 
     def _piece(self, name: str, have: Have | None, most: int) -> Piece | None:
-        """What is new of one file; None: nothing is, or it is no regular file."""
+        """Return the new part of a file; None: nothing is new, or it is no regular file."""
         status = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
         file = _file(name, status)
         size = status.st_size
@@ -77,7 +83,7 @@ class Folder:
             size = self._shown[1]
         if not stat.S_ISREG(status.st_mode) or have == Have(name, file, size):
             return None
-        # it may be another one by now, even a pipe without a writer
+        # it may be another file by now, even a pipe without a writer
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
                      dir_fd=self._fd)
         try:
@@ -102,7 +108,11 @@ class Folder:
         return Piece(name, file, offset, size, status.st_mtime_ns, data)
 
     def part(self, name: str, offset: int) -> VersionPart:
-        """A part of a version's file. Raises OSError."""
+        """Return a part of a version's file.
+
+        Raises:
+            OSError: it cannot be read.
+        """
         if not _VERSION.fullmatch(name):
             return VersionPart(0, 0, b"")
         try:
@@ -119,7 +129,11 @@ class Folder:
 
 
 def _without_secret(content: bytes) -> bytes:
-    """A run's settings without the secret. Raises OSError for a file that holds none."""
+    """Return a run's settings without the secret.
+
+    Raises:
+        OSError: the content is not settings.
+    """
     try:
         settings = json.loads(content)
     except ValueError:
@@ -131,19 +145,20 @@ def _without_secret(content: bytes) -> bytes:
 
 
 def _file(name: str, status: os.stat_result) -> str:
-    """As in `Piece`."""
+    """Return the file's identity for `Piece`."""
     return f"{status.st_ino}" if is_log(name) else f"{status.st_ino} {status.st_mtime_ns}"
 
 
 class FileServer:
     """The loop of the process: one answer at a time.
 
-    Requests are read as fast as they come, so that none wait unread, where their number has no
-    bound: what a connection left unread stays when it ends, and another may come in its place.
+    Requests are read as fast as they arrive, because the number of unread ones has no bound: the
+    unread requests of a connection outlive it, and a new connection may add more.
 
-    about:    the run's id, the name of its folder, the server's epoch
-    lifeline: a file that ends when the server's process does; the server may say before that its
-              run is over
+    Args:
+        about: the run's id, the name of its folder, the server's epoch.
+        lifeline: a file that ends with the server's process; the server may write there before that
+            its run is over.
     """
 
     def __init__(self, socket: ServerSocket, folder: Folder, about: tuple[str, str, int],
@@ -156,10 +171,10 @@ class FileServer:
         self._server = "lives"  # as in News
         self._asked: dict[bytes, bytes] = {}  # a watcher's newest request, oldest watcher first
         self._next = 0.0  # time of the next answer, at the earliest
-        self._watchers: dict[bytes, float] = {}  # time of the newest request; who has all is none
+        self._watchers: dict[bytes, float] = {}  # of watchers that lack files: newest request
 
     def run(self) -> None:
-        """Answer until the server has ended, or no watcher is left."""
+        """Answer until the server has ended and no watcher waits."""
         loop = Loop(self._socket, self._socket.watch, _LOOK)
         loop.register(self._lifeline)
         end = self._clock.monotonic() + timeouts.FILES_IDLE
@@ -176,7 +191,7 @@ class FileServer:
             if self._socket.socket in ready:
                 self._read()
             if self._asked and self._clock.monotonic() >= self._next:
-                with contextlib.suppress(m.WireError, OSError):  # the folder was taken away
+                with contextlib.suppress(m.WireError, OSError):  # the folder was removed
                     self._answer()
                     if self._server == "lives":
                         end = self._clock.monotonic() + timeouts.FILES_IDLE
@@ -184,17 +199,21 @@ class FileServer:
         self._folder.close()
 
     def _read(self) -> None:
-        """Read the requests that are there, but come back often enough for the answers."""
+        """Read the waiting requests, for a limited time because of the answers."""
         for identity, *frames in self._socket.messages():
             if frames:
                 self._socket.received(frames[0], False, frames[1:])
             if len(frames) == 1:
                 self._asked[identity.bytes] = frames[0].bytes
             if len(self._asked) > _MOST_WAITING:
-                del self._asked[next(iter(self._asked))]  # if it is still there, it asks again
+                del self._asked[next(iter(self._asked))]  # a live watcher repeats its request
 
     def _answer(self) -> None:
-        """Answer the request that has waited longest. Raises WireError for what is none, OSError.
+        """Answer the request that has waited longest.
+
+        Raises:
+            WireError: the request is invalid.
+            OSError: a file cannot be read.
         """
         identity = next(iter(self._asked))
         request = m.decode(m.FromWatcher, self._asked.pop(identity))
@@ -210,20 +229,20 @@ class FileServer:
         if self._server != "lives" and not more:
             del self._watchers[identity]
         run, folder, epoch = self._about
-        # one that does not read loses its answers
+        # a watcher that does not read loses its answers
         if self._socket.reaches(identity, m.encode(News(run, folder, epoch, self._server, more,
                                                         pieces))):
             self._next = self._clock.monotonic() + _PAUSE
 
     def _recent(self) -> bool:
-        """True if somebody watches who is not told of the end; the others are forgotten."""
+        """Return whether a watcher does not know of the end yet; forget the others."""
         since = self._clock.monotonic() - timeouts.WATCHER_GONE
         self._watchers = {who: at for who, at in self._watchers.items() if at > since}
         return bool(self._watchers)
 
 
 def main() -> int:
-    """Its first line of input is JSON, its first line of output the port, or 0 and why not."""
+    """Read settings, a line of JSON; print the port, or 0 and the reason of a failure; serve."""
     settings = settings_from_server()
     if settings is None:
         return 1
@@ -243,10 +262,11 @@ def main() -> int:
 
 
 class RunFiles:
-    """Where those who watch find the files of the run in `folder`; used by the event loop.
+    """The server's handle of the process for the run in `folder`; used by the event loop.
 
-    about: the run's id, the server's epoch
-    port:  to listen on; 0: any free one
+    Args:
+        about: the run's id, the server's epoch.
+        port: to listen on; 0: any free one.
     """
 
     def __init__(self, folder: Path, about: tuple[str, int], host: str, port: int,
@@ -261,8 +281,7 @@ class RunFiles:
         self._at = FilesAt(0)
 
     def at(self) -> FilesAt:
-        """Where the files are handed out. It is found out beside the event loop, which never waits
-        for a process."""
+        """Return the address of the process, which is started beside the event loop."""
         if self._starting is not None and self._starting.is_alive():
             return FilesAt(0)
         if self._process is not None and self._process.ended() is None:
@@ -278,7 +297,7 @@ class RunFiles:
         return FilesAt(0)
 
     def close(self) -> None:
-        """The run is over: those who watch are given a moment for the last lines."""
+        """End the process soon: the run is over, and watchers may read the last lines."""
         self._end(b".", timeouts.FILES_LINGER + timeouts.FILES_EXIT)
 
     def kill(self) -> None:
@@ -293,7 +312,7 @@ class RunFiles:
             self._at = FilesAt(self._process.port(timeouts.FILES_START))
         except OSError as error:
             self._process = None
-            self._at = FilesAt(0, f"the process that hands out the files: {error}")
+            self._at = FilesAt(0, f"the process that sends the files {error}")
 
     def _end(self, word: bytes, patience: float) -> None:
         if self._starting is not None:

@@ -1,4 +1,4 @@
-"""The flags of a server, for `python -m wbsp.ps` and for launchers, and what is made of them."""
+"""The flags of a server, for `python -m wbsp.ps` and for launchers, and their configuration."""
 
 from __future__ import annotations
 
@@ -23,36 +23,40 @@ def define_flags(sync: str | None = "pcc", sync_default: str = "", of_server: st
                  of_both: str = "", others: str = "--shard") -> None:
     """Define the flags that every process of a server has.
 
-    sync, sync_default: the default model, and how its help names that
-    of_server, of_both: behind the help of flags of a server, and of those of its standby, too
-    others:             the flag that makes a process a shard
+    Args:
+        sync: the default model.
+        sync_default: text about the default in its help.
+        of_server: suffix of the help of flags of a server.
+        of_both: suffix of the help of flags of a server and its standby.
+        others: the flag that makes a process a shard.
     """
     flags.DEFINE_string("sync", sync, f"synchronization model: {', '.join(MODELS)}, or "
                         f"module:Class of your own{sync_default} (pcc: optimized WBSP)")
     flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the synchronization "
                               "model")
-    flags.DEFINE_enum("outer", None, list(OUTER_OPTIMIZERS), "what a version makes of the sum of "
-                      f"its updates; default: the model's own, of most identity{of_server}")
+    flags.DEFINE_enum("outer", None, list(OUTER_OPTIMIZERS), "step from the sum of a version's "
+                      "updates to the version; default: the model's own, mostly identity"
+                      f"{of_server}")
     flags.DEFINE_multi_string("outer_option", [], "key=value: an option of the outer step"
                               f"{of_server}")
     flags.DEFINE_string("wire", None, f"format of updates and versions on the wire: {KNOWN}; "
-                        f"default: the model's own, of most float32{of_both}")
-    flags.DEFINE_string("log_root", "runs", "where runs leave their files")
+                        f"default: the model's own, mostly float32{of_both}")
+    flags.DEFINE_string("log_root", "runs", "folder for the files of runs")
     flags.DEFINE_flag(resume_flag(of_server))
-    flags.DEFINE_string("standby_of", None, "host:port of a server whose place this one takes "
-                        "when that is gone; every other flag as there, but for the port")
-    flags.DEFINE_string("shards", "1", "how many processes share the model's floats, or the "
-                        f"addresses, host:port,host:port, of those that {others} has started"
+    flags.DEFINE_string("standby_of", None, "host:port of a server that this one replaces when "
+                        "that is lost; all other flags except the port must be equal")
+    flags.DEFINE_string("shards", "1", "number of processes that share the model's floats, or the "
+                        f"addresses, host:port,host:port, of processes started with {others}"
                         f"{of_both}")
     flags.DEFINE_string("until", None, "end the run after so long a training: 300s, 10min, 2h"
                         f"{of_both}")
-    flags.DEFINE_integer("watch_port", 0, "where `python -m wbsp.watch HOST:PORT` gets the run's "
-                         f"files; default: any free one{of_both}", lower_bound=0,
+    flags.DEFINE_integer("watch_port", 0, "port that sends the run's files to `python -m "
+                         f"wbsp.watch HOST:PORT`; default: any free one{of_both}", lower_bound=0,
                          upper_bound=65535)
-    flags.DEFINE_bool("fail_if_lost", False, "end with code 1, not 0, where a worker was lost and "
-                      f"did not come back{of_both}")
+    flags.DEFINE_bool("fail_if_lost", False, "end with code 1, not 0, if a worker was lost and "
+                      f"did not reconnect{of_both}")
     flags.DEFINE_float("connect_timeout", timeouts.CONNECT, "seconds to wait for workers and, "
-                       "where no run has begun yet, for the shards of --shards and the server of "
+                       "before the first run, for the shards of --shards and the server of "
                        f"--standby_of{of_both}" + ("; for the server (worker)" if of_both else ""),
                        lower_bound=0)
     flags.DEFINE_float("band_width_limit", None, "MB/s in each direction for this process's "
@@ -65,7 +69,7 @@ def define_flags(sync: str | None = "pcc", sync_default: str = "", of_server: st
 
 
 def bandwidth() -> float | None:
-    """Bytes a second each way; None: no limit."""
+    """Return the limit in bytes/s of each direction, or None."""
     return FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit
 
 
@@ -83,8 +87,17 @@ def until() -> float:
 
 
 def server_config(workers: int, model: type[SyncModel], **more: Any) -> ServerConfig:
-    """What the flags say of a server for so many workers under this model; `more` of its fields are
-    given. Raises ValueError or OSError in one line."""
+    """Return the configuration of the flags.
+
+    Args:
+        workers: number of workers.
+        model: class of the synchronization model.
+        **more: fields of the configuration that flags do not set.
+
+    Raises:
+        ValueError: a flag is bad; one line.
+        OSError: a file cannot be read; one line.
+    """
     return ServerConfig(
         workers, check_period=FLAGS.check_period, connect_timeout=FLAGS.connect_timeout,
         bandwidth=bandwidth(), share=shares_memory(FLAGS.transport),

@@ -1,4 +1,4 @@
-"""Which version is the best, and which is good enough: what a run knows of metrics."""
+"""Metrics that rank versions, and goals that end a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# Parts of names of metrics of which less is better.
+# Parts of the names of metrics where less is better.
 _LESS = ("loss", "error", "mae", "mse", "rmse", "mape", "msle", "perplexity", "divergence")
 
 
@@ -19,8 +19,11 @@ class Goal(NamedTuple):
 
     @classmethod
     def parse(cls, flag: str, text: str, valued: bool) -> Goal:
-        """From METRIC, or METRIC:VALUE where it is `valued`, with min: or max: before it where the
-        name does not say which is better. Raises ValueError in one line, with the flag's name."""
+        """Parse METRIC, or METRIC:VALUE if `valued`, after an optional min: or max:.
+
+        Raises:
+            ValueError: the text has another form; one line with the flag's name.
+        """
         name = text
         target: float | None = None
         if valued:
@@ -41,11 +44,11 @@ class Goal(NamedTuple):
         return cls(name, most, target)
 
     def better(self, value: float, than: float) -> bool:
-        """Whether `value` is better than another one."""
+        """Return whether `value` is better than `than`."""
         return value > than if self.most else value < than
 
     def reached(self, metrics: Mapping[str, float]) -> bool:
-        """Whether these metrics are good enough."""
+        """Return whether these metrics reach the goal."""
         value = metrics.get(self.metric)
         return (value is not None and self.target is not None
                 and not self.better(self.target, value))

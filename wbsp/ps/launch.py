@@ -1,4 +1,4 @@
-"""From settings to a server that is ready to run: what both entry points share."""
+"""Make a server that is ready to run from settings, for both entry points."""
 
 from __future__ import annotations
 
@@ -53,11 +53,13 @@ from wbsp.wire.sockets import ServerSocket
 
 
 def where_to_listen(host: str | None, port: int | None, default_port: int) -> tuple[str, int]:
-    """The host and port to listen on: those given, else what the environment tells the workers.
+    """Return the host and port to listen on: those given, else from the workers' environment.
 
-    They are told a name that leads here, maybe by way of a translator of addresses, or several of
-    which one does: a server that others are to reach listens on every interface.
-    Raises ValueError, in one line.
+    The environment names an address that leads here, perhaps through address translation, or one of
+    several; so the server listens on every interface.
+
+    Raises:
+        ValueError: the environment is ambiguous or bad; one line.
     """
     said = cluster.server_address("ps") if host is None and port is None else None
     if said is None:
@@ -67,7 +69,7 @@ def where_to_listen(host: str | None, port: int | None, default_port: int) -> tu
     except ValueError as error:
         raise said.refused(error) from None
     if len(set(ports)) > 1:
-        raise said.refused("several ports; say which is this server's: --port_base")
+        raise said.refused("several ports; give this server's: --port_base")
     return hosts[0] if all(map(is_loopback, hosts)) else "*", ports[0]
 
 
@@ -76,7 +78,7 @@ _MOST_LOST = 20  # shards in a row without a checkpoint between
 
 
 def _recorder(folder: pathlib.Path, run: dict[str, Any]) -> Callable[..., dict[str, Any]]:
-    """As `record` of `Server`, for the settings `run` in this folder's run.json."""
+    """Return `record` of `Server`, for the settings `run` in this folder's run.json."""
     def record(**changes: Any) -> dict[str, Any]:
         if changes:
             write_settings(folder, run | changes)
@@ -90,8 +92,10 @@ def _recorder(folder: pathlib.Path, run: dict[str, Any]) -> Callable[..., dict[s
 class _Plan:
     """The server that this process is, or may become.
 
-    settings: what joining workers must agree on, but for what each run adds (name -> text)
-    runs:     of `config`
+    Attributes:
+        settings: those that joining workers must share, except those that each run adds (name ->
+            text).
+        runs: the folders of `config`.
     """
 
     settings: dict[str, str]
@@ -104,12 +108,17 @@ class _Plan:
     series: Series = field(default_factory=Series)
 
     def next(self) -> _Plan:
-        """Of the run that follows one that has ended well. Nothing of that one is gone on with."""
+        """Return the plan of a new run after one that has ended well."""
         self.series.follow()
         return replace(self, runs=self.runs.next())
 
     def listen(self) -> ServerSocket:
-        """Raises ValueError or OSError in one line."""
+        """Open the server's socket.
+
+        Raises:
+            ValueError: a setting is bad; one line.
+            OSError: the port cannot be used; one line.
+        """
         config = self.config
         socket = ServerSocket(config.host, config.port, config.token, config.worker_num, on=self.on)
         if line := too_few_files(config.worker_num):
@@ -117,7 +126,7 @@ class _Plan:
         return socket
 
     def _now(self, folder: pathlib.Path) -> dict[str, Any]:
-        """What run.json says of a run that begins in this folder."""
+        """Return run.json for a run that begins in this folder."""
         config = self.config
         return {**self.settings, "workers": config.worker_num, "folder": str(self._place(folder)),
                 "options": json.loads(self.settings["sync_option"]), "clock": "real",
@@ -126,25 +135,33 @@ class _Plan:
 
     def note(self, socket: ServerSocket, folder: pathlib.Path, before: dict[str, Any],
              saved: Checkpoint | None, step: int, beside: str | None) -> dict[str, Any]:
-        """Write run.json of a run that goes on from `saved`, or begins; return what it says.
+        """Write and return run.json of a run that resumes from `saved`, or begins.
 
-        before: settings of the run so far
-        step:   to the epoch of this start, from the one before
-        beside: address of the run's other process, which may go on, too, until most workers are
-                here; a later start of this one asks there first
+        The call may be repeated after an error.
 
-        Raises ValueError or OSError in one line; it may be tried again then.
+        Args:
+            socket: the server's.
+            folder: the run's.
+            before: settings of the run so far.
+            saved: a checkpoint, or None.
+            step: from the epoch of the start before to that of this one.
+            beside: address of the run's other process, which may continue, too, until most workers
+                have connected here; a later start of this one asks there first.
+
+        Raises:
+            ValueError: a setting does not fit the run; one line.
+            OSError: the file cannot be written; one line.
         """
         run = dict(before) if saved else self._now(folder)
         wire = self.settings["wire"]
         ranges = self.settings.get("ranges")
         if saved and before.get("wire", FLOAT32.name) != wire:
-            raise ValueError(f"--wire={wire}: this run was begun with --wire="
-                             f"{before.get('wire', FLOAT32.name)}, and its workers go on so; give "
-                             "the same")
+            raise ValueError(f"--wire={wire}: this run was started with --wire="
+                             f"{before.get('wire', FLOAT32.name)}, which its workers still use; "
+                             "give that")
         if saved and before.get("ranges") != ranges:
-            raise ValueError(f"--shards: this run was begun with {before.get('ranges')} of them, "
-                             f"and with --wire={wire} its workers go on so; give as many")
+            raise ValueError(f"--shards: this run was started with {before.get('ranges')} shards, "
+                             f"and with --wire={wire} its workers depend on that; give as many")
         run["id"] = before.get("id") or self.on.scheduler.random(4).hex()
         run |= self.series.begin(before, run["id"], folder)
         run[SECRET] = self.series.secret = (
@@ -160,14 +177,18 @@ class _Plan:
 
     def server(self, socket: ServerSocket, folder: pathlib.Path, hold: IO, run: dict[str, Any],
                saved: Checkpoint | None, resume: bool) -> Server:
-        """A server of the run whose settings are `run`, which goes on from `saved`, or begins.
+        """Return a server of the run with the settings `run`, which resumes `saved`, or begins.
 
-        Raises ValueError or OSError in one line; it may be tried again then.
+        The call may be repeated after an error.
+
+        Raises:
+            ValueError: a setting does not fit the run; one line.
+            OSError: a file or process fails; one line.
         """
-        model = deepcopy(self.model)  # a server may be followed by another
+        model = deepcopy(self.model)  # another server may follow
         config = self.config
         if saved is not None and saved.state.over:
-            config = replace(config, shards=ShardPlan())  # there is nothing left for them to do
+            config = replace(config, shards=ShardPlan())  # shards have no work left
         settings = {**self.settings, "workers": str(config.worker_num),
                     "folder": str(self._place(folder)), "path": str(folder.absolute()),
                     "id": str(run["id"]), "runs": self.series.setting,
@@ -190,8 +211,8 @@ class _Plan:
             server.begin(*saved)
             console.line(f"resuming from version {saved.state.version}")
             if half := self.runs.passed_over:
-                console.line(f"{half.name} was passed over: it has a checkpoint, and no {SETTINGS} "
-                             "that says of which run")
+                console.line(f"skipped {half.name}: it has a checkpoint, but no {SETTINGS} with "
+                             "its run")
             if changes := self._changes(run, self._now(folder)):
                 console.line(f"settings differ from the original run: {', '.join(changes)}")
         else:
@@ -200,7 +221,7 @@ class _Plan:
 
     @staticmethod
     def _changes(run: dict[str, Any], now: dict[str, Any]) -> list[str]:
-        """In what the settings of a run differ from those of one that begins now."""
+        """Return the differences between a run's settings and those of a new run."""
         changes = [f"{name} {run[name]!r}, now {value!r}" for name, value in now.items()
                    if name not in ("command", "folder", "outer") and run.get(name, value) != value]
         then = run.get("outer", _IDENTITY)
@@ -208,11 +229,11 @@ class _Plan:
         return changes if then == outer else [*changes, f"outer {then!r}, now {outer!r}"]
 
     def _reached(self, folder: pathlib.Path, saved: Checkpoint) -> str | None:
-        """Why a run that has ended would end at once, by what the flags say; None: it goes on."""
+        """Return why a run that has ended would end again at once by the flags, or None."""
         samples = saved.state.totals[1]
         limit = self.config.stop_samples
         if samples >= limit:
-            return f"{samples:,} samples were trained, and it ends after {limit:,.0f} (--epochs)"
+            return f"it has trained {samples:,} samples, and ends after {limit:,.0f} (--epochs)"
         summary = folder / "summary.json"
         accuracy = read_document(summary).get("accuracy") if summary.exists() else None
         if isinstance(accuracy, float) and accuracy >= (target := self.config.target_accuracy):
@@ -220,33 +241,37 @@ class _Plan:
         return None
 
     def _place(self, folder: pathlib.Path) -> pathlib.Path:
-        """A run's folder as workers know it."""
-        config = self.config  # a relative folder is below a log root of each worker's own
+        """Return a run's folder in the form for workers."""
+        config = self.config  # a relative folder is below each worker's own log root
         return (folder if pathlib.Path(config.base_dir).is_absolute()
                 else folder.relative_to(config.log_root))
 
     def prepare(self, socket: ServerSocket, other: str | None,
                 lost: ShardLost | None = None) -> Callable[[], int]:
-        """Make ready what serves, or waits to serve, and answers with an exit code.
+        """Return a function that serves, or waits to serve, and returns an exit code.
 
-        other: address of a server or standby that may serve instead
-        lost:  what this process's earlier server has ended of
+        Args:
+            socket: the server's.
+            other: address of a server or standby that may serve instead.
+            lost: the error that ended this process's earlier server, or None.
 
-        Raises ValueError or OSError in one line.
+        Raises:
+            ValueError: the run cannot be served; one line.
+            OSError: a file or process fails; one line.
         """
         earlier = self.runs.to_resume()
         folder = earlier or self.runs.new()
         resume = earlier is not None
         hold = hold_folder(folder, _me(socket))
-        beside_of(folder / CHECKPOINT).unlink(missing_ok=True)  # of one killed while writing
+        beside_of(folder / CHECKPOINT).unlink(missing_ok=True)  # of a server killed while writing
         saved = load(folder / CHECKPOINT) if resume and (folder / CHECKPOINT).exists() else None
         before: dict[str, Any] = check_run(
             read_settings(folder, with_secret=True) if (folder / SETTINGS).exists() else {},
             str(folder / SETTINGS))
         other = other or before.get("standby") or before.get("beside")
-        if saved and saved.state.over and before.get("ended"):  # named: it is to go on
+        if saved and saved.state.over and before.get("ended"):  # named, so that it continues
             if (reached := self._reached(folder, saved)) is not None:
-                say(f"{folder} has come to its end: {reached}; nothing is left to do")
+                say(f"{folder} has ended, and continuing would end it at once: {reached}")
                 socket.close()
                 hold.close()
                 return lambda: 0
@@ -254,9 +279,9 @@ class _Plan:
         over = saved is not None and saved.state.over
 
         if saved and other and "id" not in before:
-            raise ValueError(f"{folder / SETTINGS} does not name the run whose checkpoint lies "
-                             f"beside it, and which {other} may serve: put that file back, or name "
-                             "another run, such as --resume=run-001")
+            raise ValueError(f"{folder / SETTINGS} does not name the run of the checkpoint beside "
+                             f"it, which {other} may serve: restore that file, or name another "
+                             "run, such as --resume=run-001")
         take_over = _TakeOver(self, socket, other)
 
         def serve(copy: RunCopy | None) -> Server:
@@ -276,29 +301,34 @@ class _Plan:
 
 
 class _TakeOver:
-    """A run that goes on from a standby's copy, in a folder of its own; it may be tried again.
+    """Take-over of a run from a standby's snapshot, into a new folder; repeatable after an error.
 
-    The folder gets its name when the checkpoint and the run's settings are in it: whatever ends
-    this process, the next one finds either all of it or the run that was there before.
+    The folder is renamed when the checkpoint and the run's settings are in it: however this process
+    ends, the next one finds either all of it or the earlier run.
     """
 
     def __init__(self, plan: _Plan, socket: ServerSocket, other: str | None = None):
-        """`other`: address of the server that this process has followed."""
+        """Prepare; `other`: address of the server that this process has followed."""
         self._plan = plan
         self._socket = socket
         self._other = other
         self._hold: IO | None = None
-        self._folder: pathlib.Path  # which is held
+        self._folder: pathlib.Path  # locked
 
     def __call__(self, copy: RunCopy | None) -> Server:
-        """The server. Raises ValueError or OSError in one line."""
-        assert copy is not None, "a standby has nothing else to serve from"
+        """Return the server.
+
+        Raises:
+            ValueError: a setting does not fit the run; one line.
+            OSError: a file or process fails; one line.
+        """
+        assert copy is not None, "a standby serves from a snapshot"
         runs = self._plan.runs
         if self._hold is None:
             self._folder = runs.unfinished()
             self._hold = hold_folder(self._folder, _me(self._socket))
         if self._folder != runs.current:
-            save(self._folder / CHECKPOINT, copy.saved)  # before anything is decided
+            save(self._folder / CHECKPOINT, copy.saved)  # before any decision
         run = self._plan.note(self._socket, self._folder, copy.run, copy.saved, STANDBY_STEP,
                               self._other)
         if self._folder != runs.current:
@@ -310,7 +340,7 @@ class _TakeOver:
         return server
 
     def _keep_best(self, run: dict[str, Any]) -> None:
-        """Have the best version here, too, where the folder of the server before can be read."""
+        """Copy the best version from the folder of the server before, if it can be read."""
         config = self._plan.config
         before = self._plan.on.disk.path(config.log_root) / str(run.get("folder", ""))
         with contextlib.suppress(OSError, ValueError):
@@ -322,17 +352,24 @@ class _TakeOver:
 def prepare_server(settings: dict[str, str], model: SyncModel, config: ServerConfig,
                    start_evaluator: Callable[[], Evaluator] | None = None,
                    on: Host = HOST) -> Callable[[], int]:
-    """Check everything and listen; return what serves, or waits to serve, and answers with an exit
-    code.
+    """Check all settings and listen; return a function that serves and returns an exit code.
 
-    settings: what workers must agree on (name -> text); `sync_option`, the model's options as JSON,
-              is one of them
-    on:       the host that this process runs on
+    The function serves, or waits to serve as a standby. From here on the server handles the
+    process's signals.
 
-    From here on the process's signals are the server's. Raises ValueError or OSError in one line.
+    Args:
+        settings: those that workers must share (name -> text), among them `sync_option`, the
+            model's options as JSON.
+        model: the synchronization model.
+        config: the server's settings.
+        on: the host that this process runs on.
+
+    Raises:
+        ValueError: a setting is bad; one line.
+        OSError: a file, port or process fails; one line.
     """
     settings = {**settings, "wire": config.wire.name}
-    if not config.wire.lossless:  # each range is encoded by itself, and kept so for a later server
+    if not config.wire.lossless:  # each range is encoded separately, also by a later server
         settings["ranges"] = str(config.shards.number)
     interrupts = Interrupts(on).install()
     resume = config.resume
@@ -347,7 +384,7 @@ def prepare_server(settings: dict[str, str], model: SyncModel, config: ServerCon
     socket = plan.listen()
     config.port = socket.port
     left = runs.to_resume()
-    # A folder without a checkpoint is what a standby left that died while it took over.
+    # A folder without a checkpoint is from a standby that was killed while it took over.
     if config.standby_of and (left is None or not (left / CHECKPOINT).exists()):
         first: Callable[[], int] = partial(_stand_by, plan, socket, _standby(plan, socket))
     else:
@@ -356,7 +393,11 @@ def prepare_server(settings: dict[str, str], model: SyncModel, config: ServerCon
 
 
 def _standby(plan: _Plan, socket: ServerSocket) -> Standby:
-    """Of the server that the flags name. Raises ValueError."""
+    """Return a standby of the server in the flags.
+
+    Raises:
+        ValueError: the address is bad.
+    """
     config = plan.config
     assert config.standby_of is not None
     return Standby(socket, config.standby_of, plan.settings | config.terms,
@@ -374,8 +415,7 @@ def _stand_by(plan: _Plan, socket: ServerSocket, standby: Standby) -> int:
 
 
 def _serve_all(plan: _Plan, serve: Callable[[], int]) -> int:
-    """Serve one run after the other, as long as workers may come to the next; return the exit code.
-    """
+    """Serve one run after the other, while workers may join the next; return the exit code."""
     code = _serve_on(plan, serve)
     while code == 0 and plan.series.goes_on and plan.interrupts.first is None:
         plan.interrupts.at_once.clear()
@@ -406,18 +446,18 @@ def _serve_on(plan: _Plan, serve: Callable[[], int]) -> int:
             died = died + 1 if newest == since else 0
             since = newest
             if died >= _MOST_LOST:
-                say(f"stopping: {died} shards were lost in a row, and no checkpoint between; "
-                    f"the last: {lost}")
+                say(f"stopping: lost {died} shards in a row without a checkpoint between; the "
+                    f"last: {lost}")
                 return 1
             plan.interrupts.at_once.clear()
             serve = plan.prepare(plan.listen(), lost.standby, lost)
-        except (ValueError, OSError) as error:  # of a standby that could not begin, too
+        except (ValueError, OSError) as error:  # also of a standby that could not start
             say(f"stopping: {error}")
             return 1
 
 
 def _newest(plan: _Plan) -> float:
-    """Time at which the newest checkpoint was written; 0: there is none."""
+    """Return the time at which the newest checkpoint was written; 0: none was."""
     with contextlib.suppress(OSError):
         if plan.runs.current is not None:
             return (plan.runs.current / CHECKPOINT).stat().st_mtime

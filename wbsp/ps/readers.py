@@ -1,14 +1,14 @@
-"""Who evaluates versions of a run: readers, which are no workers, and a worker at an epoch's end.
+"""Evaluation of a run's versions by readers, separate processes, and by workers at epochs' ends.
 
-A version that somebody looks at is *pinned*: it is a file of its own, a second name of the
-checkpoint's or an epoch's, for as long as it is looked at. So neither the event loop nor a worker
-ever waits for a reader, and a reader that is slower than versions come gets the newest. What is
-found is an event of the run.
+A version that a process reads is *pinned*: it has its own file, a hard link to the checkpoint's or
+an epoch's, for as long as it is read. So neither the event loop nor a worker ever waits for a
+reader, and a reader that is slower than the versions receives the newest. The results are events of
+the run.
 
-Where nobody else reads the versions of epochs, one worker validates each: one of the fastest, since
-the others wait for none. Who has asked first is given the version, and keeps it until it has said
-what it found, or has left. Where all wait for an epoch's results, their questions stay open until
-these are there, or cannot come.
+If no reader reads the versions of epochs, a worker validates each: one of the fastest, because no
+worker waits for that one. The first such worker to request a version is given it, and keeps it
+until it has reported its results, or has left. Where all workers wait for an epoch's results, their
+requests stay open until the results are known, or cannot be had.
 """
 
 from __future__ import annotations
@@ -36,52 +36,53 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Request
 from wbsp.wire.sockets import ServerSocket
 
-SCORE = "best.json"  # what is known of the best version
+SCORE = "best.json"  # metrics of the best version
 PAST = "fit-{}.safetensors"  # of a file with the final version of an earlier run of the series
 _MOST = 16  # readers
-_LOOK = 2.0  # seconds between two looks whether readers are there still
-_FAST = 0.8  # of the examples that the worker with the most has trained: who may validate
+_LOOK = 2.0  # seconds between two checks of the readers' connections
+_FAST = 0.8  # a worker with this part of the most trained examples may validate
 
 Take = Callable[[float, int, Mapping[str, float], bool], None]
 
 
 @dataclass
 class _Reader:
-    """One that has asked for versions."""
+    """A reader that has requested versions."""
 
     host: str
-    version: int = m.NONE  # that it looks at
-    of_epoch: EpochVersion | None = None  # that is this one
+    version: int = m.NONE  # that it reads
+    of_epoch: EpochVersion | None = None  # that version, if it is an epoch's
     t: float = 0.0  # seconds of the run at which it was given that
-    told: bool = False  # that there will be no other
-    epochs: bool = False  # it reads versions of epochs alone
+    told: bool = False  # it was told that no other version follows
+    epochs: bool = False  # it reads only versions of epochs
 
 
 @dataclass
 class _Question:
-    """Of a worker at an epoch's end, which came `at` that time (the server's own)."""
+    """A worker's request at an epoch's end, received `at` that time (the server's own)."""
 
     ask: m.AskVersion
     at: float
 
     def lasts(self, seconds: float, now: float) -> bool:
-        """Whether it has been open for so long."""
+        """Return whether it has been open for `seconds`."""
         return now - self.at >= seconds
 
 
 class Readers:
-    """Those of one server's run, whichever processes they are; used by the event loop.
+    """The readers of one server's run; used by the event loop.
 
-    files_at: as of `RunFiles.at`
-    take:     hears of what was found: when the version was given to a reader, its number, its
-              metrics, and whether it is the best so far
-    tell:     hears what was found of an epoch's version, for the workers
-    best:     what is known of the best version so far
+    Attributes:
+        files_at: `RunFiles.at`.
+        take: called with the results: time at which the reader was given the version, its number,
+            its metrics, and whether it is the best so far.
+        tell: called with the results of an epoch's version, for the workers.
+        best: the best version so far, and its metric.
     """
 
     def __init__(self, socket: ServerSocket, info: RunInfo, reporter: Reporter,
                  files_at: Callable[[], m.FilesAt], answer: Callable[[int, m.Message], None]):
-        """`answer`: sends a worker a message."""
+        """Start; `answer`: sends a worker a message."""
         self._socket = socket
         self._info = info
         self._say = reporter.say
@@ -91,8 +92,8 @@ class Readers:
         self._answer_worker = answer
         self._readers: dict[bytes, _Reader] = {}
         self._questions: dict[int, _Question] = {}  # worker -> its newest, not answered
-        self._validates: dict[int, EpochVersion] = {}  # worker -> what it was given to validate
-        self._validated: EpochVersion | None = None  # by anybody, last
+        self._validates: dict[int, EpochVersion] = {}  # worker -> the version that it validates
+        self._validated: EpochVersion | None = None  # the newest validated one
         self._evaluated: set[int] = set()
         self._engine: Engine | None = None
         self._checkpoints: Checkpoints | None = None
@@ -100,21 +101,21 @@ class Readers:
         self._take: Take = lambda *_: None
         self._tell_all: Callable[[m.Measured], None] = lambda _: None
         self._look_at = 0.0
-        self._over_since: float | None = None  # the run's final version is there
+        self._over_since: float | None = None  # time of the run's final version
         self.best: Best | None = None
-        self._pool: Executor | None = None  # in which the best version is kept
+        self._pool: Executor | None = None  # copies the best version
         self._keeping: list[Future] = []
-        self._problem = ""  # for which no version can be read
+        self._problem = ""  # why no version can be read
 
     def begin(self, engine: Engine, checkpoints: Checkpoints, epochs: EpochVersions, take: Take,
               tell: Callable[[m.Measured], None], best: Best | None) -> None:
-        """There are versions. `best`: as of a checkpoint that the run goes on from."""
+        """Start to offer versions; `best`: as in the checkpoint that the run resumes from."""
         self._engine = engine
         self._checkpoints = checkpoints
         self._epochs = epochs
         self._take = take
         self._tell_all = tell
-        self._tidy()  # of a server that has died
+        self._tidy()  # after a server that was killed
         epochs.wanted = engine.measured is not None
         if (goal := self._info.config.best) is None:
             return
@@ -128,18 +129,17 @@ class Readers:
                 return
         if self.best is not None:
             self._say(f"the best version so far, {self.best.version:,} ({goal.metric} "
-                      f"{self.best.value:.4g}), is not in this folder but in that of the server "
-                      "before: a better one is kept here")
+                      f"{self.best.value:.4g}), is in the folder of the server before; a better "
+                      "one will be kept here")
 
     def epoch_is_trained(self, now: float, state: Callable[[float], RunState]) -> None:
-        """All of an epoch is in the newest version, or will be in the next one; `now` is of the
-        run."""
+        """Note that the newest version, or the next, holds a whole epoch; `now` is of the run."""
         if self._engine is not None and self._epochs is not None and self._epochs.wanted:
             keep = self._epochs.keep
             self._engine.at_rest(lambda t: keep(t, state(t)), now)
 
     def worker_found(self, epoch: int, values: Mapping[str, float]) -> None:
-        """A worker has said what it found of an epoch's version: `val_` and the metric's name."""
+        """Note a worker's results of an epoch's version, named `val_` and the metric's name."""
         for one in self._validates.values():
             if one.epoch == epoch:
                 self._found(one.t, one.version, {name.removeprefix("val_"): value
@@ -151,35 +151,38 @@ class Readers:
 
     @property
     def some(self) -> bool:
-        """Whether anybody evaluates versions."""
+        """True if a process evaluates versions."""
         return bool(self._readers) or (self._epochs is not None and self._epochs.wanted)
 
     @property
     def number(self) -> int:
-        """How many read versions."""
+        """Number of readers."""
         return len(self._readers)
 
     def handlers(self) -> Handlers:
-        """The messages of readers."""
+        """Return the handlers for readers' messages."""
         return Handlers({m.NextVersion: self.next, m.Evaluated: self.evaluated},
                         {m.AskVersion: self.asked, m.AskPast: self.asked_past})
 
     def asked(self, session: WorkerSession, ask: m.AskVersion) -> None:
-        """A worker asks for an epoch's version, or says that it will."""
+        """Handle a worker's request, or announced request, for an epoch's version."""
         if not session.joined or session.plane is None:
             return
         if self._epochs is not None:
             self._epochs.wanted = True
-        self._files_at()  # it takes its time to be there
+        self._files_at()  # starts the process early
         open_ = self._questions.get(session.worker)
         if open_ is None or open_.ask != ask:
             self._questions[session.worker] = _Question(ask, self._clock.now())
         self._answer_workers()
 
     def next(self, peer: Peer, question: m.NextVersion) -> None:
-        """A reader asks for a version. It is challenged until it has proven that it knows the
-        token, or without one is of the server's user."""
-        if reason := other_protocol("who reads versions", question.protocol):
+        """Handle a reader's request for a version.
+
+        The reader is challenged until it has proven that it knows the token or, without a token,
+        that it belongs to the server's user.
+        """
+        if reason := other_protocol("the process that reads versions", question.protocol):
             self._answer(peer, m.Refused(reason))
             return
         if not self._proven(peer, question):
@@ -187,8 +190,8 @@ class Readers:
         reader = self._readers.get(peer.identity)
         if reader is None:
             if len(self._readers) >= _MOST:
-                self._answer(peer, m.Refused(f"{_MOST} processes read this run's versions, and "
-                                             "no more may"))
+                self._answer(peer, m.Refused(f"{_MOST} processes read this run's versions, which "
+                                             "is the limit"))
                 return
             reader = self._readers[peer.identity] = _Reader(peer.host)
             self._say(f"a process at {reader.host} evaluates versions")
@@ -199,7 +202,7 @@ class Readers:
         self._answer(peer, self._at(reader, after))
 
     def evaluated(self, peer: Peer, found: m.Evaluated) -> None:
-        """A reader has evaluated the version that it was given; proven as in `next`."""
+        """Handle a reader's results of the version that it was given; proven as in `next`."""
         if not self._proven(peer, found):
             return
         reader = self._readers.get(peer.identity)
@@ -220,8 +223,11 @@ class Readers:
         self._answer(peer, m.Noted(problem))
 
     def asked_past(self, session: WorkerSession, ask: m.AskPast) -> None:
-        """A worker's fit was a run that has ended: it wants the final version of that. Raises
-        WireError for one whose was not."""
+        """Handle a worker that requests the final version of an ended run, its fit's.
+
+        Raises:
+            WireError: its fit's run has not ended.
+        """
         folder = self._info.series.folders.get(session.passes)
         if folder is None:
             raise m.WireError(f"worker {session.worker} asked for the final version of no run")
@@ -235,14 +241,14 @@ class Readers:
         files = self._files_at()
         if problem := problem or files.problem:
             self._answer_worker(session.worker, m.Refused(
-                f"worker {session.worker} begins with fit {session.passes}, which has ended, and "
-                f"cannot be given its final version: {problem}"))
+                f"worker {session.worker} begins with fit {session.passes}, which has ended, but "
+                f"its final version is not available: {problem}"))
         else:
             self._answer_worker(session.worker, m.VersionAt(
                 self._info.run, name=name, port=files.port, last=True, fit=session.passes))
 
     def poll(self) -> None:
-        """Forget readers that are gone, and answer workers."""
+        """Forget lost readers, and answer workers."""
         now = self._clock.now()
         self._answer_workers()
         if self._keeping and self._keeping[0].done() and (problem := self._keeping.pop(0).result()):
@@ -258,9 +264,12 @@ class Readers:
                         self._say(f"lost the evaluator at {reader.host}")
 
     def awaited(self, final: int) -> bool:
-        """After the run's end: whether a reader has yet to evaluate its final version, or to hear
-        that this was the last. Nobody is waited for much longer than an evaluation may take; who
-        has read the versions of the run before, and was not here, is given a moment."""
+        """Return whether to wait for a reader after the run's end.
+
+        The server waits while a reader evaluates the final version, or does not know yet that it
+        was the last; not much longer than an evaluation may take. It waits a moment for readers of
+        the run before that have not connected.
+        """
         now = self._clock.now()
         if self._over_since is None:
             self._over_since = now
@@ -276,13 +285,13 @@ class Readers:
         return bool(waiting) and not late
 
     def dismiss(self) -> None:
-        """The server ends, and no other run follows: who reads waits for none."""
+        """Tell the readers that the server ends, and no other run follows."""
         for identity in self._readers:
             self._socket.reaches(identity, m.encode(
                 m.VersionAt(self._info.run, last=True, ends=True)))
 
     def close(self) -> None:
-        """No version is kept for a reader any longer."""
+        """Release all versions."""
         if self._pool is not None:
             self._pool.shutdown()
         if self._epochs is not None:
@@ -297,7 +306,7 @@ class Readers:
                 path.unlink(missing_ok=True)
 
     def _proven(self, peer: Peer, request: Request) -> bool:
-        """Whether the peer has proven itself; else it is challenged."""
+        """Return whether the peer has proven itself; otherwise challenge it."""
         key = self._socket.contact
         if self._socket.challenges.proven(peer.identity, request, key) is not None:
             return True
@@ -305,7 +314,7 @@ class Readers:
         return False
 
     def _at(self, reader: _Reader, after: int) -> m.VersionAt:
-        """The newest version, if it is newer than `after`, pinned for this reader."""
+        """Pin the newest version for this reader if it is newer than `after`; return it."""
         nothing = m.VersionAt(self._info.run, fit=self._info.series.fit)
         saved = self._checkpoints and self._checkpoints.saved
         files = self._files_at()
@@ -326,7 +335,7 @@ class Readers:
             if not (self._folder / name).exists():
                 (self._folder / name).hardlink_to(self._folder / CHECKPOINT)
         except OSError as error:
-            self._tell(f"its file can have no second name ({error.strerror})")
+            self._tell(f"its file cannot be linked ({error.strerror})")
             return nothing
         if reader.version != version:
             reader.version, reader.t = version, self._clock.run()
@@ -336,13 +345,13 @@ class Readers:
                                epoch=reader.of_epoch.epoch if reader.of_epoch else m.NONE)
 
     def _there(self, one: EpochVersion) -> bool:
-        """As of `EpochVersions`."""
+        """Return whether this version's file is written; see `EpochVersions`."""
         assert self._epochs is not None
         there = self._epochs.there(one)
         self._tell(one.problem)
         return there
 
-    # Workers that validate, or save what was validated.
+    # Workers that validate versions, or save validated ones.
 
     def _answer_workers(self) -> None:
         for worker, question in list(self._questions.items()):
@@ -362,7 +371,7 @@ class Readers:
                 or (question is not None and question.ask.epoch == last))
 
     def _for_worker(self, worker: int, question: _Question) -> m.VersionAt | None:
-        """What a worker is given; None: that is yet to be seen."""
+        """Return the answer to a worker; None: it is not known yet."""
         ask, now = question.ask, self._clock.now()
         nothing = m.VersionAt(self._info.run, fit=self._info.series.fit)
         if self._epochs is None or self._engine is None or ask.epoch == m.NONE:
@@ -412,7 +421,7 @@ class Readers:
         return measured < epoch <= one.epoch and not (one.problem or ends or hangs)
 
     def _may_validate(self, worker: int) -> bool:
-        """Whether this worker is one of the fastest, and nobody else evaluates epochs."""
+        """Return whether this worker is one of the fastest, and no reader evaluates epochs."""
         assert self._engine is not None
         members = self._engine.members
         most = max((members[other].samples for other in self._engine.active), default=0)
@@ -420,18 +429,18 @@ class Readers:
                 and not any(reader.epochs for reader in self._readers.values()))
 
     def _is_validated(self, one: EpochVersion, worker: int) -> bool:
-        """Whether this version, or a later one, was validated, or is so by another worker."""
+        """Return whether this version or a later one was validated, or another worker does it."""
         assert self._engine is not None
         measured = self._engine.measured
         return (measured is not None and measured.epoch >= one.epoch) or any(
             other != worker and other in self._engine.active and theirs.epoch >= one.epoch
             for other, theirs in self._validates.items())
 
-    # What was found.
+    # Results.
 
     def _found(self, t: float, version: int, metrics: dict[str, float],
                of_epoch: EpochVersion | None) -> None:
-        """Of a version whose file is there; `of_epoch`: it is an epoch's."""
+        """Handle the results of a version with a file; `of_epoch`: it is an epoch's."""
         self._evaluated.add(version)
         self._validated = of_epoch or self._validated
         goal = self._info.config.best
@@ -448,7 +457,7 @@ class Readers:
 
     def _keep(self, best: Best, metrics: dict[str, float]) -> None:
         beside = self._folder / f".{best.version}-{BEST}"
-        with contextlib.suppress(OSError):  # it is said when it cannot be kept
+        with contextlib.suppress(OSError):  # reported when it cannot be kept
             beside.hardlink_to(self._folder / NAME.format(best.version))
         self._pool = self._pool or self._socket.on.scheduler.pool("wbsp-best")
         self._keeping.append(self._pool.submit(_keep, beside, {
@@ -456,7 +465,7 @@ class Readers:
             "metrics": metrics}))
 
     def _tidy(self) -> None:
-        """Remove files that nobody looks at any longer."""
+        """Remove files that are no longer read."""
         needed = {reader.version for reader in self._readers.values()}
         newest = None if self._epochs is None else self._epochs.newest
         needed.update(one.version for one in (newest, self._validated, *self._validates.values())
@@ -468,7 +477,7 @@ class Readers:
                     path.unlink(missing_ok=True)
 
     def _tell(self, problem: str) -> None:
-        """Say why no version can be read, where that is news."""
+        """Print why no version can be read, once."""
         if problem and problem != self._problem:
             self._say(f"no version can be read: {problem}")
         self._problem = problem
@@ -478,12 +487,17 @@ class Readers:
 
 
 def _keep(beside: pathlib.Path, score: dict[str, Any]) -> str | None:
-    """Make of a version's second name the best version of its folder; why that cannot be, in one
-    line. In a thread: the disk may be slow."""
+    """Rename a version's link to the best version of its folder.
+
+    Runs in a thread, because the disk may be slow.
+
+    Returns:
+        The reason of a failure, in one line, or None.
+    """
     try:
         beside.replace(beside.with_name(BEST))
         write_document(beside.with_name(SCORE), score)
     except OSError as error:
-        return (f"version {score['version']} is the best so far, and cannot be kept as {BEST}: "
+        return (f"version {score['version']} is the best so far, but cannot be kept as {BEST}: "
                 f"{error.strerror}")
     return None

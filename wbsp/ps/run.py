@@ -1,4 +1,4 @@
-"""A run of training from its W_0 to its last file: checkpoints, evaluations, stop and farewell."""
+"""A run of training from its W_0 to its last file: checkpoints, evaluations, stop and end."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ from wbsp.sync.base import UNFIT, SyncModel
 from wbsp.tensors.layout import TensorSpec
 
 _NAMED = 5  # workers in one line, at most
-_NOTICE = 15.0  # seconds between two lines about the same
+_NOTICE = 15.0  # seconds between two lines on one subject
 
 
 class Run:
-    """An engine at work; used by the event loop.
+    """A run with its engine; used by the event loop.
 
-    store:    has the version from which it begins, or goes on
-    state:    of that version's checkpoint; None: the run begins
-    watch:    at the evaluator; None: versions are not evaluated
-    on_fault: as in `Engine`
-    hasty:    a signal or a failure ends the run early
+    Attributes:
+        store: its first version is the one that the run begins or resumes from.
+        state: of that version's checkpoint; None: the run begins.
+        watch: of the evaluator; None: versions are not evaluated.
+        on_fault: as in `Engine`.
+        hasty: a signal or a failure ends the run early.
     """
 
     def __init__(self, model: SyncModel, store: Store, layout: list[TensorSpec],
@@ -54,7 +55,7 @@ class Run:
         self._starving = Starving()
         self._awaited = Awaited(reporter.say)
         self._trains_since = None if state is None else state.trains_since  # time of the run
-        self._over = state is not None and state.over  # all who wanted the final version have it
+        self._over = state is not None and state.over  # all workers have the final version
         self.engine = Engine(model, store, config.worker_num, config.stop_samples,
                              log=self._log, on_fault=on_fault, epochs=config.epochs,
                              stop_steps=config.stop_steps)
@@ -71,7 +72,7 @@ class Run:
                                        self._take_evaluation, self._go_without_evaluations)
         self._training_loss = TrainingLoss(config.check_period, dispatcher.sessions.reports,
                                            self._take_training_loss)
-        self._epoch = 0  # the newest that is complete
+        self._epoch = 0  # the newest complete one
         self._epoch_loss = TrainingLoss(math.inf, dispatcher.sessions.reports, self._take_loss)
         self._readers = dispatcher.readers
         self._found: tuple[int, Mapping[str, float]] | None = None  # newest version; metrics of it
@@ -80,7 +81,7 @@ class Run:
         self.hasty = False
         self._stopping_since: float | None = None
         self._done_since: float | None = None
-        self._dismissed = False  # who comes now is too late
+        self._dismissed = False  # further workers are too late
         self._waits_for_standby = Throttle(_NOTICE)
         self._requests = dispatcher.begin(self.engine, layout)
         self._readers.begin(
@@ -92,10 +93,10 @@ class Run:
             self._requests.replies.send(self.engine.start(clock.run()))
 
     def hasten(self, reason: str, failed: bool) -> None:
-        """End early: a checkpoint first, no more evaluations, and everyone finishes.
+        """End early: a checkpoint first, no more evaluations, and all workers finish.
 
-        A run that `failed` says so even where its workers had finished by then: the last pushes may
-        have been rejected for it.
+        A run that `failed` ends with that reason even if its workers had finished by then, because
+        their last pushes may have been rejected.
         """
         self.hasty = True
         self.checkpoints.hurry()
@@ -106,7 +107,8 @@ class Run:
             self.engine.stop_reason = self.engine.stop_reason or reason
 
     def woke(self, seconds: float) -> None:
-        """This process has slept, or waited for its shards: others get that time anew."""
+        """Extend timeouts by the seconds of a suspension of this process, or of waiting for shards.
+        """
         self._requests.first_came += seconds
         if self._stopping_since is not None:
             self._stopping_since += seconds
@@ -115,16 +117,20 @@ class Run:
 
     @property
     def version(self) -> int:
-        """The newest."""
+        """Number of the newest version."""
         return self.engine.store.latest.version
 
     def timers(self, alone: float) -> bool | None:
-        """Do the periodic work: timeouts, checkpoints, evaluations; a bool when the run is over:
-        whether well.
+        """Do the periodic work: timeouts, checkpoints, evaluations.
 
-        alone: seconds for which no worker has been there
+        Args:
+            alone: seconds without a connected worker.
 
-        Raises EvaluatorError where the evaluator comes to no network, or to another one.
+        Returns:
+            Whether the run has ended well; None while it continues.
+
+        Raises:
+            EvaluatorError: the evaluator failed, or its network is not the run's.
         """
         engine = self.engine
         now = self._clock.now()
@@ -154,8 +160,9 @@ class Run:
         if self._stopping_since is not None:
             self._press(now, self._stopping_since)
         elif alone > self._config.connect_timeout:
-            self._reporter.say(f"no worker was there for {self._config.connect_timeout:g} s")
-            if engine.rendezvous.ended and not engine.started:  # all that they could want is saved
+            self._reporter.say("no worker was connected for "
+                               f"{self._config.connect_timeout:g} s; ending the run")
+            if engine.rendezvous.ended and not engine.started:  # the final version is saved
                 self._requests.replies.send(engine.start(run_time))
                 return None
             self._stop("no worker left")
@@ -167,11 +174,13 @@ class Run:
         return None
 
     def finish(self, well: bool, wanted: Callable[[], bool]) -> bool:
-        """Leave everything in order, the newest version first; True if all could be written, and no
-        worker is missing that must not be.
+        """Write the last files, the newest version first.
 
         A good end also evaluates the last version and saves it as a model, while that is `wanted`.
-        A server that was superseded leaves everything as it is: it knows nothing of the run's end.
+        A server that was superseded writes nothing, because another one ends the run.
+
+        Returns:
+            True if all files were written, and no required worker is missing.
         """
         now = self._clock.run()
         if self._replication.superseded is not None:
@@ -197,24 +206,26 @@ class Run:
         self._reporter.console.close()
         reason = self._reason
         if missing and self.engine.stop_reason is None:
-            reason = f"the others finished, without {_some(missing)}"
+            reason = f"all other workers finished; missing: {_some(missing)}"
         say(log.summary(now, self.engine.members, self._dispatcher.sessions.reports, newest,
                         self._accuracy_of(newest), reason, missing), sys.stdout)
         if (work := self.engine.work) is not None and work.ledger.undone.count:
             say(f"not trained: {work.ledger.undone.count:,} of the {work.data.n:,} examples of "
                 f"{work.data.epochs} epochs; {work.ledger.epoch} are complete", sys.stdout)
         if missing:
-            say(f"missing at the end: {_some(missing)}; the final version has nothing of what "
-                f"{'it' if len(missing) == 1 else 'they'} had yet to do", sys.stdout)
+            say(f"missing at the end: {_some(missing)}; the final version lacks the rest of "
+                f"{'its' if len(missing) == 1 else 'their'} work", sys.stdout)
         return good
 
     @property
     def missing(self) -> dict[int, str]:
-        """Workers that have not finished in good order, and why; but for those whose processes had
-        no fit left for this run."""
+        """Return the workers that have not finished in good order -> why.
+
+        Workers whose processes had no fit left for this run are not among them.
+        """
         members = self.engine.members
         gone = self._dispatcher.sessions.series.gone
-        return {worker: (member.gone or "it did not come back") if member else "it never came"
+        return {worker: (member.gone or "it did not reconnect") if member else "it never joined"
                 for worker in range(self._config.worker_num)
                 if not ((member := members.get(worker)) and member.finished)
                 and (member or worker not in gone)}
@@ -224,12 +235,12 @@ class Run:
         return self.engine.stop_reason or "all workers finished"
 
     def abandon(self) -> None:
-        """End everything that works on versions; whatever is not written stays so."""
+        """End all work on versions; versions that are not written are lost."""
         self.engine.store.give_up()
         self.checkpoints.abandon()
 
     def _go_on(self, state: RunState) -> None:
-        """Take up what `_state` left."""
+        """Resume from a `_state`."""
         self.engine.restore(vars(state))
         self._dispatcher.sessions.reports.update(state.reports)
         self._dispatcher.info.owners.update(state.places)
@@ -238,14 +249,14 @@ class Run:
                                 state.failures)
 
     def _checkpoint_state(self, now: float) -> RunState:
-        """The state of a checkpoint made at `now`; the log says so before it is there."""
+        """Return the state of a checkpoint made at `now`; log it before the file exists."""
         log = self._reporter.log
         log.event(now, "checkpoint", version=self.version)
         log.flush()
         return self._state(now)
 
     def _state(self, now: float) -> RunState:
-        """All but the tensors of a checkpoint or copy made at `now`."""
+        """Return all but the tensors of a checkpoint or snapshot made at `now`."""
         log = self._reporter.log
         info = self._dispatcher.info
         return RunState(**self.engine.state(), elapsed=now, over=self._over,
@@ -268,7 +279,7 @@ class Run:
                 why = ("the processes of the others have ended" if gone else
                        "all are here, and have finished")
             elif now - self._requests.first_came > patience:
-                why = f"no other came within {patience:g} s"
+                why = f"no other joined within {patience:g} s"
             if here and why is not None:
                 self._reporter.say(
                     f"starting with {len(here)} of {config.worker_num} workers: {why}")
@@ -281,7 +292,7 @@ class Run:
             self._requests.replies.send(engine.tick(run_time))
 
     def _press(self, now: float, since: float) -> None:
-        """After the stop: give up workers whose last push does not come."""
+        """After the stop, drop workers whose last push does not arrive."""
         if not self.hasty:
             self._dispatcher.lose_idle(since, timeouts.LAST_PUSH)
             away, left = self._dispatcher.idle_for(since, timeouts.LAST_PUSH)
@@ -294,10 +305,10 @@ class Run:
                         session, f"did not finish within {timeouts.INTERRUPTED:g} s")
 
     def _ending(self, now: float, safe: bool) -> bool | None:
-        """Training is over; wait until the workers that want the final version have it.
+        """Wait, after training, until the workers that want the final version have it.
 
-        They cannot have it before it is `safe`: then their time begins. A standby that takes none
-        of it is given up by `Replication`, and the disk takes it or fails.
+        It is sent when it is `safe`; the workers' timeout starts then. `Replication` gives up a
+        standby that receives none of it, and the disk writes it or fails.
         """
         if self._done_since is None:
             self._done_since = now
@@ -310,7 +321,7 @@ class Run:
         if self.checkpoints.writing or copying:
             self._done_since = now
             if copying and self._waits_for_standby.due(now):
-                self._reporter.say("the final version is on its way to the standby; workers get it "
+                self._reporter.say("sending the final version to the standby; workers receive it "
                                    "then")
         self._dispatcher.lose_idle(self._done_since, timeouts.GOODBYE)
         away, left = self._dispatcher.idle_for(self._done_since, timeouts.GOODBYE)
@@ -324,8 +335,10 @@ class Run:
         return True
 
     def _close_book(self) -> None:
-        """All have the final version: a server that goes on from here, after a death, waits for
-        no worker, and makes the last files."""
+        """Note that all workers have the final version.
+
+        A server that resumes from here waits for no worker, and writes the last files.
+        """
         self._over = True
         self.engine.store.settle()
         self.checkpoints.finish(self._clock.run())
@@ -359,7 +372,7 @@ class Run:
 
     def _take_found(self, t: float, version: int, metrics: Mapping[str, float],
                     best: bool) -> None:
-        """A reader has evaluated a version, which it was given at `t`."""
+        """Handle a reader's results of a version, which it was given at `t`."""
         if self._found is None or version >= self._found[0]:
             self._found = version, metrics
         self._reporter.log.evaluated(t, version, metrics, self.engine.members)
@@ -379,12 +392,12 @@ class Run:
                          f"{best.version:,} ({best.metric} {best.value:.4g})")
 
     def _end_by(self, reason: str) -> None:
-        """What was found of a version ends the run, if it has not ended."""
+        """End the run because of a version's results, if it has not ended."""
         if not self.engine.done:
             self._requests.replies.send(self.engine.stop(reason, self._clock.run()))
 
     def _end_as_before(self) -> None:
-        """Of a run that is gone on with: what was found before its server died has ended it."""
+        """End a resumed run if earlier results had ended it."""
         target, best = self._config.target, self._readers.best
         if (target is not None and best is not None
                 and target.reached({best.metric: best.value})):
@@ -393,12 +406,11 @@ class Run:
         self._end_if_no_better()
 
     def _tell_measured(self, measured: Measured) -> None:
-        """A reader has found this of an epoch's version: all workers are to know."""
+        """Send a reader's results of an epoch's version to all workers."""
         self._requests.replies.send(self.engine.measure(None, measured, self._clock.run()))
 
     def _look_at_target(self) -> None:
-        """Once training begins: what is to be found of versions ends no run that nobody evaluates.
-        """
+        """Warn at the begin of training if a goal needs evaluations and no process makes any."""
         if not self.engine.started:
             return
         if not self._looked_back:
@@ -413,9 +425,9 @@ class Run:
             what = (f"--target={config.target}" if config.target is not None else
                     f"--best_patience={config.best_patience}")
             self._reporter.say(
-                f"no process evaluates this run's versions yet, so {what} does not end it: have a "
-                f'process go through wbsp.versions("{config.host}:{config.port}") and report what '
-                "it finds (docs/how-to/evaluation.md)")
+                f"no process evaluates this run's versions yet, so {what} does not end it: start a "
+                f'process that reads wbsp.versions("{config.host}:{config.port}") and reports its '
+                "results (docs/how-to/evaluation.md)")
 
     def _look_at_time(self, run_time: float) -> None:
         """Training that has lasted for as long as it may ends."""
@@ -427,13 +439,13 @@ class Run:
             self._end_by(f"{self._config.until:g} s of training are over")
 
     def _accuracy_of(self, version: int) -> float | None:
-        """Of this version, 0..1, if it was the last one that was evaluated."""
+        """Return the accuracy of this version, 0..1, if it was evaluated last, else None."""
         if self._found is not None and self._found[0] == version:
             return self._found[1].get("accuracy")
         return self.evaluations.accuracy_of(version)
 
     def _take_loss(self, loss: float, samples: int) -> None:
-        """The mean since the epoch before was complete, as far as it is known."""
+        """Add to the mean loss since the epoch before was complete."""
         if math.isfinite(loss):
             self.engine.note(self._epoch, {"loss": loss})
 
@@ -456,8 +468,10 @@ class Run:
             self._reporter.say(f"{what}: {reason}; {CHECKPOINT} holds the final version")
 
     def _log(self, t: float, kind: str, /, **fields: Any) -> None:
-        """An event of the engine, for the run's log; people are told of updates with NaN, of those
-        that are too large, and of workers of which none is accepted."""
+        """Log an event of the engine.
+
+        Rejected updates that are not finite or too large, and starving workers, are also printed.
+        """
         if kind == "duplicate":
             self._dispatcher.sessions.log.tell(f"worker {fields['worker']}, repeated pushes",
                                                kind=kind, **fields)
@@ -472,8 +486,8 @@ class Run:
             self._reporter.say(f"epoch {fields['epoch']} of {fields['epochs']} is trained, by "
                                f"version {fields['version']:,}")
         elif kind == "give_up":
-            self._reporter.say(f"examples {fields['start']:,} to {fields['stop'] - 1:,} of the "
-                               f"run's work were given up: {STRIKES} pushes with them were not "
+            self._reporter.say(f"skipping examples {fields['start']:,} to {fields['stop'] - 1:,} "
+                               f"of the run's work: {STRIKES} pushes with them were not "
                                "finite")
         elif kind == "accept":
             self._starving.accepted(fields["worker"])
@@ -486,15 +500,15 @@ class Run:
                       f"({self.engine.members[worker].rejected[reason]:,} so far)")
         if (found := self._starving.rejected(worker, reason, t)) is not None:
             pushes, seconds = found
-            lost = "is lost" if self.engine.work is None else "others train again"
+            lost = "is lost" if self.engine.work is None else "is repeated by others"
             self._reporter.say(
                 f"worker {worker} starves: {self.engine.model.name} has accepted none of its last "
-                f"{pushes:,} pushes, of {seconds:.0f} s ({reason}). What it trains {lost}: end it, "
-                "or choose another synchronization model or option (docs/reference/models)")
+                f"{pushes:,} pushes, of {seconds:.0f} s ({reason}). Its work {lost}: end it, or "
+                "choose another synchronization model or option (docs/reference/models)")
 
 
 def _some(missing: dict[int, str]) -> str:
-    """Workers and why they are missing, the first few of them."""
+    """Return the first few workers with the reasons why they are missing, as text."""
     first = [f"worker {worker} ({why})" for worker, why in list(missing.items())[:_NAMED]]
     more = len(missing) - len(first)
     return ", ".join(first) + (f" and {more} more" if more else "")

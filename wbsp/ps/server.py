@@ -1,10 +1,9 @@
 """The parameter server: one event loop that owns the model's decisions and the store.
 
-It receives, asks the engine, answers; nothing else runs in this thread, so there are no locks and
-no torn reads. TensorFlow is never imported here.
+It receives messages, calls the engine, and sends answers; nothing else runs in this thread, so that
+it needs no locks and has no torn reads. TensorFlow is never imported here.
 
-A server lives in two phases, which the loop turns alike: it is `Waiting` until there is a W_0, and
-from then on it is a `Run`.
+A server has two phases in one loop: it is `Waiting` until W_0 exists, and then it is a `Run`.
 """
 
 from __future__ import annotations
@@ -44,35 +43,40 @@ T = TypeVar("T")
 
 
 class Waiting:
-    """A server before there is a W_0: the first worker brings it, or the evaluator does.
+    """A server without W_0 yet: the first worker sends it, or the evaluator makes it.
 
-    hasty: a signal or a failure has ended the run before it began
+    Attributes:
+        hasty: a signal or a failure has ended the run before it began.
     """
 
     version = 0
 
     def __init__(self, server: Server, watch: EvaluatorWatch | None):
-        """`watch`: at the evaluator, while it builds its network; None: there is none."""
+        """Start to wait; `watch`: of the evaluator while it builds its network, or None."""
         self._server, self._watch = server, watch
         self.hasty = self._failed = self._told = False
-        self._over_since: float | None = None  # no worker is to come
+        self._over_since: float | None = None  # time since which no worker can join
         self._awaited = Awaited(server.reporter.say)
 
     def hasten(self, reason: str, failed: bool) -> None:
-        """As of `Run`."""
+        """End early; see `Run.hasten`."""
         self.hasty = True
         self._failed = failed
         self._server.dispatcher.entrance.dismiss(
             f"the run has ended before it began ({reason})", ends=not failed)
 
     def woke(self, seconds: float) -> None:
-        """Nothing here has its time."""
+        """Do nothing: this phase has no timeouts of its own."""
 
     def timers(self, alone: float) -> bool | None:
-        """As of `Run`. Raises EvaluatorError."""
+        """Do the periodic work; see `Run.timers`.
+
+        Raises:
+            EvaluatorError: the evaluator failed.
+        """
         if self.hasty:
             living = self._server.dispatcher.info.series.living
-            told, self._told = self._told, True  # what they are told leaves in the next turn
+            told, self._told = self._told, True  # the messages leave in the next turn
             awaited = living and not self._failed and self._awaits(True)
             return None if awaited or not told else True
         initial = None if self._watch is None else self._watch.initial()
@@ -88,12 +92,13 @@ class Waiting:
         if series.followed and not (series.living or len(sessions)):
             if self._awaits_others(series):
                 return None
-            say("the processes of all workers have ended, and so does this server")
+            say("the processes of all workers have ended; ending this server")
             return True
         if alone > (patience := self._server.config.connect_timeout):
-            say(f"no worker came within {patience:g} s" if not series.followed else
-                f"{named(series.living)}: lost between two fits, and not back within "
-                f"{patience:g} s; this server ends")
+            say(f"no worker connected within {patience:g} s; ending this server"
+                if not series.followed else
+                f"lost {named(series.living)} between two fits: no reconnection within "
+                f"{patience:g} s; ending this server")
             return series.followed
         if not len(sessions):
             workers = series.living if series.followed else range(self._server.config.worker_num)
@@ -110,21 +115,21 @@ class Waiting:
             session.joined for session in dispatcher.sessions)
 
     def _awaits_others(self, series: Series) -> bool:
-        """Whether the standby of the run before, and processes that have read its versions, are
-        still to come, to be told that there is no other one."""
+        """Return whether the earlier run's standby or readers must still learn that no run follows.
+        """
         dispatcher = self._server.dispatcher
         return self._awaits(dispatcher.readers.number < series.readers
                             or (series.standby and not dispatcher.replication.followed))
 
     def _awaits(self, away: bool) -> bool:
-        """Whether those who are `away` are waited for, to be told that no run follows."""
+        """Return whether to wait for `away` processes, to tell them that no run follows."""
         now = self._server.reporter.clock.now()
         if self._over_since is None:
             self._over_since = now
         return away and now - self._over_since < timeouts.OTHERS_BACK
 
     def finish(self, well: bool, wanted: Callable[[], bool]) -> bool:
-        """As of `Run`: who has followed this server from the run before waits for no other one."""
+        """Tell the standby and shards of the run before that no other run follows."""
         dispatcher = self._server.dispatcher
         if dispatcher.info.series.followed:
             dispatcher.replication.end("no other run follows")
@@ -132,22 +137,28 @@ class Waiting:
         return True
 
     def abandon(self) -> None:
-        """Nothing works on versions."""
+        """Do nothing: no work on versions is in progress."""
 
 
 class Server:
     """The event loop of one run of training, from the first connection to the last.
 
-    record:    notes changes of the run's settings in its folder, and returns them all; raises
-               OSError where they cannot be written
-    start_evaluator: None: versions are not evaluated, and the first worker brings W_0
-    hold:      what keeps other servers out of the folder, until this one is closed
+    Args:
+        record: writes changes of the run's settings to its folder, and returns all settings; raises
+            OSError if they cannot be written.
+        start_evaluator: starts the evaluator; None: versions are not evaluated, and the first
+            worker sends W_0.
+        hold: lock on the folder against other servers, until this one is closed.
     """
 
     def __init__(self, model: SyncModel, socket: ServerSocket, info: RunInfo, reporter: Reporter,
                  interrupts: Interrupts, record: Callable[..., dict[str, Any]] = dict,
                  start_evaluator: Callable[[], Evaluator] | None = None, hold: IO | None = None):
-        """Raises OSError where a shard's process does not come up."""
+        """Start the shards.
+
+        Raises:
+            OSError: a shard's process does not start.
+        """
         self._model = model
         self._socket = socket
         self.config = info.config
@@ -169,21 +180,31 @@ class Server:
         self.dispatcher = Dispatcher(socket, info, reporter, self._shards, self._files.at, record,
                                      None if start_evaluator else self.begin)
         self.phase: Waiting | Run = Waiting(self, self._watch)
-        # In the order in which they are served, after the messages that have come.
+        # In the order in which they are served, after received messages.
         self._parts: list[Part] = [self._shards, self.dispatcher]
         self._failure: str | None = None  # what went wrong in the server itself
-        self._alone_since = self._clock.now()  # no worker is there since then
+        self._alone_since = self._clock.now()  # no worker is connected since then
 
     @property
     def engine(self) -> Engine | None:
-        """The run's engine, once there is a W_0."""
+        """The run's engine, once W_0 exists."""
         return self.phase.engine if isinstance(self.phase, Run) else None
 
     def begin(self, vector: np.ndarray, layout: list[TensorSpec], state: RunState | None = None,
               outer: dict[str, np.ndarray] | None = None,
               frozen: FrozenValues = NOTHING) -> None:
-        """Take W_0 (float32 [size]) and what is frozen, or a checkpoint's version and all that is
-        beside it. Raises ValueError, in one line, for a model that cannot be served."""
+        """Begin the run, or resume it from a checkpoint.
+
+        Args:
+            vector: W_0, or the checkpoint's version, float32 [size].
+            layout: of the vector.
+            state: of the checkpoint, or None.
+            outer: state of the outer step in the checkpoint, or None.
+            frozen: variables that no step changes.
+
+        Raises:
+            ValueError: the model cannot be served; one line.
+        """
         planes = self.dispatcher.sessions.planes
         planes.check(vector.size)
         outer = outer or {}
@@ -200,24 +221,25 @@ class Server:
 
     @property
     def epoch(self) -> int:
-        """As of `RunInfo`."""
+        """Epoch of this start; see `RunInfo`."""
         return self.dispatcher.info.epoch
 
     def tell(self, kind: str, **facts: Any) -> None:
-        """Tell the log of this server that it has come in the place of another, and why."""
+        """Log that this server has replaced another, and why."""
         self.reporter.event(kind, epoch=self.epoch, version=self.phase.version, **facts)
 
     def run(self, attend: Callable[[str], None] | None = None,
             earlier: Callable[[], Iterable[tuple[Peer, m.Message]]] | None = None) -> int:
         """Serve until training is over; return the exit code.
 
-        attend:  as in `Shards.gather`
-        earlier: of a server that takes over: who came to this process before, and with which
-                 message. It is asked when everything is there, and before anything is heard: shards
-                 may be waited for longer than peers take silence for life.
+        Args:
+            attend: as in `Shards.gather`.
+            earlier: for a server that takes over: returns the peers that connected to this process
+                before, and their messages. It is called when all shards follow and before the
+                server handles messages, because waiting for shards may exceed peers' timeouts.
 
-        Raises ShardLost where the run is to go on from its newest checkpoint; everything is closed
-        then.
+        Raises:
+            ShardLost: the run must resume from its newest checkpoint; all is closed.
         """
         self._say(f"{self._model.name}: listening on port {self._socket.port}, waiting for "
                   f"{self.config.worker_num} worker(s)")
@@ -232,19 +254,19 @@ class Server:
                 self.dispatcher.take_over(earlier())
             code = self._guard(self._serve)
             if code is None:
-                self._guard(self._serve)  # the workers are to finish all the same
+                self._guard(self._serve)  # so that the workers finish
                 self._guard(self._send_all_off)
             code = self._guard(self._finish, 1 if code is None else code)
             return 1 if code is None else code
         except ShardLost as error:
             if self.phase.hasty or self._interrupts.first is not None:
-                self._say(f"stopping: {error}; what came after the newest checkpoint is lost")
+                self._say(f"stopping: {error}; pushes after the newest checkpoint are lost")
                 return self._code or 1
             if error.later > self.epoch:
-                self._say(f"stopping: {error}: it serves in the place of this one")
+                self._say(f"stopping: {error}: that server replaces this one")
                 self.reporter.event("superseded", reason=str(error))
                 return 1
-            self._say(f"{error}; going back to the newest checkpoint")
+            self._say(f"{error}; resuming from the newest checkpoint")
             error.standby = self.dispatcher.replication.holder
             self._files.kill()  # the next server of this process has its own
             raise
@@ -265,7 +287,7 @@ class Server:
         self._files.close()
 
     def _guard(self, act: Callable[..., T], *args: Any) -> T | None:
-        """What `act` returns; when it fails, say so, and None."""
+        """Return what `act` returns; if it fails, print the error and return None."""
         try:
             return act(*args)
         except ShardLost:
@@ -275,15 +297,15 @@ class Server:
             self._say(f"stopping: {error}")
         except Exception as error:
             self._failure = f"the server failed: {error!r}"
-            self._say(f"stopping: {self._failure}; this is a fault of wbsp, please report it:\n"
+            self._say(f"stopping: {self._failure}; this is a bug of wbsp, please report it:\n"
                       + "".join(traceback.format_exception(error)).rstrip())
         return None
 
     def _model_failed(self, error: BaseException) -> bool:
-        """The synchronization model broke its contract, or raised something: the run ends.
+        """End the run after a failure of the synchronization model; return whether it was ended.
 
-        What a model of wbsp raises is another matter: a fault of ours, which is to cost no one but
-        the worker whose message brought it about.
+        An exception in a model of wbsp is an internal error, which only drops the worker whose
+        message caused it.
         """
         if self._model.name in MODELS and not isinstance(error, ContractError):
             return False
@@ -296,8 +318,7 @@ class Server:
         return True
 
     def _send_all_off(self) -> int:
-        """After a failure that came again: the workers that are left are told that nothing comes
-        any more, and do not wait for it."""
+        """Dismiss the remaining workers after a repeated failure, so that they do not wait."""
         dispatcher = self.dispatcher
         for session in list(dispatcher.sessions):
             dispatcher.send_off(session, self._failure or "the server failed")
@@ -312,7 +333,7 @@ class Server:
         return loop.run(self._timers, lambda: self._step(loop))
 
     def _step(self, loop: Loop) -> None:
-        """Wait for something to do, not for long, and do it."""
+        """Wait briefly for events, and handle them."""
         ready = loop.wait(min(POLL, *(part.delay() for part in self._parts)))
         if self._socket.socket in ready:
             self.dispatcher.receive()
@@ -322,7 +343,7 @@ class Server:
             part.serve()
 
     def _timers(self, now: float) -> int | None:
-        """Do the periodic work; the exit code when the run is over."""
+        """Do the periodic work; return the exit code when the run is over, else None."""
         if not self.phase.hasty and (self._interrupts.first or self._failure) is not None:
             self._hasten()
         if self._nap.over(now):
@@ -336,7 +357,7 @@ class Server:
         return None if well is None else self._code if well else 1
 
     def _hasten(self) -> None:
-        """A signal or a failure ends the run early."""
+        """End the run early after a signal or a failure."""
         reason = f"interrupted: {self._failure}"
         if self._failure is None and self._interrupts.first is not None:
             name = signal.Signals(self._interrupts.first).name
@@ -346,7 +367,7 @@ class Server:
 
     @property
     def _code(self) -> int:
-        """Exit code of a run that has come to its end, perhaps by a signal, or by a failure."""
+        """Return the exit code of a run that has ended, perhaps by a signal or a failure."""
         if self._failure is not None:
             return 1
         return 0 if self._interrupts.first is None else 128 + self._interrupts.first
@@ -366,7 +387,7 @@ class Server:
         return code
 
     def _attend(self) -> bool:
-        """While the last files are made: answer those who ask; False once a signal has come."""
+        """Answer peers while the last files are written; return False after a signal."""
         self.dispatcher.sessions.watch()
         self.dispatcher.receive()
         self.dispatcher.serve()

@@ -1,4 +1,4 @@
-"""Workers that a synchronization model starves: it accepts nothing of what they push, for long."""
+"""Detection of workers that a synchronization model starves: it rejects all their pushes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ _NOT_THE_MODELS = UNFIT | {FAILED, NOT_OWN}
 
 
 class Starving:
-    """Finds each of them once. Times in seconds."""
+    """Detector that reports each starving worker once. Times in seconds."""
 
     def __init__(self) -> None:
         self._rejected: dict[int, tuple[int, float]] = {}  # worker -> pushes in a row; since when
         self._found: set[int] = set()
 
     def accepted(self, worker: int) -> None:
-        """A push of this worker was accepted."""
+        """Note an accepted push of this worker."""
         self._rejected.pop(worker, None)
 
     def rejected(self, worker: int, reason: str, now: float) -> tuple[int, float] | None:
-        """A push of this worker was rejected. How many in a row, over how many seconds, where that
-        is news: it starves."""
+        """Note a rejected push.
+
+        Returns:
+            If the worker starves and was not reported yet: its rejected pushes in a row, and their
+            seconds; else None.
+        """
         if reason in _NOT_THE_MODELS:
             return None
         pushes, since = self._rejected.get(worker, (0, now))

@@ -1,4 +1,4 @@
-"""The loss of what workers train, period by period, as they report it once a second."""
+"""The workers' training loss, period by period, from their reports once a second."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from wbsp.core.stats import Report
 
 
 class TrainingLoss:
-    """Mean over all samples that were trained in a period, of all workers.
+    """Mean loss of all samples that all workers trained in a period.
 
-    reports: of each worker, over all its incarnations
-    take:    hears of it: the mean, and of how many samples it is
-    newest:  the last one that it heard of; None: of none yet
+    Attributes:
+        reports: of each worker, over all its incarnations.
+        take: called with the mean and its number of samples.
+        newest: the last mean, or None.
     """
 
     def __init__(self, period: float, reports: Mapping[int, Report],
@@ -25,13 +26,13 @@ class TrainingLoss:
         self.newest: float | None = None
 
     def poll(self, now: float) -> None:
-        """Tell what is due at this time of the run, in seconds."""
+        """Report the mean if it is due at `now` seconds of the run."""
         if now >= self._due:
             self._due = now + self._period
             self.tell()
 
     def tell(self) -> None:
-        """Tell of what was trained since the last time, if anything was."""
+        """Report the mean since the last report, if any samples were trained."""
         losses, measured = self._sums()
         samples = measured - self._told[1]
         if samples > 0:

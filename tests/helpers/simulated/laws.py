@@ -43,7 +43,7 @@ _HEARS = 5.0  # seconds in which a process hears what it has done wrong
 _REFUSED = 40  # lines of a server about those that it refuses, beside one or two a second
 
 # What a server tells a worker whose run began on a full disk, and died with its process.
-_NO_CHECKPOINT = "this server has no checkpoint of it to go on from"
+_NO_CHECKPOINT = "this server has no checkpoint to resume from"
 
 
 class Broken(AssertionError):

@@ -172,7 +172,7 @@ def test_a_state_of_an_older_release_is_taken_for_what_it_holds(tmp_path):
 
 def test_a_state_of_a_later_format_is_refused_in_one_line(tmp_path):
     path = written(tmp_path, STATE.to_json() | {"format": FORMAT + 1})
-    with pytest.raises(ValueError, match="its state is of a later release: of format 2"):
+    with pytest.raises(ValueError, match="its state has format 2, of a later release"):
         load(path)
 
 
@@ -213,11 +213,11 @@ def test_settings_of_earlier_releases_are_taken():
 
 
 @pytest.mark.parametrize("tensors, metadata, says", [
-    ({"0/x": np.float32}, None, "its state names no version"),
+    ({"0/x": np.float32}, None, "its state has no version"),
     ({"0/x": np.float32}, "no json", "Expecting value"),
-    ({"0/x": np.float32}, "[]", "its state names no version"),
-    ({"0/x": np.float32}, "{}", "its state names no version"),
-    ({"0/x": np.float32}, '{"version": "7"}', "its state names no version"),
+    ({"0/x": np.float32}, "[]", "its state has no version"),
+    ({"0/x": np.float32}, "{}", "its state has no version"),
+    ({"0/x": np.float32}, '{"version": "7"}', "its state has no version"),
     ({"0/x": np.float64}, '{"version": 7}', "it holds '0/x' of type float64"),
     ({"x": np.float32}, '{"version": 7}', "it holds 'x' of type float32"),
 ])

@@ -45,13 +45,13 @@ def test_without_an_earlier_run_a_new_one_begins(past, tmp_path):
 def test_without_the_flag_a_new_run_begins_whatever_there_is(past):
     folder = past({"port": HERE})
     assert meant(folder, resume=False) is None
-    assert said(folder, resume=False)[0].startswith("not finished: run-001 (port 2606); to go on")
+    assert said(folder, resume=False)[0].startswith("not finished: run-001 (port 2606); to con")
 
 
 def test_a_run_that_has_come_to_its_end_is_not_continued(past):
     folder = past({"port": HERE, "ended": True})
     assert meant(folder) is None and meant(folder, port=THERE) is None
-    assert said(folder) == ["run-001 has come to its end: this is a new run; --resume=run-001 "
+    assert said(folder) == ["run-001 has ended: this is a new run; --resume=run-001 "
                             "continues that one"]
     assert meant(folder, resume="run-001") == "run-001"
 
@@ -70,7 +70,7 @@ def test_the_run_that_was_served_here_goes_before_a_newer_one(past):
 def test_an_abandoned_run_is_not_continued_behind_one_that_has_ended(past):
     folder = past({"port": HERE}, {"port": HERE, "ended": True})
     assert meant(folder) is None
-    assert said(folder)[1:] == ["not finished: run-001 (port 2606); to go on with one of them, end "
+    assert said(folder)[1:] == ["not finished: run-001 (port 2606); to continue one of them, end "
                                 "this server and start it with --resume=run-001"]
 
 
@@ -90,8 +90,8 @@ def test_a_run_of_another_port_is_meant_if_it_is_the_only_one(past):
 
 def test_where_several_may_be_meant_they_are_named(past):
     folder = past({"port": HERE}, {"port": THERE})
-    with pytest.raises(ValueError, match=r"run-002 \(port 2607\), run-001 \(port 2606\); say "
-                                         r"which, such as --resume=run-002, or begin a new one"):
+    with pytest.raises(ValueError, match=r"run-002 \(port 2607\), run-001 \(port 2606\); name "
+                                         r"one, such as --resume=run-002, or start a new one"):
         meant(folder, port=2700)
     assert meant(folder, "run-001", port=2700) == "run-001"
 

@@ -201,7 +201,7 @@ def test_a_copy_that_moves_is_waited_for_and_one_that_does_not_is_given_up(world
         assert not world.replication.settled
     ends_alone(world, 1000)
     assert world.now > 1100
-    assert "no part of a copy reached the standby at 127.0.0.1:2607 for 120 s" in world.said[-1]
+    assert "no part of a snapshot reached the standby at 127.0.0.1:2607 for 120 s" in world.said[-1]
     assert world.noted["standby"] is None and world.info.epoch == 3
 
 
@@ -270,8 +270,8 @@ def test_while_workers_train_a_standby_that_a_copy_does_not_reach_keeps_its_plac
         world.held(1, beat, beat - 1)
         world.replication.poll()
     assert not world.replication.alone and world.info.epoch == 1
-    assert sum("no part of a copy reached" in line for line in world.said) == 4
-    assert "workers keep what it lacks" in world.said[-1]
+    assert sum("no part of a snapshot reached" in line for line in world.said) == 4
+    assert "workers keep newer pushes" in world.said[-1]
     assert world.engine.ledger.durable < world.engine.ledger.mark
 
 
@@ -712,7 +712,7 @@ def test_a_first_contact_proves_who_it_is_by_the_token_or_the_user(world):
 
 def test_a_later_state_counts_with_the_run_s_secret_alone(world):
     refused = world.follow(run="ab12", rank=8, keys=[world.contact])
-    assert "later than this server's 1, but not the run's secret" in refused.reason
+    assert "later than this server's 1, but lacks the run's secret" in refused.reason
     assert world.replication.superseded is None
     world.follow(run="ab12", rank=8, keys=[SECRET])
     assert "has taken over (epoch 4, here 1)" in world.replication.superseded

@@ -277,7 +277,7 @@ def test_a_standby_that_cannot_have_the_memory_is_sent_its_copies(server):
 
 
 @pytest.mark.parametrize(("error", "reason"), [
-    (MemoryError(), "there is not enough memory"),
+    (MemoryError(), "not enough memory"),
     (m.WireError("a copy of 3 floats for 5"), "a copy of 3 floats for 5")])
 def test_a_copy_that_cannot_be_taken_is_said_and_asked_for_again(server, monkeypatch, caplog, error,
                                                                  reason):
@@ -300,8 +300,8 @@ def test_a_copy_that_cannot_be_taken_is_said_and_asked_for_again(server, monkeyp
             server.until(m.Held)
     server.sends(2, COPY)
     assert server.until(m.Held, lambda held: held.number).number == 2
-    lines = [line for line in caplog.messages if "could not be taken" in line]
-    assert len(lines) == 1 and f"could not be taken: {reason}; asking for another" in lines[0]
+    lines = [line for line in caplog.messages if "cannot receive a snapshot" in line]
+    assert len(lines) == 1 and f"{reason}; requesting another" in lines[0]
 
 
 def test_what_a_stranger_in_the_server_s_place_says_is_not_believed(server):
@@ -338,7 +338,7 @@ def test_a_standby_without_a_state_ends_where_it_is_not_of_the_same_user(server,
 
 
 @pytest.mark.parametrize(("rank", "verdict"), [
-    (2, "it was started again, and has an older state"), (0, None), (5, None)])
+    (2, "it was restarted, and has an older state"), (0, None), (5, None)])
 def test_only_the_process_in_the_server_s_place_says_that_it_waits(server, rank, verdict):
     """Another one that follows this standby, with a lower rank, says nothing of the server."""
     own = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), STANDBY_STEP, secret=SECRET)
@@ -576,7 +576,7 @@ def test_a_standby_of_itself_ends(server, follows, caplog):
         server.primary.poll(HOST.clock.monotonic())
         standby._receive()
     assert standby._verdict(HOST.clock.monotonic()) == 1
-    assert "is the address of this very process" in caplog.messages[-1]
+    assert "is the address of this process itself" in caplog.messages[-1]
 
 
 @pytest.mark.parametrize(("message", "kind", "said"), [

@@ -174,7 +174,7 @@ def test_no_worker_joins_when_the_run_is_over(server):
     server.dispatcher.entrance.dismiss("the run has ended (done)")
     assert "comes too late" in server.hears(waiting, m.Refused).reason
     late = server.asked(1)[1]
-    assert late.reason == "worker 1 comes too late: the run has ended (done)" and late.over
+    assert late.reason == "worker 1 is too late: the run has ended (done)" and late.over
 
 
 def test_nobody_is_told_that_the_run_is_over_before_its_last_version_is_safe(server):
@@ -191,6 +191,6 @@ def test_who_comes_meanwhile_is_put_off(server):
     begun(server)
     server.dispatcher.entrance._engine.done = True
     answer = server.asked(2)[1]
-    assert isinstance(answer, m.NotServing) and "is not safe yet" in answer.reason
+    assert isinstance(answer, m.NotServing) and "is not durable yet" in answer.reason
     server.dispatcher.entrance.dismiss("the run has ended (done)")
     assert server.asked(2)[1].over

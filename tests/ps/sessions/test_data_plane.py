@@ -101,7 +101,7 @@ def test_shards_send_versions_and_are_told_of_the_end_of_a_session():
 
 
 def test_more_shards_than_floats_are_refused_in_one_line():
-    with pytest.raises(ValueError, match="a model of 1 floats has no part for each of 2 shards"):
+    with pytest.raises(ValueError, match="a model of 1 floats cannot be split among 2 shards"):
         planes(Shards()).check(1)
     planes(Shards()).check(2)
     planes().check(1)

@@ -38,7 +38,7 @@ def test_a_flood_of_one_cause_leaves_the_others_their_lines_and_is_counted():
     told.log.flush(at_once=True)
     left = sum(facts["count"] for kind, facts in told.events if kind == "left_out")
     assert left + len([1 for kind, _ in told.events if kind == "joined"]) == 10_000
-    assert "worker 1: " in told.lines[-1] and "left out" in told.lines[-1]
+    assert "worker 1: " in told.lines[-1] and "suppressed" in told.lines[-1]
 
 
 def test_whatever_a_peer_says_is_one_line_of_what_can_be_printed():

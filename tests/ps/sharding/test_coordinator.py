@@ -113,8 +113,8 @@ def world(monkeypatch):
 @pytest.mark.parametrize(("process", "reason"), [
     (dict(knows=bytes([9]) * 32), "another user or of another run"),
     (dict(token=TOKEN), "its token is another one"),
-    (dict(answer=s.Denied("it is a server, and no shard")),
-     "it says: it is a server, and no shard"),
+    (dict(answer=s.Denied("it is a server, not a shard")),
+     "it refuses: it is a server, not a shard"),
     (dict(answer=s.Denied("forged\n\x1b[2Jlines")), "it says: forged??[2Jlines")])
 def test_why_a_shard_does_not_follow_stands_in_the_line(world, process, reason):
     world.shard(**process)
@@ -216,7 +216,7 @@ def test_lost_shards_are_counted_and_end_nothing_before_there_are_many(monkeypat
     assert start._serve_on(plan, plan.serve) == 0 and plan.began == 20
     plan = Plan(lost=100)
     assert start._serve_on(plan, plan.serve) == 1 and plan.began == 20
-    assert caplog.messages[-1] == ("stopping: 20 shards were lost in a row, and no checkpoint "
+    assert caplog.messages[-1] == ("stopping: lost 20 shards in a row without a checkpoint "
                                    "between; the last: the shard at a:1 is gone")
     plan = Plan(lost=100)
     monkeypatch.setattr(start, "_newest", lambda plan: float(plan.began // 10))
@@ -238,7 +238,7 @@ def test_a_shard_says_what_it_is_to_who_takes_it_for_a_server(message):
         assert HOST.clock.monotonic() < end
         shard._step(loop)
     assert m.decode(m.FromServer, asks.recv()) == m.NotServing(
-        f"the process at port {socket.port} is a shard, and no server")
+        f"the process at port {socket.port} is a shard, not a server")
     asks.close(0)
     socket.close()
 
@@ -249,7 +249,7 @@ def test_a_server_says_that_it_is_no_shard(world, tmp_path):
     server = Server(model, ServerSocket("localhost", 0),
                     RunInfo(ServerConfig(1), model.rule, {}, "", 1),
                     Reporter(tmp_path, log, console), Interrupts())
-    world.hurry("it is a server, and no shard", server.dispatcher.receive)
+    world.hurry("it is a server, not a shard", server.dispatcher.receive)
     assert world.waits(server._socket.port) == 1
-    assert world.said[-1].endswith("; it says: it is a server, and no shard")
+    assert world.said[-1].endswith("; it refuses: it is a server, not a shard")
     server.close()

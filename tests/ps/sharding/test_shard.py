@@ -100,7 +100,7 @@ def test_a_fetch_is_of_the_version_at_its_place_in_the_log():
     ((header, chunk),) = frames
     assert identity == WORKER and m.decode(s.FromShard, header) == m.Model(3, 1, 0, 10)
     assert np.frombuffer(chunk, "<f4").tolist() == [1.0] * 5
-    with pytest.raises(RuntimeError, match="speaks of version 1, and here is 2"):
+    with pytest.raises(RuntimeError, match="names version 1, and here is 2"):
         shard.version(s.Send(0, 4, 1))
 
 
@@ -112,7 +112,7 @@ def test_a_slice_waits_for_the_log_and_is_taken_once():
     assert hand_over(shard, update, 0) is None, "decided already"
     shard.follow(s.Commit(1))
     assert everything(shard)[1].tolist() == [1.0] * 10
-    with pytest.raises(RuntimeError, match="speaks of push 0 of worker 0, and here is"):
+    with pytest.raises(RuntimeError, match="names push 0 of worker 0, and here is"):
         shard.follow(s.Apply(0, 0, False, 1.0))
 
 

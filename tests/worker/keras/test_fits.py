@@ -199,7 +199,7 @@ def test_the_next_run_is_waited_for_where_the_last_one_has_ended_but_its_server_
     port = int(server.address.rpartition(":")[2])
 
     def next_run():
-        server.until("refused: worker 0 comes too late: the run has ended")
+        server.until("refused: worker 0 is too late: the run has ended")
         over.set()
         server.ends_well()
         jobs.server("--base_dir=again", sync="bsp", workers=1, port=port)
@@ -220,7 +220,7 @@ def test_a_worker_that_comes_to_its_first_run_too_late_is_told_at_once(jobs, hoo
     server, over = jobs.server(sync="pcc").listens(), threading.Event()
     first = lingers(server.address, 1, over)
     other(server.address, 0, steps=1).ends()
-    with pytest.raises(TransportError, match="comes too late: the run has ended"):
+    with pytest.raises(TransportError, match="is too late: the run has ended"):
         fit(hook(server.address))
     over.set()
     first.ends()

@@ -1,1 +1,1 @@
-"""What a server keeps of a run, and how it resumes one."""
+"""Checkpoints of a run, and resuming from them."""

@@ -1,8 +1,8 @@
-"""The version of each epoch of the run's shared data: the first that holds all of it.
+"""The version of each epoch of the run's shared data: the first that holds all of the epoch.
 
-While somebody validates such versions, the newest one is kept in memory until its turn comes, which
-is when a process asks for it; then it is a file, beside the checkpoint. So there is one version in
-memory at most, and one that is being written, however long a validation takes.
+While a process validates such versions, the newest one is kept in memory until a process requests
+it; then it is written to a file beside the checkpoint. So at most one version is in memory, and one
+is being written, however long a validation takes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ from wbsp.ps.checkpoint.state import RunState
 from wbsp.tensors.frozen import NOTHING, FrozenValues
 from wbsp.tensors.layout import TensorSpec
 
-NAME = "version-{}.safetensors"  # of a file with a version that somebody looks at
+NAME = "version-{}.safetensors"  # of a file with a version that a process reads
 
 
 @dataclass(eq=False)
 class EpochVersion:
-    """Of `epoch` (0, 1 ...); `t`: seconds of the run at which it was made.
+    """The version of one epoch.
 
-    whole:   until it is written
-    problem: why its file is not there, and will not be
+    Attributes:
+        epoch: 0, 1 ...
+        t: seconds of the run at which it was made.
+        whole: the version, until it is written.
+        problem: why its file cannot be written, or "".
     """
 
     epoch: int
@@ -44,10 +47,11 @@ class EpochVersion:
 
 
 class EpochVersions:
-    """Those of one run; used by the event loop.
+    """The epochs' versions of one run; used by the event loop.
 
-    wanted: somebody asks for such versions; until then none is kept
-    newest: None: there is none yet
+    Attributes:
+        wanted: a process requests such versions; before, none is kept.
+        newest: the newest one, or None.
     """
 
     def __init__(self, folder: pathlib.Path, layout: list[TensorSpec], engine: Engine,
@@ -62,14 +66,14 @@ class EpochVersions:
         self.newest: EpochVersion | None = None
 
     def keep(self, t: float, state: RunState) -> None:
-        """All of an epoch, or of several, is in the store's version, and nothing is pending."""
+        """Keep the store's version, which completes one or several epochs, with nothing pending."""
         work = self._engine.work
         epoch = -1 if work is None else work.ledger.epoch - 1
         if self.wanted and epoch > (-1 if self.newest is None else self.newest.epoch):
             self.newest = EpochVersion(epoch, state.version, t, state, self._engine.store.whole())
 
     def there(self, one: EpochVersion) -> bool:
-        """Whether its file is there; else it is being made, unless there is a `problem`."""
+        """Return whether its file is written; start writing it unless it has a `problem`."""
         if one.whole is not None and one.writing is None:
             self._pool = self._pool or self._on.scheduler.pool("wbsp-epochs")
             one.writing = self._pool.submit(self._write, one)
@@ -80,7 +84,7 @@ class EpochVersions:
         return one.whole is None and not one.problem
 
     def close(self) -> None:
-        """Nothing is written any more."""
+        """Write no more files."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 

@@ -1,8 +1,9 @@
-"""Checkpoints: the named variables of one version and what a server needs to go on from it.
+"""Checkpoints: the named variables of one version, and the state that a server resumes from.
 
 One safetensors file, readable elsewhere and free of pickle: float32 tensors in the order of the
-flat vector, and the server's state as JSON metadata. The file is written here, not by the library:
-the vector is the file's data as it stands, and the library's temporary files would outlive a kill.
+flat vector, and the server's state as JSON metadata. This module writes the file itself, because
+the vector is the file's data without a copy, and the library's temporary files would survive a
+kill.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _FROZEN = "frozen/"  # begins the names of what is frozen
 
 
 def _place(name: str) -> tuple[bool, int, str]:
-    """Sorts variables by their numbers, of however many digits, and the outer step's behind."""
+    """Return a sort key: variables by their numbers, of any digits, then the outer step's."""
     number = name.removeprefix(_FROZEN).partition("/")[0]
     return not number.isdigit(), int(number) if number.isdigit() else 0, name
 
@@ -46,7 +47,7 @@ def save(path: pathlib.Path, checkpoint: Checkpoint) -> None:
     """Write atomically: a crash or a full disk (OSError) leaves the previous file in place."""
     header: dict[str, Any] = {"__metadata__": {"wbsp": json.dumps(checkpoint.state.to_json())}}
     start = 0
-    # numbered: Keras does not promise unique names, and the order must survive
+    # numbered: Keras does not guarantee unique names, and the order must survive
     named = [(f"{index:05d}/{spec.name}", spec.shape, spec.size)
              for index, spec in enumerate(checkpoint.layout)]
     named += [(f"{_OUTER}{name}", (vector.size,), vector.size)
@@ -66,10 +67,15 @@ def save(path: pathlib.Path, checkpoint: Checkpoint) -> None:
 
 
 def load(path: pathlib.Path) -> Checkpoint:
-    """Read a checkpoint. Raises FileNotFoundError or ValueError in one clear line."""
+    """Read a checkpoint.
+
+    Raises:
+        FileNotFoundError: it does not exist; one line.
+        ValueError: it is damaged; one line.
+    """
     if not path.exists():
-        raise FileNotFoundError(f"no checkpoint at {path}: there is nothing to resume; start "
-                                "without --resume")
+        raise FileNotFoundError(f"no checkpoint at {path}, so no run can be resumed; start without "
+                                "--resume")
     try:
         with safe_open(path, "numpy") as file:
             said = json.loads((file.metadata() or {}).get("wbsp", "null"))
@@ -77,11 +83,11 @@ def load(path: pathlib.Path) -> Checkpoint:
         outer, still = ({name.removeprefix(begin): found.pop(name) for name in [*found]
                          if name.startswith(begin)} for begin in (_OUTER, _FROZEN))
         if not (isinstance(said, dict) and isinstance(said.get("version"), int)):
-            raise ValueError("its state names no version")
+            raise ValueError("its state has no version")
         for name, tensor in (*found.items(), *still.items()):
             if tensor.dtype != np.float32 or not name.partition("/")[0].isdigit():
-                raise ValueError(f"it holds {name!r} of type {tensor.dtype}, and no such thing is "
-                                 "in one")
+                raise ValueError(f"it holds {name!r} of type {tensor.dtype}, which checkpoints do "
+                                 "not have")
         state = RunState.from_json(said)
         size = sum(tensor.size for tensor in found.values())
         for name, vector in outer.items():

@@ -1,8 +1,8 @@
-"""Which run a server goes on with: the one that `--resume` means, or a new one.
+"""The run that a server serves: the one that `--resume` selects, or a new one.
 
-Several experiments may share a folder, and somebody types the command of yesterday's run again. So
-a run that has come to its end is not gone on with unless it is named, nor one that was served at
-another port, unless there is no other.
+Several experiments may share a folder, and a user may repeat the command of an earlier run. So a
+server resumes a run that has ended only if it is named, and one that was served at another port
+only if it is the only one.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class _Resume(flags.ArgumentParser):
 
 
 def resume_flag(for_whom: str = "") -> flags.Flag:
-    """The flag --resume, for `flags.DEFINE_flag` in the module that it is a flag of."""
+    """Return the flag --resume, for `flags.DEFINE_flag` in the module that owns it."""
     parser: Any = _Resume()
     return flags.Flag(
-        parser, flags.ArgumentSerializer(), "resume", False, "go on from the last checkpoint of "
-        "the newest run that was served on this port, unless that has come to its end; "
-        f"--resume=run-001: of that run, whatever it came to{for_whom}", boolean=True)
+        parser, flags.ArgumentSerializer(), "resume", False, "resume from the last checkpoint of "
+        "the newest run that was served on this port, unless that has ended; "
+        f"--resume=run-001: of that run, ended or not{for_whom}", boolean=True)
 
 
 class _Past:
-    """A run of an earlier server, as its folder tells of it."""
+    """A run of an earlier server, read from its folder."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -71,13 +71,15 @@ class _Past:
 
     @property
     def whole(self) -> bool:
-        """False also for a checkpoint without its run's settings: what a server of an older release
-        left that died while it took over."""
+        """False if the checkpoint lacks its run's settings.
+
+        A server of an older release left that when it was killed while it took over.
+        """
         return self.begun and "id" in self.settings
 
     @property
     def port(self) -> int | None:
-        """On which it was served last; None: not known, of an older release."""
+        """Port at which it was served last; None: not known, of an older release."""
         return self.settings.get("port")
 
     def __str__(self) -> str:
@@ -87,9 +89,10 @@ class _Past:
 class Runs:
     """The folders of an experiment's runs, for the server on `port`.
 
-    resume: go on with an earlier run, if there is one to go on with; text: with the one so named
-    current: folder of the run that this process serves, or served last
-    passed_over: a newer folder, with a checkpoint and no settings of a run; None: there is none
+    Attributes:
+        resume: continue an earlier run, if one can be continued; text: the run of this name.
+        current: folder of the run that this process serves, or served last.
+        passed_over: a newer folder with a checkpoint and without a run's settings, or None.
     """
 
     def __init__(self, base_dir: str, log_root: str | Path, port: int, resume: bool | str = False):
@@ -102,36 +105,43 @@ class Runs:
         self.passed_over: Path | None = None
 
     def new(self) -> Path:
-        """A new folder, for a new run."""
+        """Create a folder for a new run."""
         self.current = run_folder(self._base_dir, self._log_root)
         return self.current
 
     def next(self) -> Runs:
-        """Of a run that follows one of this process, and begins."""
+        """Return the folders for a new run that follows one of this process."""
         return Runs(self._base_dir, self._log_root, self._port)
 
     def forget_unused(self) -> bool:
-        """Remove the folder of a run that has not begun, and will not; True if it is one."""
+        """Remove the folder of a run that will not begin; return whether it was one."""
         if self.current is None or (self.current / CHECKPOINT).exists():
             return False
         shutil.rmtree(self.current, ignore_errors=True)
         return True
 
     def unfinished(self) -> Path:
-        """A folder for a run that is taken over; it counts once it is `finished`. Raises OSError.
+        """Create a folder for a run that is taken over; `finished` makes it valid.
+
+        Raises:
+            OSError: it cannot be created.
         """
         return unfinished_folder(self._base_dir, self._log_root)
 
     def finished(self, folder: Path) -> Path:
-        """The folder of a run from an `unfinished` one that has its checkpoint and its settings.
-        Raises OSError."""
+        """Rename an `unfinished` folder, which has checkpoint and settings, to a run's folder.
+
+        Raises:
+            OSError: it cannot be renamed.
+        """
         self.current = finished_folder(folder)
         return self.current
 
     def to_resume(self) -> Path | None:
-        """Folder of the run to go on with; None: there is none, or it has come to its end.
+        """Return the folder of the run to resume; None: none exists, or it has ended.
 
-        Raises ValueError, in one line that names the runs, where none is meant clearly.
+        Raises:
+            ValueError: the choice is ambiguous; one line that names the runs.
         """
         if self.current is None and self._resume:
             self.current = self._meant()
@@ -139,30 +149,30 @@ class Runs:
 
     @property
     def asked(self) -> bool:
-        """Whether to go on with an earlier run, if there is one."""
+        """True if an earlier run is to be continued, if one exists."""
         return bool(self._resume)
 
     def say_of_others(self, say: Callable[[str], None]) -> None:
-        """Of a run that begins: why it does, and which others are not finished."""
+        """Print why a new run begins, and which others are not finished."""
         earlier = [run for run in self._past if run.folder != self.current]
         if earlier and self._ended(earlier[0]) and self._resume:
-            say(f"{earlier[0].folder.name} has come to its end: this is a new run; "
+            say(f"{earlier[0].folder.name} has ended: this is a new run; "
                 f"--resume={earlier[0].folder.name} continues that one")
         elif self._resume:
             say("no checkpoint found; starting a new run")
         if left := [run for run in earlier if self._unfinished(run)]:
             say(f"not finished: {', '.join(map(str, left[:_NAMED]))}"
-                f"{' and others' if len(left) > _NAMED else ''}; to go on with one of them, end "
+                f"{' and others' if len(left) > _NAMED else ''}; to continue one of them, end "
                 f"this server and start it with --resume={left[0].folder.name}")
 
     @property
     def _past(self) -> list[_Past]:
-        """The newest first."""
+        """Return the earlier runs, the newest first."""
         return [_Past(folder) for folder in reversed(numbered_folders(self._experiment))]
 
     @cached_property
     def _ended_ids(self) -> set[str]:
-        """Of runs that came to their end, here or at a standby that took over."""
+        """Return the ids of runs that ended, here or at a standby that took over."""
         beside = self._experiment.with_name(f"{self._experiment.name}{BESIDE}")
         return {run.settings["id"] for experiment in (self._experiment, beside)
                 for run in map(_Past, numbered_folders(experiment))
@@ -172,7 +182,7 @@ class Runs:
         return run.settings.get("id") in self._ended_ids
 
     def _unfinished(self, run: _Past) -> bool:
-        """Whether its server has died, or was ended, in mid-run."""
+        """Return whether its server ended in mid-run."""
         return run.begun and not self._ended(run) and not is_held(run.folder)
 
     def _meant(self) -> Path | None:
@@ -194,14 +204,14 @@ class Runs:
                 return run.folder
             if run.begun:
                 break
-        if mine:  # the newest did not come to a checkpoint: its workers, if any, know its id
+        if mine:  # the newest has no checkpoint: its workers, if any, know its id
             return None if mine[0].begun else mine[0].folder
         left = [run for run in past if self._unfinished(run)]
         if len(left) > 1:
             raise ValueError(f"--resume: none of the runs in {self._experiment} was served on port "
                              f"{self._port}, and several are not finished: "
-                             f"{', '.join(map(str, left))}; say which, such as "
-                             f"--resume={left[0].folder.name}, or begin a new one without --resume")
+                             f"{', '.join(map(str, left))}; name one, such as "
+                             f"--resume={left[0].folder.name}, or start a new one without --resume")
         if left:
             return left[0].folder
         unused = past and not past[0].begun and not is_held(past[0].folder)

@@ -1,8 +1,8 @@
-"""What a server resumes from, beside the floats: its state in a checkpoint or snapshot, and the
-settings in run.json.
+"""The state that a server resumes from, beside the floats: in a checkpoint or snapshot, and in
+run.json.
 
-Both may have been edited by a person, or come from another program: they are checked once, where
-they are read.
+A user may have edited them, or another program may have written them, so they are checked once,
+where they are read.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from wbsp.core.work_ledger import WorkState
 from wbsp.limits import Count, Worker
 from wbsp.tensors.layout import LayerStates
 
-FORMAT = 1  # of what is written here; 0: of the releases that wrote no number
+FORMAT = 1  # of the state; 0: of the releases that wrote no number
 
 T = TypeVar("T")
-# Sums have no bound above: what a state may hold is no less than what its server may have added up.
+# Sums have no upper bound: a server may add up any number of reports.
 Sum = Annotated[int, msgspec.Meta(ge=0)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1.7e308)]  # finite, too
 Finite = Annotated[float, msgspec.Meta(ge=-1.7e308, le=1.7e308)]
@@ -28,12 +28,12 @@ Staleness = Annotated[dict[Annotated[str, msgspec.Meta(pattern="^(pushes|sum|max
                       msgspec.Meta(min_length=3)]
 Metrics = Annotated[dict[Annotated[str, msgspec.Meta(max_length=100)], Finite],
                     msgspec.Meta(max_length=128)]
-Voter = tuple[int, str]  # a worker, and its process, as `owner`; "": it was no member yet
+Voter = tuple[int, str]  # a worker, and its process, as `owner`; "": not a member yet
 
 
 @dataclass
 class Totals(Report):
-    """Totals of a worker over all its incarnations: a report bounds what one of these says."""
+    """Totals of a worker over all its incarnations; a report bounds those of one incarnation."""
 
     steps: Sum = 0
     samples: Sum = 0
@@ -53,7 +53,7 @@ class Totals(Report):
 
     @classmethod
     def of(cls, earlier: Report | None, newest: Report) -> Totals:
-        """Of those before the newest incarnation, if there were any, and of that."""
+        """Add the totals of earlier incarnations, if any, and of the newest."""
         return cls(**vars(earlier + newest if earlier else newest))
 
 
@@ -67,9 +67,10 @@ class IndexOwner:
 
 @dataclass
 class Best:
-    """The best version so far of those that were evaluated, by this metric.
+    """The best evaluated version so far, by a metric.
 
-    worse: evaluations since then, none of which was better
+    Attributes:
+        worse: evaluations since then, none of them better.
     """
 
     metric: str
@@ -80,27 +81,26 @@ class Best:
 
 @dataclass(kw_only=True)
 class RunState:
-    """The state of a run beside the tensors of a version. What a release has added later than the
-    first one has a default: it may be missing.
+    """The state of a run beside the tensors of a version.
 
-    Up to `rejected`: as `Engine.state` says it
+    Fields that a later release than the first one has added have a default, because they may be
+    missing. The fields up to `rejected` are those of `Engine.state`.
 
-    work:    which positions of the data that all workers share are to be trained; None: each has
-             data of its own
-    rate:    epoch and value of the learning rate that a worker has set for all
-    measured, found: of those data, the epoch of the newest result of a validation, with that, and
-             what is known of each epoch
-    answers: worker -> seq, accepted, reason, weight and mark of the answer to its newest push
-    ended:   the version is the run's last
-    owed:    workers that had finished then, and did not have that one yet; None: not known
-    elapsed: seconds of the run's time
-    trains_since: the same, at which training began; None: it had not
-    over:    all workers that wanted the last version have it: nothing is left to do but the last
-             files
-    reports: each worker's totals, over all its incarnations
-    places:  worker -> its newest process that was a member
-    layers:  what layers have and no version carries; None: not known
-    best:    by what evaluations say; None: nobody has evaluated by a metric that was named
+    Attributes:
+        work: state of the data that all workers share; None: each has its own.
+        rate: epoch and value of the learning rate that a worker has set for all.
+        measured: the newest result of an epoch's validation, and its epoch.
+        found: known results of each epoch.
+        answers: worker -> seq, accepted, reason, weight and mark of the answer to its newest push.
+        ended: the version is the run's last.
+        owed: workers that had finished and did not have that version yet; None: not known.
+        elapsed: seconds of the run's time.
+        trains_since: seconds of the run's time at which training began; None: it had not.
+        over: all workers that wanted the last version have it; only the last files are missing.
+        reports: each worker's totals, over all its incarnations.
+        places: worker -> its newest process that was a member.
+        layers: state of layers that no version carries; None: not known.
+        best: the best version by evaluations; None: no named metric was evaluated.
     """
 
     format: Count = FORMAT
@@ -136,19 +136,23 @@ class RunState:
 
     @classmethod
     def from_json(cls, state: Any) -> RunState:
-        """From what was JSON. Raises ValueError, in one line, for what no server made."""
+        """Convert and check JSON.
+
+        Raises:
+            ValueError: no server has written it; one line.
+        """
         written = state.get("format", 0) if isinstance(state, dict) else 0
         if isinstance(written, int) and written > FORMAT:
-            raise ValueError(f"its state is of a later release: of format {written}, and this one "
-                             f"reads formats up to {FORMAT}")
+            raise ValueError(f"its state has format {written}, of a later release; this release "
+                             f"reads formats up to {FORMAT}: install the later one")
         return _converted(state, cls, "its state")
 
     def to_json(self) -> dict[str, Any]:
-        """What `from_json` takes, fit for JSON."""
+        """Return the input of `from_json`, fit for JSON."""
         return msgspec.to_builtins(self, str_keys=True)
 
     def voters(self, workers: int) -> frozenset[Voter]:
-        """The workers' processes that there were at that time, in a run of `workers`."""
+        """Return the workers' processes at that time, in a run of `workers`."""
         return frozenset((worker, self.places[worker].owner if worker in self.places else "")
                          for worker in (range(workers) if self.awaited is None else self.awaited))
 
@@ -170,8 +174,11 @@ _FOLLOWED = "id", "epoch", "workers"  # of a run that has a standby
 
 
 def check_run(run: Any, of: str) -> dict[str, Any]:
-    """The settings `run`, which were JSON; fields that are not named here stay as they are. Raises
-    ValueError, in one line that begins with `of`, for those that no server wrote."""
+    """Check the settings `run` from JSON; other fields than these stay unchecked.
+
+    Raises:
+        ValueError: no server has written them; one line that begins with `of`.
+    """
     _converted(run, _Run, of)
     missing = [name for name in _FOLLOWED if name not in run]
     if run.get("standby") is not None and missing:

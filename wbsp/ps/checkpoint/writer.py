@@ -17,19 +17,20 @@ from wbsp.tensors.layout import TensorSpec
 
 CHECKPOINT_SHARE = 0.1  # at most this part of the time goes into writing checkpoints
 CHECKPOINT = "checkpoint.safetensors"
-BEST = "best.safetensors"  # the version that was the best by what evaluations say
+BEST = "best.safetensors"  # the best version by evaluations
 
 
 class Checkpoints:
-    """Every `period` seconds, or more rarely if that takes long: the newest version is written.
+    """Write the newest version every `period` seconds, or more rarely if that takes long.
 
-    Without a standby, what is written is durable. With one, what that holds is; then a checkpoint
-    is made of a copy for the standby, so that one mark is that of both.
+    Without a standby, written versions are durable. With one, replicated versions are durable; then
+    a checkpoint is made from a snapshot for the standby, so that both have one mark.
 
-    state:  of the server at the time (seconds) it is called with, when the engine is at rest
-    say:    hears when a checkpoint cannot be written; it is tried again after a period
-    alone:  whether no standby holds anything
-    wanted: one is due, of the next copy
+    Attributes:
+        state: state(now) returns the server's state at `now` seconds, with the engine at rest.
+        say: called when a checkpoint cannot be written; it is tried again after a period.
+        alone: returns whether no standby holds a snapshot.
+        wanted: a checkpoint of the next snapshot is due.
     """
 
     def __init__(self, folder: pathlib.Path, layout: list[TensorSpec], engine: Engine,
@@ -50,14 +51,14 @@ class Checkpoints:
         self._writing: Future | None = None
         # as of `Engine.newest`
         self._written = engine.store.latest.version, engine.rendezvous.ended
-        self._written_next = self._written  # once what is being written is there
+        self._written_next = self._written  # once the running write is done
         self._write_at = 0.0
-        self._mark = 0  # of what is being written
+        self._mark = 0  # of the running write
         self._limited = True
         self.failed = False  # to write the newest
 
     def hurry(self) -> None:
-        """Write without regard to period and share from here on: the process may be killed soon."""
+        """Ignore period and share from here on, because the process may be killed soon."""
         self._limited = False
 
     def write_soon(self) -> None:
@@ -71,27 +72,26 @@ class Checkpoints:
 
     @property
     def saved(self) -> tuple[int, bool] | None:
-        """Which version the file holds, and whether it is the run's last; None while another one is
-        on its way."""
+        """The version in the file, and whether it is the run's last; None while one is written."""
         return None if self.writing else self._written
 
     @property
     def settled(self) -> bool:
-        """True if the newest version is written, or could not be; and that it is the last."""
+        """True if the newest version, and that it is the last, is written or cannot be written."""
         return self._writing is None and (self.failed or self._written >= self._engine.newest)
 
     def write(self, now: float) -> None:
-        """Write what nothing is pending of, and wait for it.
+        """Write the newest version, with nothing pending, and wait for it.
 
-        So W_0 is there before anything is decided: without it, no restarted server could make use
-        of what workers keep.
+        This writes W_0 before any decision, because without it no restarted server could use the
+        workers' resend buffers.
         """
         self._engine.at_rest(self._start_writing, now)
         if self._writing:
             self._take_written(self._writing, now)
 
     def poll(self, now: float) -> None:
-        """Start what is due."""
+        """Start a checkpoint if one is due."""
         if self._writing and self._writing.done():
             self._take_written(self._writing, now)
         many = self._engine.newest[0] - self._written[0] > LEAP // 2 and not self.failed
@@ -102,26 +102,26 @@ class Checkpoints:
             self._engine.at_rest(self._start_writing, now)
 
     def write_copy(self, now: float) -> None:
-        """Write what a standby is sent at this moment, if a checkpoint is due."""
+        """Write the snapshot that is sent to a standby now, if a checkpoint is due."""
         if self.wanted:
             self.wanted = False
             self._submit(now)
 
     def finish(self, now: float) -> None:
-        """Wait until all that was counted is written, with the newest version.
+        """Wait until the newest version is written.
 
-        That is a thread's work here too: only who waits for one hears signals.
+        A thread writes here, too, because the main thread handles signals only while it waits.
         """
         if self._writing:
             self._take_written(self._writing, now)
-        self._alone = lambda: True  # there is nothing more to be copied
+        self._alone = lambda: True  # no further snapshot follows
         self.write(now)
         if self.failed:
             self._say(f"version {self._engine.store.latest.version} could not be saved in "
                       f"{self._folder / CHECKPOINT}")
 
     def abandon(self) -> None:
-        """What was begun is there or not, and nothing more will be written."""
+        """Stop writing; a running write may complete or not."""
         self._pool.shutdown(cancel_futures=True)
 
     def _start_writing(self, now: float) -> None:
@@ -137,7 +137,7 @@ class Checkpoints:
                                           self._state(now))
 
     def _take_written(self, writing: Future, now: float) -> None:
-        """What became of the checkpoint that was begun; the previous one stays if it failed."""
+        """Handle the result of a write; the previous checkpoint stays if it failed."""
         path = self._folder / CHECKPOINT
         self._writing = None
         try:

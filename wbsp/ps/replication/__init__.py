@@ -1,1 +1,1 @@
-"""A server and its standby: copies, signs of life, and which of them serves."""
+"""A server and its standby: snapshots, heartbeats, and the election of the one that serves."""

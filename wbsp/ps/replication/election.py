@@ -1,21 +1,20 @@
-"""Which of two servers that cannot reach each other serves: the one that the workers belong to.
+"""The election between two servers that cannot reach each other: the workers' votes decide.
 
-A run has a server and at most one standby. Each knows a state of the run and its epoch. When one is
-silent, it may have died, or the line between them; in the second case both could go on, and the run
-would have two histories. So one of these is needed to serve alone:
+A run has a server and at most one standby. Each has a state of the run and its epoch. If one is
+silent, its process or the connection may have failed; in the second case both could serve, and the
+run would have two histories. So a server needs one of these to serve alone:
 
 - proof that the other's process has ended: its machine refuses a connection to its port, or another
-  process has taken the port. It counts for `PROOF` seconds from the last moment for which it is
-  certain that the two were in touch (`Beats`): a process that had been silent for longer may have
-  served alone before it ended;
-- promises of workers: of half of them or more for the server that serves, of more than half for one
-  that waits to serve: the other half may have ended the run with the other one, which had a proof.
-  Without workers, the server that serves goes on, and one that waits to serve waits on.
-  A worker's process promises itself to one server only of those that follow on the same
-  epoch, so that not both can have enough. Only the processes count that the state names, each of
-  which proves that it is the one: not those that have taken their places since, nor strangers.
+  process has taken the port. The proof is valid for `PROOF` seconds from the last certain contact
+  (`Beats`), because a process that was silent for longer may have served alone before it ended;
+- votes of workers: of half of them or more for the server that serves, and of more than half for
+  one that waits to serve, because the other half may have ended the run with the other server,
+  which had a proof. Without workers, the server that serves continues, and one that waits to serve
+  waits. A worker's process votes for only one of the servers that follow an epoch, so that not both
+  can win. Only the processes in the state vote, each of which proves its identity: not processes
+  that have taken over their indices since, nor strangers.
 
-The epochs of the two never meet: from epoch e the standby goes on with e + 1, the server with
+The epochs of the two never meet: from epoch e the standby continues with e + 1, the server with
 e + 2.
 """
 
@@ -42,19 +41,24 @@ _NOTICE = 10.0  # seconds between two lines
 
 
 class Votes:
-    """Promises of workers to one server.
+    """Votes of workers for one server.
 
-    epoch: of that server, once it is elected; since: epoch of the state that it goes on from
-    waits: it does not serve yet
+    Attributes:
+        epoch: of that server, once it is elected.
+        since: epoch of the state that it continues from.
+        waits: it does not serve yet.
     """
 
     def __init__(self, since: int, step: int, electorates: Iterable[Collection[Hashable]],
                  voiceless: Callable[[Any], bool] = lambda voter: False, waits: bool = False):
-        """`electorates`: the workers' processes that there were, as each state that the other
-        server may have names them.
+        """Start a vote.
 
-        voiceless: true for a voter whose promise the other server could not know for one, so that
-                   it needs the others' all the more; known only where its states are, exactly
+        Args:
+            since: epoch of the state that the server continues from.
+            step: from that epoch to its own.
+            electorates: the workers' processes in each state that the other server may have.
+            voiceless: true for a voter whose vote the other server could not recognize, so that it
+                needs the others' votes; exact only if its states are known.
         """
         self.since = since
         self.epoch = since + step
@@ -65,13 +69,13 @@ class Votes:
 
     @property
     def won(self) -> bool:
-        """True if enough workers have promised themselves."""
+        """True if enough workers have voted for this server."""
         return all(2 * (len(self.promised & workers) + sum(map(self._voiceless, workers)))
                    + (not self._strict) > len(workers) for workers in self._electorates)
 
     @property
     def needed(self) -> str:
-        """How many are needed, in words."""
+        """The number of votes needed, in words."""
         return "more than half of them" if self._strict else "half of them"
 
     def __str__(self) -> str:
@@ -80,11 +84,12 @@ class Votes:
 
 
 class Standing(NamedTuple):
-    """The state of a run that a process could serve from, and how new it is.
+    """The state of a run that a process could serve from, and its age.
 
-    step:     from this epoch to its own
-    next_seq: worker -> number of its first push that is not in it; as in `Ledger`
-    secret:   of the run; None: it is of a release that made none
+    Attributes:
+        step: from this epoch to its own.
+        next_seq: worker -> number of its first push that is not in the state; as in `Ledger`.
+        secret: of the run; None: of a release without secrets.
     """
 
     run: str  # id
@@ -96,21 +101,22 @@ class Standing(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """As in `messages.Follow`."""
+        """Rank of this state, as in `messages.Follow`."""
         return 2 * self.epoch + (self.step == STANDBY_STEP)
 
     @classmethod
     def of(cls, run: dict[str, Any], state: RunState, step: int) -> Standing:
-        """From a run's settings and a checkpoint's state."""
+        """Make a standing from a run's settings and a checkpoint's state."""
         secret = run.get(SECRET)
         return cls(run["id"], run["epoch"], state.voters(run["workers"]), step, state.next_seq,
                    secret and bytes.fromhex(secret))
 
 
 class Candidate:
-    """The attempt to serve in the place of a server that is silent.
+    """The candidacy of a process to replace a server that is silent.
 
-    came: identity of a worker's socket -> a worker that has come, and has proven who it is
+    Attributes:
+        came: identity of a worker's socket -> a worker that has connected and proven its identity.
     """
 
     def __init__(self, state: Standing, socket: ServerSocket):
@@ -119,23 +125,22 @@ class Candidate:
         self.votes = Votes(state.epoch, state.step, [state.voters], waits=True)
         self.came: dict[bytes, tuple[Peer, m.Reattach]] = {}
         self._asked = 0.0
-        self._began: float | None = None  # when workers were asked first
+        self._began: float | None = None  # time of the first request for votes
         self._now = 0.0
 
     @property
     def won(self) -> bool:
-        """True if enough workers have promised themselves, one at least: this process does not
-        serve, so that without any the other one may have gone on, from a newer state.
+        """True if enough workers have voted for this process, at least one.
 
-        A server that was started again waits for that one, also where the promises are enough, as
-        long as a worker does that knows more to be durable, and withholds its own.
+        Without votes the other server may have continued from a newer state, because this process
+        does not serve. A restarted server with enough votes still waits for the other server while
+        a worker withholds its vote because it knows of a newer durable state.
         """
         return bool(self.votes.promised) and self.votes.won and not self._withheld
 
     @property
     def _withheld(self) -> bool:
-        """Whether a worker that is here has not promised itself, and may know more to be durable.
-        """
+        """Return whether a connected worker has not voted, and may know a newer durable state."""
         if (self._state.step == STANDBY_STEP or self._began is None
                 or self._now > self._began + timeouts.CANDIDATE):
             return False
@@ -144,13 +149,13 @@ class Candidate:
 
     @property
     def missing(self) -> str:
-        """What it lacks, in words."""
+        """What this candidate lacks, in words."""
         return (f"{self.votes} voted for this process, {self.votes.needed} are needed"
                 if self._state.voters else
                 "the state here names no worker that could decide: start that process again")
 
     def poll(self, now: float) -> None:
-        """Ask the workers that have come; `now` in seconds of the monotonic clock."""
+        """Request votes from the connected workers; `now` in seconds of the monotonic clock."""
         self._now = now
         if now - self._asked > timeouts.VOTE_AGAIN:
             self._asked = now
@@ -162,8 +167,10 @@ class Candidate:
                     votes.epoch, votes.since, self._state.next_seq.get(request.worker, 0))))
 
     def come(self, peer: Peer, request: m.Reattach) -> bool:
-        """A worker cannot reach the server; False if it is none of those who have a say here: the
-        processes that the state here names."""
+        """Handle a worker that cannot reach the server; return whether it may vote.
+
+        The processes in this process's state may vote.
+        """
         if (request.epoch != self.votes.since
                 or (request.worker, request.owner) not in self._state.voters):
             return False
@@ -173,37 +180,44 @@ class Candidate:
         return True
 
     def promised(self, peer: Peer, elected: m.Elected) -> None:
-        """A worker has answered."""
+        """Handle a worker's answer."""
         known, request = self.came.get(peer.identity, (None, None))
         if known and request and known.line is peer.line and elected.epoch == self.votes.epoch:
             self.votes.promised.add((request.worker, request.owner))
 
     def withdraw(self, reason: str) -> None:
-        """The server is there again: give the workers back what they have promised."""
+        """Release the workers' votes, because the server is reachable again."""
         self.votes.promised.clear()
         for identity in self.came:
             self._socket.reaches(identity, m.encode(m.NotServing(reason, self.votes.epoch)))
 
 
 class Inquiry(ServerLink):
-    """The question at an address which epoch of a run is served there, asked again and again."""
+    """A repeated query of an address for the epoch of a run that is served there."""
 
     def __init__(self, server: ServerSocket, host: str, port: int, run: str, secret: bytes):
-        """`server`: whose token the question needs; `run`: the run's id; `secret`: the run's, by
-        which an answer is proven."""
+        """Start the query.
+
+        Args:
+            server: its token authorizes the query.
+            host: of the address.
+            port: of the address.
+            run: the run's id.
+            secret: of the run, which proves an answer.
+        """
         super().__init__(server, host, port, secret)
         self._question = m.Ask(run, self.claim.nonce)
         self._asked_at = -math.inf
 
     def epoch(self, now: float) -> int | None:
-        """The epoch that is served there; None: no answer has come (yet)."""
+        """Return the epoch that is served there, or None without an answer."""
         if now - self._asked_at >= timeouts.INQUIRE_AGAIN:
             self._asked_at = now
             self.send(self._question)
         for frames in self.read():
             with contextlib.suppress(m.WireError):
                 answer = m.decode(m.FromServer, frames[0].buffer)
-                if isinstance(answer, m.NotServing):  # of anybody: for a line alone
+                if isinstance(answer, m.NotServing):  # unproven: only for a console line
                     self.says = answer.reason
                 if isinstance(answer, m.Leading) and self.claim.answers(
                         answer.proof, "leading", answer.epoch):
@@ -212,17 +226,19 @@ class Inquiry(ServerLink):
 
 
 class Election:
-    """That of a server which serves, and whose standby is out of reach and holds a copy: it may
-    take over, or have done so.
+    """The election of a serving server whose standby is unreachable and holds a snapshot.
 
-    votes: of the workers for this server
-    since: when it began
-    asked: whether they have been asked for any; then they decide, whatever is heard
+    The standby may take over, or may have done so.
+
+    Attributes:
+        votes: of the workers for this server.
+        since: begin of the election, seconds.
+        asked: the workers were asked to vote; then only their votes decide.
     """
 
     def __init__(self, votes: Votes, inquiry: Inquiry, liveness: Liveness, beats: Beats,
                  now: float):
-        """`inquiry`: at the standby, whose `liveness` and `beats` these are."""
+        """Start; `inquiry`, `liveness` and `beats` are those of the standby."""
         self.votes = votes
         self._inquiry = inquiry
         self._liveness = liveness
@@ -233,13 +249,15 @@ class Election:
         self._notice = Throttle(_NOTICE, now + _NOTICE)
 
     def served(self, now: float) -> int | None:
-        """The epoch that is served there; None: no answer says so."""
+        """Return the epoch that the standby serves, or None without an answer."""
         return self._inquiry.epoch(now)
 
     def why_alone(self, clock: Callable[[], float]) -> str | None:
-        """Why this server serves, and the standby does not, in one line; None: that is not known.
+        """Return why this server serves and the standby does not, in one line, or None.
 
-        clock: it may be later when it is seen that the standby's address refuses connections
+        Args:
+            clock: returns the time, which is read again once the standby's address refuses
+                connections.
         """
         if self._inquiry.refused(clock()) and self._beats.fresh(clock()):
             return f"the standby at {self._inquiry.address} has ended"
@@ -248,7 +266,7 @@ class Election:
         return None
 
     def due(self, now: float) -> bool:
-        """True when the workers are to be asked."""
+        """Return whether to ask the workers to vote now."""
         silent = now - self._liveness.heard >= timeouts.ELECTION
         if now - self._asked_at < timeouts.VOTE_AGAIN or not (silent or self.asked):
             return False
@@ -257,12 +275,12 @@ class Election:
         return True
 
     def notice(self, now: float) -> str | None:
-        """A line about it, now and then."""
+        """Return a line about the election, or None if the last was recent."""
         if not self._notice.due(now):
             return None
         why = self._inquiry.why
         return (f"the standby at {self._inquiry.address} is silent, and may have taken over: "
-                f"{self.votes} are here, {self.votes.needed} are needed"
+                f"{self.votes} voted for this server, {self.votes.needed} are needed"
                 + (f"; {why}" if why else ""))
 
     def close(self) -> None:

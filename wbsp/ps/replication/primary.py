@@ -1,9 +1,9 @@
-"""A server's standby: it is sent the newest version again and again, and what it holds is durable.
+"""Replication to a server's standby, which makes versions durable.
 
-A copy is what a checkpoint is: a version, and the state of which nothing is pending, under a mark
-of the ledger. So a standby that takes over goes on as from a checkpoint, and workers send it what
-they have been answered since. Copies are made after aggregation, one at a time: a slow standby gets
-fewer, and delays no worker.
+A snapshot holds what a checkpoint does: a version, and the state with nothing pending, under a mark
+of the ledger. So a standby that takes over continues as from a checkpoint, and workers resend their
+later pushes. Snapshots are made after aggregation, one at a time: a slow standby receives fewer,
+and delays no worker.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ class StandbySession:
     host: str
     port: int
     liveness: Liveness
-    held: int  # number of the newest copy that it holds
-    receiving: bool  # a copy is on its way, or may be; then its next word says
-    returned: bool  # over a new connection; it has not said since what it holds
-    bond: Bond  # by which it proves what it says
+    held: int  # number of the newest snapshot that it holds
+    receiving: bool  # a snapshot is in flight, or may be until its next message
+    returned: bool  # over a new connection, over which it has not reported its snapshot yet
+    bond: Bond  # by which it proves its messages
     beats: Beats = field(default_factory=Beats)
-    chunks: int = 0  # of copies that have come there
-    moved: float = 0.0  # time of the newest of these, or of the begin of a copy
-    beat: int = 0  # number of its newest sign of life
+    chunks: int = 0  # of snapshots that it has received
+    moved: float = 0.0  # time of the newest of these, or of the begin of a snapshot
+    beat: int = 0  # number of its newest heartbeat
     parting: bool = False  # the run is done, and ends without it
-    asked: int | None = None  # to hold nothing any more, behind the answer to this sign of life
+    asked: int | None = None  # heartbeat after which it was asked to discard its snapshots
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
 
 def objection(request: m.Follow, info: RunInfo) -> str | None:
-    """Why a process cannot be the standby of such a run, in one line; None if it can."""
+    """Return why a process cannot be the standby of this run, in one line, or None."""
     settings = info.settings | info.config.terms
     if reason := disagreement("the standby", "standby", request.settings, settings):
         return reason
@@ -78,7 +78,7 @@ def objection(request: m.Follow, info: RunInfo) -> str | None:
 
 
 class Source(NamedTuple):
-    """What copies are made of. `state`: as in `Checkpoints`, without a word in the log."""
+    """The source of snapshots. `state`: as in `Checkpoints`, without an event in the log."""
 
     engine: Engine
     layout: list[TensorSpec]
@@ -89,11 +89,12 @@ class Source(NamedTuple):
 
 @dataclass
 class SentCopy:
-    """A copy that was made for it.
+    """A snapshot that was made for the standby.
 
-    newest: as of `Engine`, then
-    voters: the workers' processes that there were then
-    lent:   memory that the standby may serve from: held, it is not written to
+    Attributes:
+        newest: `Engine.newest` at that time.
+        voters: the workers' processes at that time.
+        lent: memory that the standby may serve from; it is not written to while held.
     """
 
     mark: int
@@ -103,9 +104,10 @@ class SentCopy:
 
 
 class Replication:
-    """The server's side of its standby, if there is one; used by the event loop.
+    """The server's side of its standby, if it has one; used by the event loop.
 
-    superseded: why this server serves no longer; None: it does
+    Attributes:
+        superseded: why this server no longer serves; None: it serves.
     """
 
     def __init__(self, info: RunInfo, record: Callable[..., dict[str, Any]], socket: ServerSocket,
@@ -120,39 +122,38 @@ class Replication:
         self._source: Source  # from `begin` on
         self._begun = False
         self._standby: StandbySession | None = None
-        self._copies: dict[int, SentCopy] = {}  # number -> copy that the standby may hold
+        self._copies: dict[int, SentCopy] = {}  # number -> snapshot that the standby may hold
         self._election: Election | None = None
-        # Promises to another process that could serve in this one's place: what it lacks.
+        # Votes for another process that could replace this one: it lacks these.
         self._beside: Votes | None = None
         self._inquiry: Inquiry | None = None  # at that process, until this one trains
-        self._number = 0  # of the newest copy
+        self._number = 0  # of the newest snapshot
         self._full = False  # the disk
         self._lost_at = -math.inf
-        self._doubted_at = -math.inf  # a worker spoke of a later server
+        self._doubted_at = -math.inf  # a worker reported a later server
         self.superseded: str | None = None
 
     @property
     def alone(self) -> bool:
-        """True if no standby holds anything, so that checkpoints decide what is durable."""
+        """True if no standby holds a snapshot, so that checkpoints decide what is durable."""
         return not self._copies
 
     @property
     def holder(self) -> str | None:
-        """Address of the standby, if it may hold something."""
+        """Address of the standby, if it may hold a snapshot."""
         return None if self.alone or self._standby is None else str(self._standby)
 
     @property
     def doubt(self) -> str | None:
-        """Why it is not certain that this server serves, in one line; None: it is."""
+        """Why another server may serve the run, in one line; None: this one does."""
         if self._election is None:
             return None
-        return (f"the standby at {self._standby} is silent, and may have taken over: finding out "
-                "who serves")
+        return (f"the standby at {self._standby} is silent, and may have taken over: checking "
+                "which server serves")
 
     @property
     def settled(self) -> bool:
-        """True if the newest version is held by the standby, or there is none; and if it is the
-        last, that it is."""
+        """True if the standby holds the newest version and its state, or no standby exists."""
         standby = self._standby
         return self.alone or bool(
             standby and not standby.receiving and self._election is None
@@ -161,24 +162,26 @@ class Replication:
 
     @property
     def copying(self) -> bool:
-        """True while a copy is on its way, which ends: it moves, or is given up."""
+        """True while a snapshot is in flight; one that does not progress is given up."""
         return bool(self._standby and self._standby.receiving and self._election is None)
 
     def expected(self) -> bool:
-        """True if the run's other server, lost just now, may be on its way back: it would take the
-        end of the run for the death of this server."""
+        """True if the run's other server was lost just now and may reconnect.
+
+        It would take the end of the run for the loss of this server.
+        """
         return self._standby is None and self._clock.now() < self._lost_at + timeouts.STANDBY_BACK
 
     def lost(self) -> None:
-        """The run's other server has ended."""
+        """Handle the end of the run's other server."""
         self._lost_at = self._clock.now()
 
     def knows(self, identity: bytes) -> bool:
-        """True for the standby's socket."""
+        """Return whether this is the standby's socket."""
         return self._standby is not None and self._standby.identity == identity
 
     def begin(self, source: Source) -> None:
-        """There is a version to be copied."""
+        """Start to replicate versions of `source`."""
         self._source = source
         self._begun = True
         if (beside := self._run_settings().get("beside")) is not None:
@@ -189,29 +192,32 @@ class Replication:
 
     @property
     def followed(self) -> bool:
-        """Whether there is a standby."""
+        """True if a standby follows this server."""
         return self._standby is not None
 
     def end(self, reason: str, follows: bool = False) -> None:
-        """The run has ended in good order; `follows`: another one is to come."""
+        """End the run in good order; `follows`: another run follows."""
         if self._standby is not None and self._election is None:
             self._send(m.Over(reason, follows))
 
     def all_have_it(self) -> None:
-        """All workers have the final version, and so has the standby."""
+        """Note that all workers and the standby have the final version."""
         if self._standby is not None and not self.alone and self.settled:
             self._send(m.AllHave(self._standby.held))
 
     def handlers(self) -> Handlers:
-        """The messages of a standby, and of workers that choose between the two servers."""
+        """Return the handlers for a standby's messages and for workers' votes."""
         return Handlers({m.Follow: self.follow, m.Held: self.held, m.Ask: self.ask},
                         {m.Elected: self.elected})
 
     def follow(self, peer: Peer, request: m.Follow) -> None:
-        """A process wants to be the standby; or has been it, and not heard that its run has ended.
+        """Handle a process that requests to be the standby.
 
-        It is challenged until it has proven that it knows the run's secret, or the key of a first
-        contact. Raises WireError.
+        It may also be the earlier standby of a run that has ended. It is challenged until it has
+        proven that it knows the run's secret, or the key of a first contact.
+
+        Raises:
+            WireError: the message is invalid.
         """
         identity = peer.identity
         host = peer.host
@@ -234,8 +240,8 @@ class Replication:
                 self._supersede(request.rank // 2, f"{host}:{request.port}")
                 return
             reason = (f"the standby has a state of epoch {request.rank // 2}, later than this "
-                      f"server's {self._info.epoch}, but not the run's secret: start it again "
-                      "before this server")
+                      f"server's {self._info.epoch}, but lacks the run's secret: start it before "
+                      "this server")
         if reason:
             self._sessions.send(identity, m.Refused(one_line(reason)))
             self._tell(f"refused: {reason}")
@@ -248,7 +254,7 @@ class Replication:
                     return  # it will ask again
                 self._tell(f"the standby at {old} was started again")
             elif self.alone and now - old.liveness.heard > STANDBY.quiet:
-                self._tell(f"the standby at {old} holds nothing, and is silent: it gives way")
+                self._tell(f"the standby at {old} holds no snapshot and is silent: replacing it")
                 self._standby = None
             elif self._election is not None or self._reaches(old):
                 self._sessions.send(identity, m.NotServing(f"there is a standby at {old}"))
@@ -269,7 +275,11 @@ class Replication:
         self._send(m.Following(json.dumps(self._run_settings())))
 
     def held(self, peer: Peer, held: m.Held) -> None:
-        """The standby lives, and holds a copy. Raises WireError for one that was never made."""
+        """Handle the standby's heartbeat, with the number of the snapshot that it holds.
+
+        Raises:
+            WireError: this snapshot was never made.
+        """
         standby = self._standby
         now = self._clock.now()
         if (standby is None or standby.identity != peer.identity
@@ -288,28 +298,28 @@ class Replication:
         if (election := self._election) is None:
             self._release(standby.beats.touch)
         elif not election.asked and standby.beats.touch >= election.since:
-            self._end_election()  # it was this server that slept
+            self._end_election()  # this server was suspended
         if standby.asked is not None and held.answered > standby.asked and not held.number:
             self._forget(now)
             return
         if held.number <= standby.held:
-            if standby.returned:  # half of what was on its way is lost
+            if standby.returned:  # a part of the snapshot in flight is lost
                 standby.receiving = standby.returned = False
             return
         copy = self._copies.get(held.number)
         if copy is None:
-            raise m.WireError(f"the standby holds copy {held.number}, which was never made")
+            raise m.WireError(f"the standby holds snapshot {held.number}, which was never made")
         if not standby.held:
             self._tell(f"the standby at {standby} holds version {copy.newest[0]}")
         standby.held = held.number
         standby.receiving = standby.returned = False
-        # the word may be of before the next copy, which is on its way, or there
+        # the message may be older than the next snapshot, which is in flight or has arrived
         self._copies = {number: made for number, made in self._copies.items()
                         if number >= held.number}
         self._source.engine.ledger.saved(copy.mark)
 
     def ask(self, peer: Peer, ask: m.Ask) -> None:
-        """A server that has lost its standby asks who serves."""
+        """Answer a server that has lost its standby and asks which server serves."""
         epoch = self._info.epoch
         self._sessions.answer(peer.identity, m.Leading(
             epoch, proof=answer(self._info.secret, ask.nonce, "leading", epoch))
@@ -317,34 +327,34 @@ class Replication:
             else m.NotServing("another run is served here"))
 
     def hear_of(self, epoch: int, worker: int) -> None:
-        """A worker knows a later server of this run, of that epoch: find out whether it serves."""
+        """Handle a worker that knows a later server of this run: check whether that serves."""
         now = self._clock.now()
         if (self.superseded is not None or self._election is not None
                 or now < self._doubted_at + timeouts.LOOKED_INTO):
             return
         self._doubted_at = now
-        self._tell(f"worker {worker} knows a server of this run of epoch {epoch}, and this one is "
-                  f"of epoch {self._info.epoch}: "
-                  + ("it is not taken back here; start that server again" if self.alone
+        self._tell(f"worker {worker} knows a server of this run of epoch {epoch}, later than epoch "
+                  f"{self._info.epoch} of this one: "
+                  + ("refusing the worker; start that server again" if self.alone
                      else f"asking the standby at {self._standby}"))
         if self._standby is not None and not self.alone:
             self._doubt(self._standby, now)
 
     def woke(self, now: float) -> None:
-        """This process has slept until `now`: nothing that it heard before is proof of anything."""
+        """Handle the end of a suspension: earlier messages prove nothing any more."""
         if self._standby is not None:
             self._standby.beats.doubt()
             self._standby.liveness.woke(now)
 
     def elected(self, session: WorkerSession, elected: m.Elected) -> None:
-        """A member has promised itself to this server."""
+        """Handle a member's vote for this server."""
         owner = self._info.owners.get(session.worker)
         if (self._election is not None and elected.epoch == self._election.votes.epoch
                 and owner is not None):
             self._election.votes.promised.add((session.worker, owner.owner))
 
     def poll(self) -> None:
-        """Do the periodic work: connection, copies, election."""
+        """Do the periodic work: connection, snapshots, election."""
         standby = self._standby
         now = self._clock.now()
         if self.superseded is not None:
@@ -378,25 +388,28 @@ class Replication:
             source.engine.at_rest(self._begin_copy, self._clock.run())
 
     def _stalled(self, standby: StandbySession, now: float) -> None:
-        """No part of a copy has reached a standby that lives.
+        """Handle a snapshot of which no part reaches a running standby.
 
-        While workers train, its older copy counts: it may serve from that. A run that is done ends
-        without it, with its consent, or without where that does not come either.
+        While workers train, the standby's older snapshot counts, because it may serve from that. A
+        run that is done ends without the standby, with its consent or without an answer.
         """
         done = self._source.engine.done
-        self._say(f"no part of a copy reached the standby at {standby} for "
+        self._say(f"no part of a snapshot reached the standby at {standby} for "
                   f"{timeouts.SNAPSHOT_STALLED:g} s; "
                   + ("ending without it" if done else
-                     "workers keep what it lacks; check the line to it, or end it"))
+                     "workers keep newer pushes; check the network to it, or end it"))
         standby.moved = now
         if done and standby.parting:
             self._forget(now)
         standby.parting = done
 
     def _part(self, standby: StandbySession) -> None:
-        """End the run without a standby that lives: at each moment there is one state from which a
-        run goes on that loses its server. First the last version is on the disk; then the standby
-        gives up its copy, as of a server that has gone on alone; `held` then forgets it."""
+        """End the run without a running standby.
+
+        At each moment, exactly one state must exist from which the run could continue if its server
+        were lost. First the last version is written to disk; then the standby discards its
+        snapshot, as for a server that continues alone; `held` then forgets it.
+        """
         checkpoints = self._source.checkpoints
         if checkpoints.wanted and not checkpoints.writing:
             self._source.engine.ledger.next_mark()
@@ -408,13 +421,13 @@ class Replication:
             self._send(m.Following(json.dumps(self._run_settings() | {"epoch": epoch})))
 
     def _begin_copy(self, now: float) -> None:
-        """Copy the newest version; nothing is pending. `now` is of the run."""
+        """Replicate the newest version, with nothing pending; `now` is of the run."""
         source = self._source
         standby = self._standby
         if (standby is None or standby.receiving or self._election is not None
                 or (self.alone and source.checkpoints.writing)):
             return
-        # First: a later server of this folder must ask there, whatever becomes of this one.
+        # First: a later server of this folder must ask there, however this one ends.
         if self.alone and not self._record(standby=str(standby)):
             return
         standby.receiving = True
@@ -427,7 +440,7 @@ class Replication:
         made = self._copies[number] = SentCopy(mark, engine.newest,
                                                state.voters(self._info.config.worker_num))
 
-        def send(future: Future[Whole]) -> None:  # at once, or when the shards have sent it
+        def send(future: Future[Whole]) -> None:  # now, or when the shards have sent it
             if self._standby is standby and future.exception() is None:
                 whole = future.result()
                 made.lent, segment = self._sessions.lending.copy(whole.snapshot.vector)
@@ -439,8 +452,10 @@ class Replication:
         source.checkpoints.write_copy(now)
 
     def _rule_out(self, votes: Votes) -> None:
-        """Once more than half of the workers are here, the process that may have gone on beside
-        this one is not elected any more: who starts again need not ask it."""
+        """Note that the other process can no longer win, once most workers have voted here.
+
+        A server that is started later need not ask that process.
+        """
         owners = self._info.owners
         votes.promised = {
             (session.worker, owners[session.worker].owner) for session in self._sessions
@@ -450,8 +465,10 @@ class Replication:
             self._beside = None
 
     def _look_beside(self, inquiry: Inquiry, now: float) -> None:
-        """Until it trains, this server gives way to the other process where workers have elected
-        that: this one was out of their reach meanwhile, and has decided nothing."""
+        """Before training, yield to the other process if workers have elected that.
+
+        This server was unreachable for them meanwhile, and has decided nothing.
+        """
         epoch = inquiry.epoch(now)
         if epoch is not None and epoch > self._info.epoch:
             self._supersede(epoch, inquiry.address)
@@ -460,21 +477,21 @@ class Replication:
         inquiry.close()
         self._inquiry = None
 
-    # A standby that is out of reach.
+    # A standby that is unreachable.
 
     def _lose(self, standby: StandbySession, now: float) -> None:
         if self.alone:
-            self._tell(f"the standby at {standby} is lost before its first copy",
+            self._tell(f"lost the standby at {standby} before its first snapshot",
                        "standby_lost", address=str(standby))
             self._standby = None
             return
-        self._tell(f"the standby at {standby} is out of reach; checking whether its process "
+        self._tell(f"the standby at {standby} is unreachable; checking whether its process "
                    "has ended",
                    "standby_lost", address=str(standby))
         self._doubt(standby, now)
 
     def _doubt(self, standby: StandbySession, now: float) -> None:
-        """Find out which of the two serves."""
+        """Determine which of the two serves."""
         votes = Votes(self._info.epoch, SERVER_STEP,
                       [copy.voters for copy in self._copies.values()],
                       lambda voter: voter[1] == "")
@@ -483,7 +500,7 @@ class Replication:
         self._election = Election(votes, inquiry, standby.liveness, standby.beats, now)
 
     def _settle(self, election: Election, standby: StandbySession, now: float) -> None:
-        """Find out who serves."""
+        """Settle the election if it is decided."""
         epoch = election.served(now)
         if epoch is not None and epoch > self._info.epoch:
             self._supersede(epoch, str(standby))
@@ -501,14 +518,14 @@ class Replication:
     def _end_election(self) -> None:
         if self._election is None:
             return
-        if self._election.asked:  # promises to this server count no more, either: see `_release`
+        if self._election.asked:  # votes for this server are void, too: see `_release`
             for session in self._sessions:
                 session.attached_at = self._clock.now()
         self._election.close()
         self._election = None
 
     def _forget(self, now: float) -> None:
-        """Discard the standby's copies: they are gone, or must not be used."""
+        """Discard the standby's snapshots: they are lost, or must not be used."""
         epoch = self._info.epoch + SERVER_STEP
         if not (self.alone or self._record(standby=None, epoch=epoch)):
             return
@@ -524,7 +541,7 @@ class Replication:
         self._source.checkpoints.write_soon()
 
     def _record(self, **changes: Any) -> bool:
-        """Note changes of the run's settings; False where the disk takes none: try again."""
+        """Write changes of the run's settings; return False if the disk fails: try again."""
         try:
             self._run_settings(**changes)
         except OSError as error:
@@ -545,8 +562,10 @@ class Replication:
         return self._socket.reaches(standby.identity, m.encode(m.Alive()))
 
     def _release(self, touch: float) -> None:
-        """The standby followed this server at that time: what workers that have come back since
-        had promised it counts no more, and they may promise themselves anew."""
+        """Release the votes of reconnected workers, because the standby followed this server.
+
+        Their votes for the standby before that time are void, and they may vote again.
+        """
         for session in self._sessions:
             if session.attached_at is not None and session.attached_at <= touch:
                 session.attached_at = None

@@ -1,4 +1,4 @@
-"""Copies of a version and of all that a server needs to go on from it: made, sent, put together."""
+"""Snapshots of a version and of the state to resume from it: made, sent, and reassembled."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ from wbsp.wire.shm.link import TRIES, Door, Link
 def messages(number: int, layout: list[TensorSpec], state: RunState,
              whole: Whole, segment: int = 0, frozen: FrozenValues = NOTHING,
              with_frozen: bool = True) -> Iterator[Frames]:
-    """A copy's messages: its head, and the chunks of one vector after another, each with its offset
-    in all of them.
+    """Yield a snapshot's messages: its head, and the chunks of one vector after another.
 
-    segment:     as of `messages.Copy`
-    with_frozen: the receiver may not have the values of what is frozen
+    Each chunk has its offset in the sequence of vectors.
+
+    Args:
+        segment: as in `messages.Copy`.
+        with_frozen: the receiver may lack the frozen values.
     """
     vector = whole.snapshot.vector
     outer = whole.outer
@@ -45,8 +47,8 @@ def messages(number: int, layout: list[TensorSpec], state: RunState,
 
 
 class RunCopy(NamedTuple):
-    """What a standby needs to go on in the place of the server: its settings of the run, and what
-    a checkpoint holds."""
+    """A snapshot to take over from: the server's settings of the run, and a checkpoint's content.
+    """
 
     number: int
     run: dict[str, Any]
@@ -54,14 +56,20 @@ class RunCopy(NamedTuple):
 
 
 class _Arriving:
-    """A copy of which chunks are still to come."""
+    """An incomplete snapshot."""
 
     def __init__(self, head: m.Copy, vector: np.ndarray | None, pool: BufferPool,
                  frozen: FrozenValues):
-        """`vector`: the version, where it does not come in chunks; `pool`: memory of what does;
-        `frozen`: of the copy before.
+        """Begin a snapshot.
 
-        Raises WireError for a head that no server sends.
+        Args:
+            head: its first message.
+            vector: the version, if it is not sent in chunks.
+            pool: memory for chunks.
+            frozen: of the snapshot before.
+
+        Raises:
+            WireError: no server sends this head.
         """
         try:
             content = json.loads(head.state)
@@ -84,13 +92,17 @@ class _Arriving:
             if head.size != sum(sizes) or not (head.size or vector is not None):
                 raise ValueError(f"{head.size} floats for {sizes}")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise m.WireError(f"malformed head of a copy: {error!r}") from None
+            raise m.WireError(f"malformed head of a snapshot: {error!r}") from None
         self.number = head.number
         self._vector = vector
         self._reader = VectorStream(sizes, pool)
 
     def add(self, chunk: m.CopyChunk, body: memoryview) -> Checkpoint | None:
-        """Take the next chunk; return what the copy holds, if it was the last. Raises WireError."""
+        """Take the next chunk; return the snapshot's content if it was the last, else None.
+
+        Raises:
+            WireError: another chunk is due.
+        """
         if chunk.number != self.number:
             raise m.WireError(f"received a chunk of snapshot {chunk.number}, expected "
                               f"{self.number}")
@@ -98,7 +110,7 @@ class _Arriving:
         return None if vectors is None else self.saved(vectors)
 
     def saved(self, vectors: list[np.ndarray]) -> Checkpoint:
-        """What the copy holds, when these have come in chunks."""
+        """Return the snapshot's content, of the vectors that arrived in chunks."""
         vector, *outer = vectors if self._vector is None else [self._vector, *vectors]
         frozen = self._frozen or FrozenValues(self._still, outer.pop().copy())
         return Checkpoint(vector, self._layout, self._state,
@@ -106,20 +118,21 @@ class _Arriving:
 
 
 class CopyReader:
-    """Takes one copy after another, of one server after another.
+    """Receiver of snapshots from one server after another.
 
-    A version that lies in a server's shared memory stays there: the server writes to that memory
-    once this process holds a later copy, or the server has gone on alone; and it is there as long
-    as this process reads it, whatever ends the server.
+    A version in a server's shared memory stays there. The server writes to that memory only when
+    this process holds a later snapshot, or when the server continues alone. The memory exists as
+    long as this process reads it, however the server ends.
 
-    newest: that came whole; None: there is none, or its server has given it up
-    chunks: that have come so far
+    Attributes:
+        newest: the newest complete snapshot; None: none, or its server has revoked it.
+        chunks: number of received chunks.
     """
 
     def __init__(self, share: bool, on: Host = HOST):
-        """`share`: whether memory is shared with a server of this machine and user."""
+        """Start; `share`: share memory with a server of this machine and user."""
         self._door = Door(share, on)
-        self._link: Link | None = None  # over which the server hands memory over
+        self._link: Link | None = None  # over which the server sends memory segments
         self._failures = 0  # in a row
         self._pool = BufferPool()
         self._run: dict[str, Any] = {}  # the server's settings
@@ -130,38 +143,45 @@ class CopyReader:
 
     @property
     def socket(self) -> str:
-        """As of `messages.Follow`."""
+        """Name of the socket, as in `messages.Follow`."""
         return self._door.name
 
     def follow(self, run: dict[str, Any]) -> None:
-        """Copies will come of a server with these settings of the run."""
+        """Expect snapshots of a server with these settings of the run."""
         self._run = run
         self._arriving = None
         if self.newest is not None and self.newest.run["epoch"] != run["epoch"]:
-            self.newest = None  # the server has gone on alone since
+            self.newest = None  # the server has continued alone since
 
     def begin(self, head: m.Copy) -> bool:
-        """A copy begins; True if no chunks follow. Raises WireError, also where memory does not
-        come through; then none is asked for any more."""
+        """Begin a snapshot; return whether it is complete without chunks.
+
+        Raises:
+            WireError: the head is invalid, or shared memory did not arrive; then none is requested
+                any more.
+        """
         self._arriving = None
         vector = self._version(head.segment) if head.segment else None
         self._arriving = _Arriving(head, vector, self._pool, self._frozen)
         return not head.size and self._keep(self._arriving.saved([]))
 
     def add(self, chunk: m.CopyChunk, body: memoryview) -> bool:
-        """Take a chunk; True if it was the last of a copy. What belongs to none is passed over.
-        Raises WireError."""
+        """Take a chunk; return whether it completed a snapshot. Other chunks are ignored.
+
+        Raises:
+            WireError: another chunk is due.
+        """
         self.chunks += 1
         saved = self._arriving.add(chunk, body) if self._arriving else None
         return saved is not None and self._keep(saved)
 
     def all_have(self, number: int) -> None:
-        """All workers have the version of this copy, the run's last."""
+        """Note that all workers have this snapshot's version, the run's last."""
         if self.newest is not None and self.newest.number == number:
             self.newest.saved.state.over = True
 
     def drop(self) -> None:
-        """Forget a copy of which chunks are still to come."""
+        """Discard an incomplete snapshot."""
         self._arriving = None
 
     def _keep(self, saved: Checkpoint) -> bool:
@@ -172,14 +192,18 @@ class CopyReader:
         return True
 
     def close(self) -> None:
-        """Take no memory any more; what has come stays as long as somebody holds it."""
+        """Stop receiving memory; received segments stay as long as they are referenced."""
         self._door.close()
         if self._link is not None:
             self._link.close()
         self._link = None
 
     def _version(self, segment: int) -> np.ndarray:
-        """The vector in that segment, float32 [size], read-only. Raises WireError."""
+        """Return the vector in that segment, float32 [size], read-only.
+
+        Raises:
+            WireError: the segment did not arrive.
+        """
         if self._link is not None:
             self._link.catch_up()
         if self._link is None or not self._link.has(segment):
@@ -188,7 +212,7 @@ class CopyReader:
                 self._failures += 1
                 if self._failures >= TRIES:
                     self.close()
-                raise m.WireError(f"segment {segment} did not come")
+                raise m.WireError(f"segment {segment} did not arrive")
             if self._link is not None:
                 self._link.close()
             self._link = found

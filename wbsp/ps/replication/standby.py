@@ -1,8 +1,8 @@
-"""A server in waiting: it follows the one that serves, and takes its place when that is gone.
+"""A standby server: it follows the server that serves, and takes over when that is lost.
 
-Two kinds of process wait so: a standby, which holds the newest copy; and a server that was started
-again and had a standby, which has its checkpoint, and must not go on from it where the standby does
-so from a newer state. Which of two may serve says `wbsp.ps.replication.election`.
+Two kinds of process wait like this: a standby, which holds the newest snapshot; and a restarted
+server that had a standby, which has its checkpoint, and must not resume from it if the standby
+continues from a newer state. `wbsp.ps.replication.election` decides which of the two serves.
 """
 
 from __future__ import annotations
@@ -39,31 +39,38 @@ _NOTICE = 10.0  # seconds between two lines about a silent server
 
 
 class PrimaryLink(ServerLink):
-    """The server that is followed; times are seconds of the monotonic clock.
+    """The link to the server that is followed; times are seconds of the monotonic clock.
 
-    liveness: before its first message, as of the begin
-    beats:    of this standby
-    follows:  the server has taken this process as its standby
-    epoch:    of the server, when it did so last; 0: it never did
-    refuses:  its address has just refused a connection
-    vacant:   the process there holds nothing of the run
-    gone_since: time since which no process has been there that could serve; None: one may be
-    rank:     as of Follow, of the process there: it waits, as this one does; 0: that is not known
-    refusal:  why it does not take this standby
-    over:     why the run has ended; another_follows: of the same server
-    trouble:  why the newest copy that failed could not be taken; it is asked for again
+    Messages of the process there count once it has proven that it belongs to this run, or to this
+    user or token if this standby knows no run yet; and only over that connection.
 
-    What the process there says counts once it has proven that it is of this run, or of this user or
-    token where this standby knows no run yet; and over that connection alone.
+    Attributes:
+        liveness: of the server; before its first message, from the start on.
+        beats: of this standby.
+        follows: the server has accepted this process as its standby.
+        epoch: of the server at its last acceptance; 0: never.
+        refuses: its address has just refused a connection.
+        vacant: the process there holds no state of the run.
+        gone_since: time since which no process there could serve; None: one may.
+        rank: of the process there if it waits, too, as in Follow; 0: not known.
+        refusal: why it refuses this standby.
+        over: why the run has ended.
+        another_follows: another run of that server follows.
+        trouble: why the newest failed snapshot could not be received; it is requested again.
     """
 
     def __init__(self, server: ServerSocket, host: str, port: int, follow: m.Follow,
                  share: bool = True, secret: bytes | None = None):
-        """`follow`: how this process introduces itself; `share`: as of `CopyReader`; `secret`: of
-        the run of which it has a state; None: it has none, or one without."""
+        """Connect.
+
+        Args:
+            follow: the message in which this process introduces itself.
+            share: as in `CopyReader`.
+            secret: of the run whose state this process has; None: no state, or one without secret.
+        """
         super().__init__(server, host, port, *([secret] if secret else []), server.contact)
         self._contact = server.contact
-        self._seen = 0  # connections that were made, so far
+        self._seen = 0  # connections so far
         self._follow = follow
         self._told = -timeouts.STANDBY_BEAT
         self.follows = False
@@ -84,11 +91,11 @@ class PrimaryLink(ServerLink):
 
     @property
     def copy(self) -> RunCopy | None:
-        """The newest that came whole, unless the server has given it up since."""
+        """The newest complete snapshot, unless the server has revoked it."""
         return self._copies.newest
 
     def poll(self, now: float) -> None:
-        """Say what is held, now and then, and read what has come."""
+        """Send heartbeats with the held snapshot, and read messages."""
         self.refuses = self.refused(now)
         if self.made != self._seen:
             self._seen = self.made
@@ -109,8 +116,7 @@ class PrimaryLink(ServerLink):
                 break
 
     def woke(self, now: float) -> None:
-        """This process has slept until `now`: what it finds is no proof, until it has asked anew.
-        """
+        """Handle the end of a suspension: observations prove nothing before a new request."""
         self.beats.doubt()
         self.liveness.woke(now)
         self.vacant = self.refuses = False
@@ -136,7 +142,7 @@ class PrimaryLink(ServerLink):
             self.send(claim.sealed(structs.replace(self._follow, socket=self._copies.socket)))
 
     def _ask_again(self) -> None:
-        """Introduce this process anew: what was on its way may be lost."""
+        """Introduce this process again, because messages in flight may be lost."""
         self.follows = False
         self._asked_at = None
         self._copies.drop()
@@ -148,7 +154,7 @@ class PrimaryLink(ServerLink):
             self._handle(message, frames[1].buffer if len(frames) == 2 else None, now)
         except (m.WireError, MemoryError) as error:
             if self.proven:
-                self.trouble = str(error) or "there is not enough memory"
+                self.trouble = str(error) or "not enough memory"
             self._ask_again()
             self._told = now  # not at once: it may fail again
 
@@ -158,7 +164,7 @@ class PrimaryLink(ServerLink):
                 self._tell(now)
             self.follows = self.follows and self.proven
             return
-        if isinstance(message, m.NotServing):  # of anybody: for the lines about waiting alone
+        if isinstance(message, m.NotServing):  # unproven: only for console lines
             self.says = message.reason
         claim = self.claim
         # as far as this one knows
@@ -186,7 +192,7 @@ class PrimaryLink(ServerLink):
                 if self._asked_at is not None:  # as old as the first question, perhaps
                     self.beats = Beats(self._asked_at)
                     self._asked_at = None
-                self.rank = 0  # it waits no more
+                self.rank = 0  # it no longer waits
                 claim.keys = bytes.fromhex(run[SECRET]), self._contact
                 self._tell(now)
             case m.Copy() if self.follows:
@@ -211,16 +217,16 @@ class PrimaryLink(ServerLink):
                 self.another_follows = message.follows
 
     def _hold(self, now: float) -> None:
-        """A copy has come whole."""
+        """Handle a complete snapshot."""
         assert self.copy is not None
         state = Standing.of(self.copy.run, self.copy.saved.state, STANDBY_STEP)
-        # newer than what this process may have begun with: so the other one must not overtake it
+        # newer than this process's first state, so that the other one must not overtake it
         self._follow = structs.replace(self._follow, run=state.run, rank=state.rank)
         self._tell(now)
 
 
 class Successor(Protocol):
-    """The server that a process in waiting becomes: see `wbsp.ps.server.Server`."""
+    """The server that a waiting process becomes: see `wbsp.ps.server.Server`."""
 
     @property
     def epoch(self) -> int: ...
@@ -232,20 +238,27 @@ class Successor(Protocol):
 class Standby:
     """A process that does not serve yet.
 
-    follow: address, host:port, of the server that may serve
-    serve:  makes the server: from a copy or, given None, from this process's own checkpoint
-    own:    what is in that; None: there is none
-    share:  whether memory is shared with a server of this machine and user
-    stands_by_again: after the run's end: another one follows, for which another standby takes the
-            socket over
-    first:  seconds to wait for a server that this process knows nothing of yet
+    Args:
+        follow: address, host:port, of the server that may serve.
+        serve: makes the server, from a snapshot or, given None, from this process's checkpoint.
+        own: state in that checkpoint, or None.
+        share: share memory with a server of this machine and user.
+        first: seconds to wait for a server that this process has no state of yet.
+
+    Attributes:
+        stands_by_again: after the run's end: another run follows, for which another standby takes
+            over the socket.
     """
 
     def __init__(self, socket: ServerSocket, follow: str, settings: dict[str, str],
                  serve: Callable[[RunCopy | None], Successor], interrupts: Interrupts,
                  own: Standing | None = None, share: bool = True,
                  first: float = timeouts.PRIMARY_MISSING):
-        """Raises ValueError for a bad address."""
+        """Start.
+
+        Raises:
+            ValueError: the address is bad.
+        """
         self._socket = socket
         self._serve = serve
         self.stands_by_again = False
@@ -255,23 +268,23 @@ class Standby:
         self._primary = PrimaryLink(socket, *split_address(follow), m.Follow(
             m.PROTOCOL, settings, socket.port, own.run if own else "", own.rank if own else 0),
             share, own and own.secret)
-        self._identity = self._primary.socket.routing_id  # which the socket forgets as it is closed
+        self._identity = self._primary.socket.routing_id  # the socket loses it when it is closed
         self._itself = False  # this process has been told to follow itself
         self._candidate: Candidate | None = None  # while the server is silent
         self._silent_since = self._socket.on.clock.monotonic()
         self._silence = Throttle(_NOTICE)
-        self._said: set[str] = set()  # lines that are said once, or what these are about
+        self._said: set[str] = set()  # lines that are printed once, or their subjects
         self._began = self._socket.on.clock.monotonic()
         self._nap = Nap(self._began)
         self._follower: tuple[Peer, m.Follow] | None = None  # takes this one for the server
-        self._epoch = 0  # with which it is to serve, while it waits for shards
-        self._delay = ""  # what those who come are told then
-        # Times at which workers came last; of those that have proven to come from a later server.
+        self._epoch = 0  # to serve with, while it waits for shards
+        self._delay = ""  # the answer to other peers then
+        # Times of workers' newest requests; of those proven to be from a later server.
         self._came_at: dict[int, float] = {}
         self._later: dict[int, float] = {}
 
     def run(self) -> int:
-        """Wait, and serve when it is time; return the exit code."""
+        """Wait, and serve when this process is elected; return the exit code."""
         say(f"listening on port {self._socket.port}, following the server at "
             f"{self._primary.address}")
         try:
@@ -294,8 +307,10 @@ class Standby:
         return server.run(self._attend, self._earlier)
 
     def _begin(self) -> Successor | int:
-        """The server that this process becomes, once the disk takes what that needs; or an exit
-        code. What was held stays in memory meanwhile."""
+        """Return the server that this process becomes, or an exit code.
+
+        If the disk fails, the held state stays in memory and the attempt is repeated.
+        """
         clock = self._socket.on.clock
         loop = Loop(self._socket, self._socket.watch, POLL)
         while True:
@@ -314,34 +329,38 @@ class Standby:
                     return 128 + self._interrupts.first
 
     def _earlier(self) -> list[tuple[Peer, m.Message]]:
-        """Those who have come here, for the server to answer once it is ready."""
+        """Return the peers that have connected, for the server to answer once it is ready."""
         return [*([self._follower] if self._follower else []),
                 *(self._candidate.came.values() if self._candidate else [])]
 
     def _attend(self, reason: str) -> None:
-        """This process has taken over, and does not serve yet, for that reason: all who come learn
-        the first, so that the other one is not elected meanwhile."""
+        """Answer peers after taking over and before serving, with the reason of the delay.
+
+        All peers learn that this process has taken over, so that the other one is not elected.
+        """
         self._delay = reason
         self._socket.watch()
         self._receive()
 
     def _lead(self, identity: bytes, request: m.Reattach) -> None:
-        """Tell a worker that has proven who it is that this process has taken over: it votes for
-        none that follows on an earlier epoch."""
+        """Tell a proven worker that this process has taken over.
+
+        The worker then votes for no process that follows an earlier epoch.
+        """
         if self._state is not None and self._state.secret is not None:
             self._send(identity, m.Leading(self._epoch, ticket(
                 self._state.secret, request.worker, request.owner, self._epoch)))
 
     @property
     def _state(self) -> Standing | None:
-        """What this process could go on from."""
+        """Return the state that this process could continue from, or None."""
         copy = self._primary.copy
         if copy is None:
             return self._own
         return Standing.of(copy.run, copy.saved.state, STANDBY_STEP)
 
     def _wait(self) -> int | str:
-        """Follow until it is time to serve: why, in one line; or an exit code."""
+        """Follow until this process must serve; return why, in one line, or an exit code."""
         loop = Loop(self._socket, self._socket.watch, POLL)
         loop.register(self._primary.socket)
         while True:
@@ -354,32 +373,32 @@ class Standby:
             self._receive()
             if self._interrupts.first is not None:
                 return 128 + self._interrupts.first
-            verdict = self._verdict(self._socket.on.clock.monotonic())  # it may be later by now
+            verdict = self._verdict(self._socket.on.clock.monotonic())  # the time has advanced
             if verdict is not None:
                 return verdict
 
     def _woke(self, now: float) -> None:
-        """This process has slept until `now`: silence, patience and proof count from here on."""
+        """Handle the end of a suspension: silence, patience and proofs start at `now`."""
         self._primary.woke(now)
         self._began = now
         self._silent_since += self._nap.seconds
 
     def _verdict(self, now: float) -> int | str | None:
-        """Why to serve now, or the exit code; None: wait on."""
+        """Return why to serve now, or an exit code; None: continue waiting."""
         primary = self._primary
         state = self._state
         if primary.over is not None:
             say(f"the run has ended: {primary.over}")
             return 0
         if self._itself:
-            say(f"--standby_of={primary.address} is the address of this very process; name that of "
-                "the server that it is to stand by")
+            say(f"--standby_of={primary.address} is the address of this process itself; give the "
+                "address of the server to follow")
             return 1
         if primary.refusal is not None:
             say(f"the server at {primary.address} refused: {primary.refusal}")
             return 1
         if primary.doubt is not None:
-            line = f"the process at {primary.address} is not believed: {primary.doubt}"
+            line = f"the process at {primary.address} is not trusted: {primary.doubt}"
             self._say_once(line, "foreign")
             if state is None:
                 return 1
@@ -387,10 +406,10 @@ class Standby:
             self._say_once(f"holding version {primary.copy.saved.state.version} of the server at "
                            f"{primary.address}", "holding")
         if primary.trouble is not None:
-            self._say_once(f"a copy of the server at {primary.address} could not be taken: "
-                           f"{one_line(primary.trouble)}; asking for another", "trouble")
+            self._say_once(f"cannot receive a snapshot of the server at {primary.address}: "
+                           f"{one_line(primary.trouble)}; requesting another", "trouble")
         if state is not None and 0 < primary.rank < state.rank:
-            return "it was started again, and has an older state"
+            return "it was restarted, and has an older state"
         if primary.refuses and primary.copy is not None and primary.copy.saved.state.over:
             return "its process has ended, and all workers have the final version"
         if (state is not None and (primary.refuses or primary.vacant)
@@ -399,7 +418,7 @@ class Standby:
         if not primary.liveness.silent(now):
             if primary.follows:
                 self._silent_since = now
-            if self._candidate is not None:  # workers that wait here would come nowhere else
+            if self._candidate is not None:  # waiting workers have no other server
                 self._candidate.withdraw(self._reason)
                 self._candidate = None
         elif state is not None:
@@ -410,33 +429,35 @@ class Standby:
         return self._wait_on(now)
 
     def _proves(self, primary: PrimaryLink, state: Standing, now: float) -> bool:
-        """Whether the end of the other process means that no server runs, or has since."""
+        """Return whether the end of the other process proves that no server has run since."""
         if primary.epoch > state.epoch:
             return False
         if primary.copy is not None:
             return primary.beats.fresh(now)
-        # The checkpoint of a server that was started again. Its standby may have served since then:
-        # workers know, and are given time to say so. It may have ended the run, too, without some:
-        # those that have the final version are gone, and do not come here.
+        # The state is the checkpoint of a restarted server. Its standby may have served since then:
+        # workers know that, and are given time to report it. The standby may also have ended the
+        # run without some workers: those with the final version have ended, and do not connect.
         later = any(now < since + timeouts.LATER_SERVER for since in self._later.values())
         named = {worker for worker, _ in state.voters}
         return (not later and now > self._began + timeouts.ELECTION
                 and (not named or 2 * self._here(named) > len(named)))
 
     def _here(self, named: Collection[int]) -> int:
-        """How many of these workers, old processes or new ones, have come since the other process
-        ended: it has not sent these the final version."""
+        """Return how many of these workers have connected since the other process ended.
+
+        They may be old or new processes; the other process has not sent them the final version.
+        """
         ended = self._primary.gone_since
         return 0 if ended is None else sum(
             self._came_at.get(worker, -math.inf) > ended for worker in named)
 
     def _wait_on(self, now: float) -> int | None:
-        """Nobody serves, as far as can be seen; not for ever."""
+        """Wait while no server is known, up to a limit; return an exit code then, or None."""
         waited = now - self._silent_since
         state = self._state
         epoch = self._primary.epoch
         patience = self._first if state is None and not epoch else timeouts.PRIMARY_MISSING
-        missing = ("this process holds nothing" if state is None else
+        missing = ("this process holds no state" if state is None else
                    f"the state here is of epoch {state.epoch}, and that one had epoch {epoch}"
                    if epoch > state.epoch else
                    self._too_few(state) if self._primary.vacant else
@@ -456,18 +477,18 @@ class Standby:
         return None
 
     def _too_few(self, state: Standing) -> str:
-        """Why this process does not serve beside one that holds nothing of the run."""
+        """Return why this process does not serve although the other holds no state of the run."""
         named = {worker for worker, _ in state.voters}
         return (f"{self._here(named)} of {len(named)} workers voted for this standby, more than "
                 "half of them are needed")
 
     @property
     def _reason(self) -> str:
-        """Why workers are turned away."""
+        """Return why workers are refused."""
         return self._delay or (f"the process at port {self._socket.port} is a standby of the "
                                f"server at {self._primary.address}")
 
-    # Messages of workers, and of others in waiting.
+    # Messages of workers, and of other waiting processes.
 
     def _receive(self) -> None:
         for identity, *frames in self._socket.messages():
@@ -500,8 +521,11 @@ class Standby:
                 self._send(identity, Denied(f"{self._reason}, and no shard"))
 
     def _came(self, peer: Peer, request: m.Reattach) -> None:
-        """A worker takes this process for the server: it has a say once it has proven who it is.
-        Raises WireError."""
+        """Handle a worker that takes this process for the server; it votes once it is proven.
+
+        Raises:
+            WireError: the message is invalid.
+        """
         check_reattach(request)
         identity = peer.identity
         state = self._state
@@ -516,8 +540,8 @@ class Standby:
             elif request.epoch > state.epoch:
                 self._later[request.worker] = self._socket.on.clock.monotonic()
                 self._say_once(
-                    f"worker {request.worker} comes from a server of epoch {request.epoch}, and "
-                    f"the state here is of epoch {state.epoch}: start that server again", "later")
+                    f"worker {request.worker} was served in epoch {request.epoch}, later than "
+                    f"epoch {state.epoch} of the state here: start that server again", "later")
             else:
                 self._note(request.worker)
                 if candidate is not None and candidate.come(peer, request):
@@ -525,13 +549,13 @@ class Standby:
         self._send(identity, m.NotServing(self._reason))
 
     def _note(self, worker: int) -> None:
-        """This worker has come, in whatever process."""
+        """Note that this worker has connected, in any process."""
         state = self._state
         if state is not None and any(worker == named for named, _ in state.voters):
             self._came_at[worker] = self._socket.on.clock.monotonic()
 
     def _followed(self, peer: Peer, follow: m.Follow) -> None:
-        """Another process in waiting takes this one for the server."""
+        """Handle another waiting process that takes this one for the server."""
         identity = peer.identity
         if identity == self._identity:
             self._itself = True
@@ -548,12 +572,12 @@ class Standby:
         if not self._proven(identity, follow, *keys):
             return
         self._follower = peer, follow  # the server that this one becomes answers, too
-        rank = 2 * self._epoch or state.rank  # of what this process goes on as, or could
+        rank = 2 * self._epoch or state.rank  # of this process's state
         self._send(identity, m.NotServing(self._reason,
                                           rank=rank if follow.run == state.run else 0))
 
     def _proven(self, identity: bytes, request: Request, *keys: bytes) -> bool:
-        """Whether a peer has proven what it claims; else it is challenged to."""
+        """Return whether a peer has proven its claim; otherwise challenge it."""
         challenges = self._socket.challenges
         if challenges.proven(identity, request, *keys) is None:
             self._send(identity, challenges.challenge(identity, request.nonce, *keys))
@@ -561,7 +585,7 @@ class Standby:
         return True
 
     def _say_once(self, line: str, about: str = "") -> None:
-        """`about`: of lines that are one, the first is said."""
+        """Print a line unless it, or one with this subject `about`, was printed before."""
         if (what := about or line) not in self._said:
             self._said.add(what)
             say(line)

@@ -1,1 +1,1 @@
-"""The server's workers: who may join, what they ask, and what they are told."""
+"""Sessions with workers: admission, requests, and replies."""

@@ -1,4 +1,4 @@
-"""Admission of workers to a run: who may introduce itself, who may join, who brings W_0."""
+"""Admission of workers to a run: introduction, joining, and the transfer of W_0."""
 
 from __future__ import annotations
 
@@ -24,35 +24,36 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import ticket
 
 # How far workers may be ahead of the checkpoint that this server began with: seconds of the run's
-# time, pushes and versions. No claim goes beyond, or a few would use up what numbers there are.
+# time, pushes and versions. Higher claims are refused, because they could exhaust the numbers.
 _AHEAD, _AHEAD_NUMBERS = 86_400.0, 1 << 32
-_LITTLE = 1 << 13  # floats in one message to who shares memory
+_LITTLE = 1 << 13  # floats in one message to a worker with shared memory
 
 
 class OtherServer(Protocol):
-    """What is known of another server of this run: see `wbsp.ps.replication.primary`.
+    """Another server of this run: see `wbsp.ps.replication.primary`.
 
-    doubt: why it is not certain that this server serves, in one line; None: it is
+    Attributes:
+        doubt: why that server may serve in place of this one, in one line; None: it does not.
     """
 
     @property
     def doubt(self) -> str | None: ...
 
     def hear_of(self, epoch: int, worker: int) -> None:
-        """A worker knows a later server of this run, of that epoch."""
+        """Handle a worker that knows a later server of this run."""
 
 
 class Begin(Protocol):
-    """Takes W_0 (float32 [size]), its layout, and what is frozen beside it. Raises ValueError."""
+    """Function that takes W_0 (float32 [size]), its layout, and frozen values; see `Server`."""
 
     def __call__(self, vector: np.ndarray, layout: list[TensorSpec], *,
                  frozen: FrozenValues) -> None: ...
 
 
 class Entrance(ABC):
-    """From a worker's first message to its wish to join; used by the event loop.
+    """From a worker's first message to its request to join; used by the event loop.
 
-    There is a `Lobby` until there is a model, and then there is `Admission`.
+    It is a `Lobby` until a model exists, and then `Admission`.
     """
 
     def __init__(self, info: RunInfo, sessions: SessionRegistry, clock: Clock, other: OtherServer):
@@ -61,21 +62,25 @@ class Entrance(ABC):
         self._clock = clock
         self._other = other
         self._over: str | None = None  # why no worker can join any more
-        self._ends = False  # nor another run
+        self._ends = False  # no other run follows, either
 
     def handlers(self) -> Handlers:
-        """The messages by which workers enter."""
+        """Return the handlers for messages with which workers enter."""
         return Handlers({m.Hello: self.hello, m.Reattach: self.reattach},
                         {m.Join: self.join, m.Initial: self.initial})
 
     @property
     def _unsafe(self) -> str | None:
-        """Why it is not certain that the run has ended, in one line; None: it has, or goes on."""
+        """Return why the end of the run is not certain, in one line; None: it is, or it runs."""
         return None
 
     @abstractmethod
     def initial(self, session: WorkerSession, initial: m.Initial, body: memoryview) -> None:
-        """Take a chunk of W_0. Raises WireError where none was asked for."""
+        """Take a chunk of W_0.
+
+        Raises:
+            WireError: it was not requested.
+        """
 
     @abstractmethod
     def lose(self, session: WorkerSession, reason: str) -> None:
@@ -83,14 +88,14 @@ class Entrance(ABC):
 
     @abstractmethod
     def _joined(self, session: WorkerSession) -> None:
-        """A worker has asked to join."""
+        """Handle a worker that has requested to join."""
 
     @abstractmethod
     def _return(self, peer: Peer, request: m.Reattach, session: WorkerSession | None) -> None:
-        """A worker has proven to be a process that was a member; its session, if it has one."""
+        """Handle a worker that has proven to be a former member; `session`: its session, if any."""
 
     def hello(self, peer: Peer, hello: m.Hello) -> None:
-        """A worker introduces itself."""
+        """Handle the introduction of a worker."""
         identity, line = peer.identity, peer.line
         session = self._sessions.get(identity)
         if session is not None and session.line is not line and not (
@@ -107,11 +112,11 @@ class Entrance(ABC):
                 f"another one ({self._info.run}); start the worker again"), over=True)
             return
         if self._over is None and (doubt := self._other.doubt or self._unsafe) is not None:
-            # the server that serves takes it; where that is this one, it comes again
+            # the serving server takes it; if that is this one, the worker retries
             self._sessions.refuse(identity, hello.worker, doubt, elsewhere=True)
             return
         if self._over is not None and hello.worker in self._sessions.series.living:
-            # as it has announced; it asks until the next run is there, or its process ends
+            # as announced; it retries until the next run starts, or its process ends
             if self._ends or hello.leaves:
                 self._sessions.series.left(hello.worker)
             self._sessions.answer(identity, m.Refused(self._over, over=True, ends=self._ends))
@@ -137,10 +142,12 @@ class Entrance(ABC):
                                       self._info.rule, self._info.epoch))
 
     def reattach(self, peer: Peer, request: m.Reattach) -> None:
-        """A member has a new connection, and perhaps the run a new server.
+        """Handle a member with a new connection, and perhaps from an earlier server of the run.
 
-        Until it has proven to be the process that it names it is challenged, and nothing else.
-        Raises WireError.
+        It is challenged until it has proven its identity.
+
+        Raises:
+            WireError: the message is invalid.
         """
         check_reattach(request)
         identity = peer.identity
@@ -163,7 +170,11 @@ class Entrance(ABC):
         self._return(peer, request, session)
 
     def join(self, session: WorkerSession, join: m.Join) -> None:
-        """A worker has built its model. Raises WireError for a layout that cannot be."""
+        """Handle a worker that has built its model.
+
+        Raises:
+            WireError: the layout is impossible.
+        """
         try:
             size = total_size(join.layout)
             still = total_size(join.frozen)
@@ -181,49 +192,50 @@ class Entrance(ABC):
         self._joined(session)
 
     def dismiss(self, reason: str, ends: bool = False) -> None:
-        """Nobody can join any more: refuse those who are about to, now or later. `ends`: as of
-        `messages.Refused`."""
+        """Refuse workers that request to join, from now on; `ends`: as in `messages.Refused`."""
         self._over = reason
         self._ends = ends
         for session in [one for one in self._sessions if one.plane is None]:
             self._sessions.series.lives(session.worker)
-            self._refuse(session, f"worker {session.worker} comes too late: {reason}")
+            self._refuse(session, f"worker {session.worker} is too late: {reason}")
             if ends:
                 self._sessions.series.left(session.worker)
 
     def _is_late(self, identity: bytes, worker: m.Hello | m.Reattach) -> bool:
-        """True for a worker that knows a later server of this run: it has no place here, and what
-        it keeps is for that one."""
+        """Return whether a worker knows a later server of this run.
+
+        It is refused here, because its resend buffer is for that server.
+        """
         if worker.run != self._info.run or worker.epoch <= self._info.epoch:
             return False
         if session := self._sessions.get(identity):
-            self._sessions.planes.unshare(session)  # it hears what comes over the network alone
+            self._sessions.planes.unshare(session)  # it reads only the network now
         self._sessions.refuse(identity, worker.worker, (
-            f"there is a later server of this run, of epoch {worker.epoch}; this one is of epoch "
+            f"a later server of this run exists, of epoch {worker.epoch}; this one is of epoch "
             f"{self._info.epoch}"), elsewhere=True)
         return True
 
     def _turn_down(self, identity: bytes, request: m.Reattach) -> None:
-        """Answer a member of another server's run."""
+        """Refuse a member of another server's run."""
         me, worker = f"worker {request.worker}", request.worker
         foreign = f"{me} is of run {request.run}, and this server's run is {self._info.run}"
         if reason := other_protocol(me, request.protocol):
             self._sessions.refuse(identity, worker, reason, nonce=request.nonce)
         elif self._info.others_wait:
             self._sessions.refuse(
-                identity, worker, f"{foreign}; the worker waits for its own: to have that, end "
-                "this server and start it again with --resume", elsewhere=True)
+                identity, worker, f"{foreign}; the worker waits for its own: to continue that run, "
+                "end this server and start it again with --resume", elsewhere=True)
         else:
             self._sessions.refuse(identity, worker, foreign, nonce=request.nonce)
 
     def _put_off(self, identity: bytes, worker: int) -> None:
-        """This worker comes and goes too fast."""
-        reason = f"worker {worker} has come too often in the last seconds: once more in a moment"
+        """Delay a worker that connects too often."""
+        reason = f"worker {worker} has connected too often in the last seconds; it will retry soon"
         self._sessions.log.tell(f"worker {worker}, too often here", reason)
         self._sessions.send(identity, m.NotServing(reason))
 
     def _objection(self, identity: bytes, hello: m.Hello | m.Reattach) -> str | None:
-        """Why this worker may not take part, in one line for both sides; None if it may."""
+        """Return why this worker is refused, in one line for both sides, or None."""
         me, info = f"worker {hello.worker}", self._info
         if reason := other_protocol(me, hello.protocol):
             return reason
@@ -236,20 +248,20 @@ class Entrance(ABC):
             return reason
         old, now = self._sessions.of(hello.worker), self._clock.now()
         if old is not None and old.identity != identity and self._sessions.reaches(old):
-            return (f"{me} is already connected (heard {now - old.liveness.heard:.1f} s ago); "
-                    "start each worker with its own worker_index")
+            return (f"{me} is already connected (last message {now - old.liveness.heard:.1f} s "
+                    "ago); start each worker with its own worker_index")
         finished = isinstance(hello, m.Reattach) and hello.left
         if self._over is not None and not finished:
-            return f"{me} comes too late: {self._over}"
+            return f"{me} is too late: {self._over}"
         return None
 
     def _note_layers(self, session: WorkerSession) -> None:
-        """The run's layers are this worker's, where they are not known."""
+        """Take the run's layers from this worker, if they are not known."""
         if self._info.layers is None and isinstance(session.request, m.Join):
             self._info.layers = session.request.layers
 
     def _answer_again(self, session: WorkerSession, answer: m.Joined) -> None:
-        """The answer was lost on its way, and what came after it: over a connection that was."""
+        """Repeat an answer that was lost with its connection, and later messages."""
         if answer.ticket:  # a member's, and the epoch may be a later one by now
             answer = msgspec.structs.replace(answer, epoch=self._info.epoch,
                                              ticket=self._info.ticket(session.worker))
@@ -266,11 +278,14 @@ class Entrance(ABC):
 
 
 class Lobby(Entrance):
-    """Before there is a model: one worker at a time is asked for W_0, the first that has built its
-    model; the others wait.
+    """Admission before a model exists.
 
-    begin:   ends the lobby; None: the evaluator makes W_0, and no worker is asked
-    bringer: the worker that was asked, and has not failed to send it
+    One worker at a time is requested to send W_0, the first that has built its model; the others
+    wait.
+
+    Attributes:
+        begin: ends the lobby; None: the evaluator makes W_0, and no worker is asked.
+        bringer: the worker that was asked for W_0 and has not failed.
     """
 
     def __init__(self, info: RunInfo, sessions: SessionRegistry, clock: Clock, other: OtherServer,
@@ -278,7 +293,7 @@ class Lobby(Entrance):
         super().__init__(info, sessions, clock, other)
         self._begin = begin
         self.bringer: WorkerSession | None = None
-        self._stream: VectorStream  # of what it sends
+        self._stream: VectorStream  # of W_0
         self._progress_at = 0.0
 
     def handlers(self) -> Handlers:
@@ -287,7 +302,7 @@ class Lobby(Entrance):
         return entering
 
     def leave(self, session: WorkerSession, leaving: m.Leaving | m.Goodbye) -> None:
-        """A worker goes before the run has begun."""
+        """Handle a worker that leaves before the run has begun."""
         if isinstance(leaving, m.Leaving):
             self._sessions.note_report(session, leaving.report)
         self._end(session)
@@ -297,11 +312,11 @@ class Lobby(Entrance):
             self._sessions.series.left(session.worker)
 
     def lose(self, session: WorkerSession, reason: str) -> None:
-        self._sessions.series.lives(session.worker)  # as far as is known
+        self._sessions.series.lives(session.worker)  # its process may continue
         self._end(session)
 
     def _end(self, session: WorkerSession) -> None:
-        """Another worker brings W_0, if this one was to."""
+        """Request W_0 from another worker, if it was requested from this one."""
         self._sessions.close(session)
         if session is self.bringer:
             self.bringer = None
@@ -332,7 +347,7 @@ class Lobby(Entrance):
             self._sessions.tell_progress_now_and_then(session)
 
     def check(self) -> None:
-        """Refuse a worker that was asked for W_0 and sends nothing of it."""
+        """Refuse a worker that was asked for W_0 and does not send it."""
         late = self.bringer
         if late is not None and self._clock.now() - self._progress_at > timeouts.INITIAL_STALLED:
             self._refuse(late, f"worker {late.worker} was asked for the initial model and sent "
@@ -343,12 +358,12 @@ class Lobby(Entrance):
 
     def _return(self, peer: Peer, request: m.Reattach, session: WorkerSession | None) -> None:
         reason = self._objection(peer.identity, request) or (
-            f"worker {request.worker} is in mid-training, and this server has no checkpoint of it "
-            "to go on from")
+            f"worker {request.worker} is in mid-training, but this server has no checkpoint to "
+            "resume from")
         self._sessions.refuse(peer.identity, request.worker, reason)
 
     def _ask_for_initial(self) -> None:
-        """Have a worker send W_0, unless one does, or the evaluator makes it."""
+        """Request W_0 from a worker, unless one sends it or the evaluator makes it."""
         if self._begin is None or self.bringer is not None:
             return
         for session in self._sessions:
@@ -365,14 +380,14 @@ class Lobby(Entrance):
 
 
 class Admission(Entrance):
-    """While there is a model: who has the same one becomes a member, and who was one goes on."""
+    """Admission while a model exists: workers with an equal model join, former members continue."""
 
     def __init__(self, lobby: Lobby, requests: Requests, layout: list[TensorSpec]):
         super().__init__(lobby._info, lobby._sessions, lobby._clock, lobby._other)
         self._bringer, self._requests, self._engine = lobby.bringer, requests, requests.engine
         self._layout, self._size = layout, total_size(layout)
         self._digest = self._info.frozen.digest
-        self._began = self._clock.run()  # time of the run at which there was a model
+        self._began = self._clock.run()  # time of the run since which a model exists
         # highest number of a version or push then
         self._known = max(self._engine.store.latest.version,
                           *self._engine.ledger.state().values(), 0)
@@ -395,8 +410,8 @@ class Admission(Entrance):
     @property
     def _unsafe(self) -> str | None:
         if self._over is None and self._engine.done:
-            return ("the run's last version is not safe yet: should this server die, it goes on "
-                    "from the one before, with whoever comes")
+            return ("the run's last version is not durable yet: if this server is lost, the run "
+                    "continues from the version before")
         return None
 
     def admit_all(self) -> None:
@@ -406,7 +421,7 @@ class Admission(Entrance):
                 self._admit(session)
 
     def initial(self, session: WorkerSession, initial: m.Initial, body: memoryview) -> None:
-        """W_0 is here: the answer to it was lost, if this is the worker that has sent it."""
+        """Repeat the answer to W_0, if this is the worker that has sent it."""
         if session is not self._bringer or session.answer is None:
             raise _not_requested(session)
         self._answer_again(session, session.answer)
@@ -427,7 +442,7 @@ class Admission(Entrance):
         self._requests.come_again(session, request)
 
     def _readmit(self, peer: Peer, request: m.Reattach) -> None:
-        """Let a member in that has no session, unless it is none."""
+        """Readmit a former member without a session, if it is one."""
         identity, worker = peer.identity, request.worker
         if not request.left and (unsafe := self._unsafe) is not None:
             self._sessions.refuse(identity, worker, unsafe, elsewhere=True)
@@ -444,7 +459,7 @@ class Admission(Entrance):
         if owner is None or owner.owner != request.owner:
             owner = self._info.owners[worker] = IndexOwner(
                 request.owner, self._sessions.reports.get(worker))
-        if not self._engine.started:  # later, a leap would fool the model
+        if not self._engine.started:  # a later jump would mislead the model
             self._clock.go_on(min(request.now, self._began + _AHEAD))
         session = self._sessions.open(identity, worker)
         session.earlier, session.line = owner.earlier, peer.line
@@ -453,7 +468,7 @@ class Admission(Entrance):
         self._requests.come_back(session, request)
 
     def _objection_to_return(self, request: m.Reattach) -> str | None:
-        """Why this worker cannot go on where it is, in one line for both sides; None if it can."""
+        """Return why this worker cannot continue, in one line for both sides, or None."""
         me, worker = f"worker {request.worker}", request.worker
         if reason := difference(request.layout, self._layout):
             return (f"{me} has another model than the server: {reason} (here: the worker, there: "
@@ -465,12 +480,12 @@ class Admission(Entrance):
                 request.version, request.answered) > max(newest, self._known) + _AHEAD_NUMBERS:
             return f"{me} names a version or a push that no server of this run can have made"
         due = ledger.next_seq(worker)
-        # A process that the checkpoint does not know is a later one, or gave up its place.
+        # A process that the checkpoint does not know is a later one, or has lost its index.
         if owner is not None and owner.owner != request.owner and request.first < due:
-            return f"{me}: another process has taken its place; start it again"
+            return f"{me}: another process has taken over this index; start the worker again"
         over = engine.done or (engine.rendezvous.ended and not engine.started)
         if over and (not request.left or request.answered > due):
-            return f"{me} comes too late: the run has ended without it"
+            return f"{me} is too late: the run has ended without it"
         try:
             ledger.lacks(worker, request.first, request.answered)
         except ValueError as error:
@@ -480,7 +495,7 @@ class Admission(Entrance):
     def _admit(self, session: WorkerSession) -> None:
         assert session.layout is not None and session.request is not None
         engine = self._engine
-        if engine.done:  # since a moment ago: it is told once that is certain
+        if engine.done:  # just now: the worker is answered once that is certain
             return
         frozen = self._info.frozen
         reason = other_model(session.layout, session.frozen, self._layout, frozen.layout)
@@ -492,9 +507,9 @@ class Admission(Entrance):
         self._note_layers(session)
         if reason := self._other_layers(session):
             self._refuse(session, f"worker {session.worker} has another model than the others: "
-                                  f"{reason} (a vocabulary, boundaries or constants), and no "
-                                  "version carries them; make them the same on all workers, say "
-                                  "by adapting to the same data")
+                                  f"{reason} (a vocabulary, boundaries or constants), which "
+                                  "versions do not carry; make them equal on all workers, for "
+                                  "example by adapting to the same data")
             return
         join = session.request
         try:
@@ -516,7 +531,7 @@ class Admission(Entrance):
         self._requests.join(session)
 
     def _other_layers(self, session: WorkerSession) -> str | None:
-        """What its layers have that is not the run's, in words; None: nothing that is known."""
+        """Return how its layers differ from the run's, in words, or None."""
         layers = session.request.layers if isinstance(session.request, m.Join) else None
         known = self._info.layers
         return None if layers is None or known is None else other_state(layers, known)

@@ -1,7 +1,7 @@
-"""How floats come from workers and go there: over sockets, in shared memory, or by way of shards.
+"""Transfer of floats from and to workers: over sockets, in shared memory, or through shards.
 
-Each member has a data plane of one of these kinds. The server asks `DataPlanes` for it, and neither
-knows nor asks which one it is.
+Each member has a data plane of one of these kinds, from `DataPlanes`. The other parts of the server
+do not depend on its kind.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from wbsp.wire.shm.link import TRIES
 
 
 class Arrived(NamedTuple):
-    """A push, or a sum of pushes that is sent again, all of which is here."""
+    """A complete push, or a complete resent sum of pushes."""
 
     head: m.Update | m.Kept
     vector: np.ndarray | None  # float32 [size]; None: in the shards
@@ -36,14 +36,15 @@ class Arrived(NamedTuple):
 
 
 class DataPlane:
-    """How floats come from one worker and go there.
+    """Transfer of floats from and to one worker.
 
-    name:   for a log
-    size:   of the model, in floats
-    group:  of shards, for the worker; None: there are none
-    inbox:  number of the shared segment for what the worker sends; 0: there is none
-    heads:  what the worker sends here comes without floats
-    failed: attempts to share memory that did
+    Attributes:
+        name: for the log.
+        size: of the model, in floats.
+        group: of shards, for the worker, or None.
+        inbox: number of the shared segment for the worker's floats; 0: none.
+        heads: the worker's messages arrive here without floats.
+        failed: number of failed attempts to share memory.
     """
 
     group: m.ShardGroup | None = None
@@ -55,44 +56,59 @@ class DataPlane:
         self.name, self.size = name, size
 
     def put(self, message: m.Update | m.Kept, body: memoryview | None, due: int) -> Arrived | None:
-        """Take a chunk of a push or of a sum, or its head; return all of it, if nothing is missing
-        any more. Raises WireError.
+        """Take a chunk of a push or of a sum, or its head.
 
-        due: number of the first push of this worker that is not decided
+        Args:
+            message: the message.
+            body: its floats, or None.
+            due: number of the first push of this worker that is not decided.
+
+        Returns:
+            The push or sum, if it is complete, else None.
+
+        Raises:
+            WireError: the message is invalid.
         """
         raise NotImplementedError
 
     def held(self, shard: int, notice: Holds) -> Arrived | None:
-        """Note that a shard has all of its slice; return as `put`."""
+        """Note that a shard has all of its slice; return as `put` does."""
         raise m.WireError("notice of a shard, but this server has none")
 
     def send_version(self, request: int, snapshot: Snapshot, held: int) -> None:
-        """Answer this fetch of the worker, which has version `held`, in place of what is left of
-        an earlier answer."""
+        """Answer a fetch of the worker, which has version `held`; drop the rest of earlier answers.
+        """
         raise NotImplementedError
 
     def lend_version(self, request: int, snapshot: Snapshot) -> m.Model | None:
-        """The message that has a version in shared memory; None: there is none."""
+        """Return the message for a version in shared memory, or None."""
         return None
 
     def read(self, place: Place) -> memoryview:
-        """What the worker has put there. Raises WireError."""
+        """Return the floats that the worker has written there.
+
+        Raises:
+            WireError: no memory is shared, or the range is invalid.
+        """
         raise m.WireError("a place in memory that is not shared")
 
     def returned(self, request: int) -> None:
-        """What answered the worker's fetches before this one is read no more."""
+        """Release the memory that answered the worker's fetches before this one."""
 
     def post(self, message: m.Message) -> bool | None:
-        """Send a message beside the network; False: too many wait there; None: it is to go over the
-        network."""
+        """Send a message over the shared link.
+
+        Returns:
+            False if too many messages wait there; None if it must be sent over the network.
+        """
         return None
 
     def unshared(self, failed: bool) -> DataPlane:
-        """End what is shared; return the plane that goes on."""
+        """End the sharing; return the plane that continues."""
         return self
 
     def close(self) -> None:
-        """The session ends."""
+        """End the plane with its session."""
 
 
 class SocketPlane(DataPlane):
@@ -100,7 +116,7 @@ class SocketPlane(DataPlane):
 
     def __init__(self, name: str, identity: bytes, updates: Updates, queues: PeerQueues,
                  clock: Callable[[], float]):
-        """`identity`: of the worker's socket; `updates`: puts together what it sends."""
+        """Start; `identity`: of the worker's socket; `updates`: reassembles its messages."""
         super().__init__(name, updates.size)
         self._identity, self._updates, self._queues = identity, updates, queues
         self._clock = clock
@@ -118,7 +134,7 @@ class SocketPlane(DataPlane):
 
 
 class Member(Protocol):
-    """A session, as far as it concerns its plane."""
+    """The part of a session that its plane uses."""
 
     identity: bytes
     worker: int
@@ -126,12 +142,11 @@ class Member(Protocol):
 
 
 class MemoryPlane(SocketPlane):
-    """Floats lie in memory that is shared with a worker of this machine, and all messages go over
-    the link beside it."""
+    """Floats are in memory that is shared with a worker of this machine; messages use its link."""
 
     def __init__(self, session: Member, link: SharedLink, updates: Updates, network: DataPlane,
                  planes: DataPlanes):
-        """`network`: the plane that goes on when the sharing ends."""
+        """Start; `network`: the plane that continues when the sharing ends."""
         super().__init__("shared memory", session.identity, updates, planes.queues, planes.clock)
         self._session, self.link, self._network, self._planes = session, link, network, planes
         self.inbox = link.inbox
@@ -143,7 +158,10 @@ class MemoryPlane(SocketPlane):
         self.link.returned(request)
 
     def lend_version(self, request: int, snapshot: Snapshot) -> m.Model | None:
-        """None: the sharing has ended; the worker attaches again without, and repeats its fetch."""
+        """Return the message for a version in shared memory.
+
+        None: the sharing has ended; the worker reattaches without it, and repeats its fetch.
+        """
         vector = snapshot.vector
         assert vector is not None
         place = self.link.lend(request, vector)
@@ -161,7 +179,7 @@ class MemoryPlane(SocketPlane):
         if self.link.open:
             waiting = self._planes.lending.post(self.link, m.encode(message), self._clock())
             return waiting <= MOST_WAITING
-        # The worker reads this before anything that comes over the link.
+        # The worker reads this before any message of the link.
         self.link.open = isinstance(message, m.Joined | m.Resend | m.Reattached)
         return None
 
@@ -176,16 +194,16 @@ class MemoryPlane(SocketPlane):
 
 @dataclass
 class _Arrival:
-    """A push, or a sum of pushes that is sent `again`, on its way to the shards."""
+    """A push, or a resent sum of pushes, in flight to the shards."""
 
     key: tuple[int, bool]  # seq, again: as in `wbsp.wire.messages.sharding.Slice`
-    head: m.Update | m.Kept | None = None  # once it is here
-    shards: set[int] = field(default_factory=set)  # that have all of their slice
-    most: float = 0.0  # as of `magnitude`, in these
+    head: m.Update | m.Kept | None = None  # once it has arrived
+    shards: set[int] = field(default_factory=set)  # with a complete slice
+    most: float = 0.0  # `magnitude` of these slices
 
 
 class ShardPlane(DataPlane):
-    """Heads come here; floats go to the shards and come from there, which say what they hold."""
+    """Heads arrive here; the shards receive and send the floats, and report their slices."""
 
     heads = True
 
@@ -200,7 +218,7 @@ class ShardPlane(DataPlane):
         if isinstance(message, m.Kept):
             arrival = self._arriving(message.work.last, True)
         elif message.push.seq < due:
-            return Arrived(message, None, 0.0)  # again: the shards have no part in it
+            return Arrived(message, None, 0.0)  # a repetition, without the shards
         else:
             arrival = self._arriving(message.push.seq, False)
         arrival.head = message
@@ -213,14 +231,14 @@ class ShardPlane(DataPlane):
         return self._whole(arrival)
 
     def send_version(self, request: int, snapshot: Snapshot, held: int) -> None:
-        # Effects follow on their records, before any other: the shards have that version now.
+        # Effects follow their records directly, so that the shards have that version now.
         self._shards.tell(Send(self._worker, request, snapshot.version, held))
 
     def close(self) -> None:
         self._shards.tell(Dismiss(self._worker, self.group.secret))
 
     def _arriving(self, seq: int, again: bool) -> _Arrival:
-        """What arrives; that of another number is void."""
+        """Return the arrival of this number; another one is void."""
         if self._arrival is None or self._arrival.key != (seq, again):
             self._arrival = _Arrival((seq, again))
         return self._arrival
@@ -235,36 +253,41 @@ class ShardPlane(DataPlane):
 class DataPlanes:
     """The planes of a server that keeps the floats itself; used by its event loop.
 
-    lending: what is shared, with workers and with a standby
+    Attributes:
+        lending: the shared memory, with workers and with a standby.
     """
 
     def __init__(self, lending: Lending, queues: PeerQueues, clock: Callable[[], float],
                  send: Callable[[bytes, m.Message], None], wire: Codec):
-        """`send`: sends a message to the worker with that socket; `wire`: the run's format."""
+        """Start; `send`: sends a message to a worker's socket; `wire`: the run's format."""
         self.lending, self.queues, self.clock, self.send = lending, queues, clock, send
         self._wire = wire
         self._pool = BufferPool()  # of updates that are sent
 
     def most(self, size: int) -> int:
-        """Floats of the largest vector that a worker of a model of this size sends here."""
+        """Return the floats of the largest vector that a worker with this model sends here."""
         return size
 
     def check(self, size: int) -> None:
-        """Raise ValueError, in one line, for a model of a size that cannot be served."""
+        """Raise ValueError, in one line, if a model of this size cannot be served."""
 
     def store(self, initial: np.ndarray, version: int, outer: OuterOptimizer,
               unsent: np.ndarray | None) -> Store:
-        """What has the versions; as of `Store`."""
+        """Return the store of the versions; arguments as for `Store`."""
         return Store(initial, version, outer, self._wire, unsent)
 
     def end(self, reason: str, follows: bool = False) -> None:
-        """The run has ended in good order; `follows`: another one is to come."""
+        """End the run in good order; `follows`: another run follows."""
 
     def attach(self, session: Member, size: int, name: str) -> None:
-        """Make ready for updates of `size` floats of a worker that is a member, or comes again over
-        a new connection: in new shared memory, if that can be.
+        """Prepare for updates of a member, or of one with a new connection.
 
-        name: of the worker's socket for that
+        New memory is shared with it, if possible.
+
+        Args:
+            session: the member's.
+            size: floats of an update.
+            name: of the worker's socket for shared memory.
         """
         self.unshare(session)
         failed = session.plane.failed if session.plane else 0
@@ -278,18 +301,18 @@ class DataPlanes:
                 session.plane, self)
 
     def unshare(self, session: Member, failed: bool = False) -> None:
-        """Share nothing with this worker any more: it is to attach again, or has ended."""
+        """End the sharing with this worker, which reattaches or has ended."""
         if session.plane is not None:
             session.plane = session.plane.unshared(failed)
 
     def close(self, session: Member) -> None:
-        """A session ends."""
+        """End the plane of a session."""
         self.queues.drop_transfer(session.identity)
         if session.plane is not None:
             session.plane.close()
 
     def worker_of(self, secret: int) -> int | None:
-        """The worker of which a shard speaks; None: that one's session has ended."""
+        """Return the worker of a shard's message; None: its session has ended."""
         return None
 
 
@@ -307,7 +330,7 @@ class ShardedPlanes(DataPlanes):
 
     def check(self, size: int) -> None:
         if len(self._shards) > size:
-            raise ValueError(f"a model of {size} floats has no part for each of "
+            raise ValueError(f"a model of {size} floats cannot be split among "
                              f"{len(self._shards)} shards; start the server with fewer: --shards")
 
     def store(self, initial: np.ndarray, version: int, outer: OuterOptimizer,

@@ -1,4 +1,4 @@
-"""Which message goes to which method: each part of the server says once what it takes."""
+"""Tables of handlers: each part of the server lists its messages once."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from wbsp.wire.sockets import peer_address
 
 
 class Peer(NamedTuple):
-    """The sender of a message that names no session: a worker, a standby, or anybody."""
+    """The sender of a message without a session: a worker, a standby, or a stranger."""
 
     identity: bytes  # of its socket
-    line: object  # stands for its connection; None: that is not known
+    line: object  # represents its connection; None: not known
     frame: zmq.Frame | None = None  # the first one of the message
 
     @property
     def host(self) -> str:
-        """Address of its machine."""
+        """Return the address of its machine."""
         assert self.frame is not None
         return peer_address(self.frame)
 
@@ -30,15 +30,16 @@ class Peer(NamedTuple):
 class Handlers:
     """The methods of one part of the server, or of several, by the type of message.
 
-    anybody: takes (peer, message)
-    session: takes (session, message), and the floats of a message that may have some
+    Attributes:
+        anybody: methods with arguments (peer, message).
+        session: methods with arguments (session, message), and the floats if the message has some.
     """
 
     anybody: dict[type[Message], Callable[[Peer, Any], None]] = field(default_factory=dict)
     session: dict[type[Message], Callable[..., None]] = field(default_factory=dict)
 
     def add(self, other: Handlers) -> None:
-        """Take over the methods of another part."""
+        """Add the methods of another part."""
         assert not (self.anybody.keys() & other.anybody or self.session.keys() & other.session)
         self.anybody |= other.anybody
         self.session |= other.session

@@ -1,4 +1,4 @@
-"""What peers cause, for the log: protocol errors are counted, and no peer floods it."""
+"""Log of events that peers cause: protocol errors are counted, and rates are limited."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from wbsp.ps.config import Reporter
 
 _PERIOD = 1.0  # seconds between two lines on protocol errors
 AT_ONCE = 32  # lines and events of one cause; more come one a second
-_SUMMED = 10.0  # seconds between two lines on what was left out
+_SUMMED = 10.0  # seconds between two lines on suppressed ones
 
 
 class TokenBucket:
-    """Token bucket of `at_once` tokens, refilled by one a second: strangers must not fill the disk.
-    """
+    """Token bucket of `at_once` tokens, refilled by one a second; it protects the disk."""
 
     def __init__(self, at_once: int = 8):
         self._at_once = at_once
         self._used, self._since = 0.0, 0.0
 
     def may(self, now: float) -> bool:
-        """Take a token; False if there is none."""
+        """Take a token; return False if the bucket is empty."""
         self._used, self._since = max(0.0, self._used - (now - self._since)), now
         if self._used + 1 > self._at_once:
             return False
@@ -32,11 +31,11 @@ class TokenBucket:
 
 
 class PeerLog:
-    """Lines and events that peers bring about: each in one line, and not without end.
+    """Lines and events that peers cause, at a limited rate.
 
-    Protocol errors are counted, and their number is said. Each other cause has a bucket of its own;
-    what that leaves out is counted, and that is said, too. Causes are few: a worker's index, the
-    standby. `flush` must be called now and then.
+    Protocol errors are counted, and their number is printed. Each other cause has its own bucket;
+    the number of suppressed lines is printed, too. Causes are few: a worker's index, the standby.
+    `flush` must be called regularly.
     """
 
     def __init__(self, reporter: Reporter):
@@ -45,7 +44,7 @@ class PeerLog:
         self._unlogged, self._last = 0, ""
         self._lines = Throttle(_PERIOD)
         self._buckets: dict[str, TokenBucket] = {}
-        self._left: Counter[str] = Counter()  # cause -> what was left out
+        self._left: Counter[str] = Counter()  # cause -> number of suppressed lines and events
         self._sums = Throttle(_SUMMED)
 
     def count(self, reason: str, times: int = 1) -> None:
@@ -56,7 +55,7 @@ class PeerLog:
         self._tell_errors(at_once=False)
 
     def tell(self, cause: str, text: str = "", kind: str = "", **facts: Any) -> None:
-        """Print a line and log an event, or one of these, on what `cause` names."""
+        """Print a line, log an event, or both, at the limited rate of `cause`."""
         bucket = self._buckets.setdefault(cause, TokenBucket(AT_ONCE))
         if not bucket.may(self._reporter.clock.now()):
             self._left[cause] += 1
@@ -67,12 +66,12 @@ class PeerLog:
             self._reporter.event(kind, **facts)
 
     def flush(self, at_once: bool = False) -> None:
-        """Say how much was counted, and left out, since the last time."""
+        """Print the numbers of counted and suppressed ones since the last call."""
         self._tell_errors(at_once)
         if self._left and (self._sums.due(self._reporter.clock.now()) or at_once):
             left, self._left = self._left, Counter()
             for cause, count in left.items():
-                self._reporter.say(f"{cause}: {count:,} more of such lines or events were left out")
+                self._reporter.say(f"{cause}: suppressed {count:,} more lines or events")
                 self._reporter.event("left_out", cause=cause, count=count)
 
     def _tell_errors(self, at_once: bool) -> None:

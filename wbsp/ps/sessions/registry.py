@@ -1,4 +1,4 @@
-"""The workers' sessions: which are open, which workers are alive, and what they are sent."""
+"""The workers' sessions: open ones, their liveness, and sending."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from wbsp.wire.rate import RateLimiter
 from wbsp.wire.shm.lender import Lending
 from wbsp.wire.sockets import ServerSocket
 
-_TURNED_AWAY = 64  # reasons that are remembered, so that each is said once
+_TURNED_AWAY = 64  # reasons that are remembered, so that each is printed once
 
 
 class SessionRegistry:
-    """One session a worker, told apart by the identity of its socket; used by the event loop.
+    """One session a worker, by the identity of its socket; used by the event loop.
 
-    It decides nothing about the run.
+    It makes no decisions about the run.
     """
 
     def __init__(self, socket: ServerSocket, config: ServerConfig, reporter: Reporter,
@@ -62,35 +62,35 @@ class SessionRegistry:
         return iter(self._by_identity.values())
 
     def get(self, identity: bytes) -> WorkerSession | None:
-        """The session of the socket with that identity, if there is one."""
+        """Return the session of the socket with that identity, or None."""
         return self._by_identity.get(identity)
 
     def of(self, worker: int) -> WorkerSession | None:
-        """The session of that worker, if it has one."""
+        """Return the session of that worker, or None."""
         return self._by_worker.get(worker)
 
     def may_come(self, worker: int) -> bool:
-        """False if the sessions of this worker, which there is, come too fast: each is an event."""
+        """Return False if a worker opens sessions too fast, because each is an event."""
         return self._comings.setdefault(worker, TokenBucket(AT_ONCE)).may(self._clock())
 
     def open(self, identity: bytes, worker: int, own: bytes = b"") -> WorkerSession:
-        """A worker has introduced itself; `own`: as in `WorkerSession`."""
+        """Open a session for a worker that has introduced itself; `own`: as in `WorkerSession`."""
         session = WorkerSession(identity, worker, Liveness(WORKER, self._clock()), own=own,
                                 earlier=self.reports.get(worker))
         self._by_identity[identity] = self._by_worker[worker] = session
         return session
 
     def attach(self, session: WorkerSession, size: int, name: str, ledger: Ledger) -> None:
-        """The worker is a member. `size`, `name`: as of `DataPlanes.attach`."""
+        """Make the worker a member; `size`, `name`: as for `DataPlanes.attach`."""
         session.ledger = ledger
         self.planes.attach(session, size, name)
 
     def expect(self, size: int) -> None:
-        """Workers send vectors of at most so many floats here."""
+        """Accept vectors of at most `size` floats from workers."""
         self._socket.guard.allow(4 * size)
 
     def close(self, session: WorkerSession) -> None:
-        """Forget a session; a message on its way to the worker may still arrive."""
+        """Forget a session; messages in flight to the worker may still arrive."""
         self._by_identity.pop(session.identity, None)
         if self._by_worker.get(session.worker) is session:
             del self._by_worker[session.worker]
@@ -99,56 +99,60 @@ class SessionRegistry:
     # Liveness.
 
     def handlers(self) -> Handlers:
-        """The sign of life of a worker."""
+        """Return the handler for workers' heartbeats."""
         return Handlers(session={m.Heartbeat: self.heartbeat})
 
     def heartbeat(self, session: WorkerSession, heartbeat: m.Heartbeat) -> None:
         self.note_report(session, heartbeat.report)
         session.progress.note_fetched(heartbeat.chunks, self._clock())
-        if not self.queues.waiting(session.identity):  # else what waits says as much
+        if not self.queues.waiting(session.identity):  # a waiting message replaces the answer
             self.tell_progress(session)
 
     def note_report(self, session: WorkerSession, report: Report | None) -> None:
-        """A worker says what it has done so far. Raises WireError for what cannot be."""
+        """Note a worker's totals.
+
+        Raises:
+            WireError: they are impossible.
+        """
         if report is not None:
             check_report(report, session.worker)
             self.reports[session.worker] = Totals.of(session.earlier, report)
 
     def watch(self) -> None:
-        """Hold all connections to their limits, and count those that were cut or have no owner."""
+        """Apply the limits to all connections; count those that were cut or have no owner."""
         for reason, count in self._socket.watch().items():
             self.log.count(reason, count)
 
     def woke(self, now: float) -> None:
-        """This process has slept until `now`: silence counts from here on."""
+        """Handle the end of a suspension: silence counts from `now` on."""
         for session in self:
             session.liveness.woke(now)
             session.progress.changed = max(session.progress.changed, now)
 
     def reaches(self, session: WorkerSession) -> bool:
-        """False when the worker's connection is gone."""
+        """Return whether the worker's connection exists."""
         return self._socket.reaches(session.identity,
                                     m.encode(session.alive()))
 
     def lost(self, session: WorkerSession) -> str | None:
-        """Why the worker of this session counts as gone; None: it does not."""
+        """Return why the worker of this session counts as lost, or None."""
         reason = session.liveness.lost(self._clock(), lambda: self.reaches(session))
-        return reason or ("it does not read what it is sent" if session.deaf else None)
+        return reason or ("it does not read its messages" if session.deaf else None)
 
     def idle(self, since: float, patience: float) -> list[WorkerSession]:
-        """Sessions in which nothing came through for `patience` seconds, from `since` on."""
+        """Return the sessions without progress for `patience` seconds, from `since` on."""
         now = self._clock()
         return [s for s in self if now - max(since, s.progress.changed) > patience]
 
     def silence(self, worker: int) -> float | None:
-        """Seconds since a worker was heard; None: it has no session."""
+        """Return the seconds since a worker's last message; None: it has no session."""
         session = self._by_worker.get(worker)
         return None if session is None else self._clock() - session.liveness.heard
 
     # Sending.
 
     def send(self, identity: bytes, message: m.Message) -> None:
-        """Send a message, to a worker or to a stranger, when the line and the socket allow."""
+        """Send a message to a worker or a stranger when rate limit and socket permit."""
         session = self.get(identity)
         taken = session.plane.post(message) if session and session.plane else None
         if taken is not None and session:
@@ -157,8 +161,10 @@ class SessionRegistry:
             session.deaf = True
 
     def proven(self, identity: bytes, request: Request, *keys: bytes) -> Bond | None:
-        """The bond with a peer that has proven what it claims by one of these keys; None: it is
-        challenged to, over the network, whatever was shared with it."""
+        """Return the bond with a peer that has proven its claim by one of these keys.
+
+        Otherwise challenge it over the network, and return None.
+        """
         challenges = self._socket.challenges
         bond = challenges.proven(identity, request, *keys)
         if bond is None:
@@ -166,36 +172,41 @@ class SessionRegistry:
         return bond
 
     def answer(self, identity: bytes, message: m.Message) -> None:
-        """Answer a peer that has not proven who it is, whatever its socket is called."""
+        """Answer a peer that has not proven its identity."""
         self.queues.post(identity, m.encode(message), now=self._clock())
 
     def repeat(self, session: WorkerSession) -> None:
-        """The worker's connection was broken: repeat what it may have missed."""
+        """Repeat messages that the worker may have missed with a broken connection."""
         for retained in session.retained.values():
             self.send(session.identity, retained)
 
     def note_chunk(self, session: WorkerSession) -> None:
-        """A chunk of the worker's push came in."""
+        """Note a chunk of the worker's push."""
         session.progress.note_received(self._clock())
         self.tell_progress_now_and_then(session)
 
     def tell_progress_now_and_then(self, session: WorkerSession) -> None:
-        """To a worker whose vector comes in pieces: at most once in `PROGRESS` seconds."""
+        """Report progress to a worker that sends chunks, at most once in `PROGRESS` seconds."""
         if self._clock() - session.progress.told > timeouts.PROGRESS:
             self.tell_progress(session)
 
     def tell_progress(self, session: WorkerSession) -> None:
-        """That the server lives, and how much has come of what this worker sends or waits for."""
+        """Report the server's liveness and the progress of the worker's transfers."""
         session.progress.told = self._clock()
         self.send(session.identity, session.alive())
 
     def refuse(self, identity: bytes, worker: int, reason: str, over: bool = False,
                nonce: bytes = b"", elsewhere: bool = False, ends: bool = False) -> None:
-        """Tell a peer why it may not take part, and say so, but not without end.
+        """Refuse a peer, and print the reason at a limited rate.
 
-        over:  the run has ended; ends: so does the server
-        nonce: of a member of another run, whose secret is not known here; else empty
-        elsewhere: it is to try its other addresses, and this one again; why is said once
+        Args:
+            identity: of its socket.
+            worker: its index.
+            reason: for both sides.
+            over: the run has ended.
+            ends: the server ends, too.
+            nonce: of a member of another run, whose secret is not known here; else empty.
+            elsewhere: the peer retries all its addresses; the reason is printed once.
         """
         reason = one_line(reason)
         if elsewhere:

@@ -1,4 +1,4 @@
-"""What the engine answers, on its way to the workers: as messages, and versions as floats."""
+"""Sending of the engine's answers to the workers: messages, and versions as floats."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from wbsp.wire.messages import codec as m
 
 
 class Replies:
-    """Sends each worker what an engine has for it; used by the event loop."""
+    """Sender of an engine's messages; used by the event loop."""
 
     def __init__(self, engine: Engine, sessions: SessionRegistry, info: RunInfo):
         self._engine = engine
         self._sessions = sessions
         self._info = info
-        self._finals: list[Outgoing] | None = []  # held back; None: they no longer are
+        self._finals: list[Outgoing] | None = []  # withheld; None: no longer
 
     def send(self, answer: Iterable[Outgoing]) -> None:
-        """Send the workers what the engine has for them, in this order."""
+        """Send the engine's messages to the workers, in this order."""
         waiting = deque(answer)
         while waiting:
             outgoing = waiting.popleft()
@@ -48,18 +48,18 @@ class Replies:
             if isinstance(message, m.Ack) and waiting:
                 message = self._with_model(message, waiting, session)
             elif isinstance(message, m.Reattached):
-                message = msgspec.structs.replace(  # with what only this server knows
+                message = msgspec.structs.replace(  # fields that only this server knows
                     message, epoch=self._info.epoch, group=session.group, memory=session.inbox,
                     ticket=self._info.ticket(session.worker), since=self._info.began)
                 if back:
                     back.answer = message
             if not isinstance(message, m.Ack | m.Reattached):
                 session.retained[type(message)] = message if not isinstance(message, m.Granted) \
-                    else msgspec.structs.replace(message, follows=False)  # once alone
+                    else msgspec.structs.replace(message, follows=False)  # only once
             self._sessions.send(session.identity, message)
 
     def _with_model(self, ack: m.Ack, waiting: deque[Outgoing], session: WorkerSession) -> m.Ack:
-        """The answer, and the version that follows for the same worker, if memory is shared."""
+        """Return the answer, with the version that follows for this worker if memory is shared."""
         worker, message = waiting[0]
         if not isinstance(message, m.Model) or worker != session.worker:
             return ack
@@ -71,8 +71,10 @@ class Replies:
         return msgspec.structs.replace(ack, model=model)
 
     def repeat(self, session: WorkerSession, ledger: int) -> None:
-        """A member's connection was broken: repeat what it may have missed. `ledger`: as in
-        `messages.Reattach`."""
+        """Repeat messages that a member may have missed with a broken connection.
+
+        `ledger`: as in `messages.Reattach`.
+        """
         back = session.returning
         answer = m.Reattached(self._info.epoch, False, 0, 0, None, session.group,
                               session.inbox, self._info.ticket(session.worker))
@@ -83,6 +85,6 @@ class Replies:
         self._sessions.repeat(session)
 
     def farewell(self) -> None:
-        """Offer the final version, which is safe now, to all that have finished."""
+        """Offer the final version, which is durable now, to all workers that have finished."""
         finals, self._finals = self._finals, None
         self.send(finals or [])

@@ -1,7 +1,7 @@
-"""The server's conversation with the members of a run: pushes, fetches, queries, leaving.
+"""Requests of the members of a run: pushes, fetches, queries, leaving.
 
-A member is a worker that was admitted. What it says goes to the engine, and what the engine
-answers is delivered.
+A member is a worker that was admitted. Its messages are passed to the engine, and the engine's
+answers are sent.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from wbsp.wire.messages.sharding import Arriving, Holds
 
 
 class Requests:
-    """Messages of members, checked and told to the engine; used by the event loop.
+    """Handler of members' messages: checks them and calls the engine; used by the event loop.
 
-    first_came: when the first worker joined or attached again, in the server's own time
-    returned:   a worker has attached again
+    Attributes:
+        first_came: time at which the first worker joined or reattached, in the server's own time.
+        returned: a worker has reattached.
     """
 
     def __init__(self, engine: Engine, sessions: SessionRegistry, replies: Replies,
@@ -35,7 +36,7 @@ class Requests:
         self.returned = False
 
     def handlers(self) -> Handlers:
-        """The requests of members."""
+        """Return the handlers for members' requests."""
         return Handlers(session={
             m.Update: self.update, m.Kept: self.kept, m.Fetch: self.fetch, m.CutQuery: self.query,
             m.AskWork: self.ask_work, m.Measured: self.measured,
@@ -44,23 +45,23 @@ class Requests:
             Arriving: self.arriving})
 
     def join(self, session: WorkerSession) -> None:
-        """A worker was admitted."""
+        """Handle a worker that was admitted."""
         self.first_came = min(self._clock.now(), self.first_came)
         self._tell(session.worker, f" joined over {session.plane and session.plane.name}")
         self.replies.send(self.engine.join(session.worker, self._clock.run()))
 
     def come_back(self, session: WorkerSession, reattach: m.Reattach) -> None:
-        """A member that had no session has attached again; its numbers fit the ledger."""
+        """Readmit a member without a session; its numbers fit the ledger."""
         now, ledger, worker = self._clock.run(), self.engine.ledger, session.worker
         due = ledger.next_seq(worker)
         first = max(reattach.first, reattach.kept)
         lacks = ledger.lacks(worker, first, reattach.answered)
-        # Those of a later process than the one that the checkpoint knows, or of one that was told
-        # by a server, lost with its standby, that they were safe there.
+        # Pushes of a later process than the checkpoint's; or of one whose lost server had reported
+        # them as durable at a standby that was lost, too.
         if first > due:
             self.engine.log(now, "lost", worker=worker, first=due, last=first - 1)
             self._tell(worker, f": pushes {due} to {first - 1} are lost: the processes that "
-                               "had them")
+                               "held them have ended")
             ledger.skip_to(worker, first)
         if not self.returned:
             self.returned, self.first_came = True, self._clock.now()
@@ -71,8 +72,7 @@ class Requests:
             self.sessions.send(session.identity, m.Resend(lacks, session.group, session.inbox))
 
     def come_again(self, session: WorkerSession, reattach: m.Reattach) -> None:
-        """A member's connection was broken, and its session was not: repeat what it may have
-        missed."""
+        """Handle a member that has a session and a new connection: repeat missed messages."""
         self.sessions.queues.drop_transfer(session.identity)
         if session.plane is not None:
             self.sessions.planes.attach(session, session.plane.size, reattach.socket)
@@ -84,7 +84,11 @@ class Requests:
             self.replies.repeat(session, reattach.ledger)
 
     def kept(self, session: WorkerSession, kept: m.Kept, body: memoryview | None) -> None:
-        """Take a chunk of what an earlier server had decided, or its head. Raises WireError."""
+        """Take a chunk of a resent sum, which an earlier server had decided on, or its head.
+
+        Raises:
+            WireError: it was not requested, or is invalid.
+        """
         back = session.returning
         if session.plane is None or back is None:
             raise m.WireError(f"worker {session.worker} resent pushes that were not requested")
@@ -92,7 +96,7 @@ class Requests:
             return  # sent twice
         if self.engine.done:
             self.sessions.refuse(session.identity, session.worker,
-                                 f"worker {session.worker} comes too late: the run has ended "
+                                 f"worker {session.worker} is too late: the run has ended "
                                  "without it")
             self.sessions.close(session)
             return
@@ -100,13 +104,13 @@ class Requests:
         self._take(session, session.plane.put(kept, body, 0), body)
 
     def _attach(self, session: WorkerSession, back: Returning) -> None:
-        """Nothing that this member was answered is lacking any more."""
+        """Attach a member, whose answered pushes are all in the ledger now."""
         request, worker = back.request, session.worker
-        self._tell(worker, " is back" + (", and has finished" if request.left
-                                        else f" with version {request.version}")
+        self._tell(worker, " reconnected" + (", and has finished" if request.left
+                                             else f" with version {request.version}")
                    + f", over {session.plane and session.plane.name}")
         session.joined = not request.left
-        # who is yet to hear that its push was decided waits from then on
+        # a worker that lacks the answer to its push waits from then on
         waits = request.waits or self.engine.ledger.next_seq(worker) > request.answered
         try:
             answer = self.engine.attach(worker, request.version, request.left, waits,
@@ -116,7 +120,11 @@ class Requests:
         self.replies.send(answer)
 
     def update(self, session: WorkerSession, update: m.Update, body: memoryview | None) -> None:
-        """Take a chunk of a push, or its head. Raises WireError for what no member can send."""
+        """Take a chunk of a push, or its head.
+
+        Raises:
+            WireError: no member can send it.
+        """
         if not session.joined or session.plane is None:
             raise m.WireError(f"worker {session.worker} pushed before it joined")
         session.check_push(update.push, self.engine.store.latest.version)
@@ -126,18 +134,22 @@ class Requests:
         self._take(session, session.plane.put(update, body, due), body)
 
     def arriving(self, session: WorkerSession, notice: Arriving, shard: int) -> None:
-        """A shard has more of its slice."""
+        """Note that a shard has more of its slice."""
         self.sessions.note_chunk(session)
 
     def held(self, session: WorkerSession, notice: Holds, shard: int) -> None:
-        """A shard has all of its slice. Raises WireError as `update` does."""
+        """Handle a shard's complete slice.
+
+        Raises:
+            WireError: no member can send the push.
+        """
         self.sessions.note_chunk(session)
         if session.plane is not None:
             self._take(session, session.plane.held(shard, notice), None)
 
     def _take(self, session: WorkerSession, arrived: Arrived | None,
               body: memoryview | None) -> None:
-        """Tell the engine of a push, or of a sum that was sent again, if all of it is here."""
+        """Pass a push or a resent sum to the engine, if it is complete."""
         if arrived is None:
             if body is not None:
                 self.sessions.note_chunk(session)
@@ -148,7 +160,7 @@ class Requests:
 
     def _push(self, session: WorkerSession, update: m.Update, arrived: Arrived) -> None:
         if update.push.seq >= self.engine.ledger.next_seq(session.worker):
-            # it has heard what it was directed to do before; a repeated push does not say so
+            # it has received earlier directions; a repeated push does not show that
             session.retained.pop(m.Directed, None)
         try:
             answer = self.engine.push(update.push, arrived.vector, self._clock.run(), update.fetch,
@@ -203,12 +215,12 @@ class Requests:
             self.replies.send(self.engine.measure(session.worker, measured, self._clock.run()))
 
     def learning_rate(self, session: WorkerSession, rate: m.LearningRate) -> None:
-        """A callback of a worker has set the rate of all."""
+        """Handle a learning rate that a worker's callback has set for all."""
         if session.joined and session.plane is not None:
             self.replies.send(self.engine.set_rate(session.worker, rate, self._clock.run()))
 
     def stop_run(self, session: WorkerSession, stop: m.StopRun) -> None:
-        """A worker ends the run for all."""
+        """Handle a worker's request to end the run for all."""
         if session.joined and session.plane is not None and not self.engine.done:
             reason = f"worker {session.worker}: {one_line(stop.reason)}"
             self.replies.send(self.engine.stop(reason, self._clock.run()))
@@ -219,7 +231,7 @@ class Requests:
             self.sessions.close(session)
             self.sessions.series.left(session.worker)
             return
-        if not session.joined:  # a repetition, since Final is not there yet
+        if not session.joined:  # a repetition, because Final has not arrived yet
             return
         reason = one_line(leaving.reason)
         self._tell(session.worker, f" left: {reason}")
@@ -235,7 +247,7 @@ class Requests:
     def goodbye(self, session: WorkerSession, goodbye: m.Goodbye) -> None:
         if goodbye.again:
             self.sessions.series.lives(session.worker)
-        self.lose(session, "said goodbye in mid-run")
+        self.lose(session, "it left in mid-run")
 
     def lose(self, session: WorkerSession, reason: str) -> None:
         """End a session without a word from the worker."""
@@ -243,5 +255,5 @@ class Requests:
         self.sessions.close(session)
         if not member:
             return
-        self._tell(session.worker, f" was lost: {reason}; the others go on without it")
+        self._tell(session.worker, f" was lost: {reason}; the others continue without it")
         self.replies.send(self.engine.leave(session.worker, self._clock.run(), reason))

@@ -1,4 +1,4 @@
-"""The server's session with one worker, and what a correct worker may send in it."""
+"""The server's session with one worker, and checks of the worker's messages."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ from wbsp.wire.liveness import Liveness
 from wbsp.wire.messages import codec as m
 
 _MAX_COUNT = 1 << 40  # steps or samples in one push; sums of them stay 64-bit integers
-_MAX_SECONDS = 1e9  # thirty years; what models make of it stays finite
+_MAX_SECONDS = 1e9  # thirty years; sums and products in models stay finite
 
 
 @dataclass
 class Progress:
     """Progress of a session's transfers, in chunks; `changed` is the time of the newest.
 
-    held: version that the worker has the floats of, as its newest request says
+    Attributes:
+        held: version whose floats the worker has, by its newest request.
     """
 
-    received: int = 0  # of what the worker sends, or of the W_0 that it waits for
+    received: int = 0  # of the worker's vector, or of the W_0 that it waits for
     fetched: int = 0  # of models, as the worker has reported
     changed: float = 0.0
-    told: float = 0.0  # time at which the worker was last told `received`
+    told: float = 0.0  # time at which `received` was last reported to the worker
     held: int = m.NONE
 
     def note_received(self, now: float) -> None:
-        """One more chunk of a vector that is not complete yet has come in."""
+        """Count a received chunk of an incomplete vector."""
         self.received, self.changed = self.received + 1, now
 
     def note_fetched(self, chunks: int, now: float) -> None:
-        """The worker reports that so many chunks of models have come in there."""
+        """Note the number of models' chunks that the worker has received."""
         if chunks != self.fetched:
             self.fetched, self.changed = chunks, now
 
 
 @dataclass
 class Returning:
-    """A worker that attached again, which a server that was restarted or lost it did not know."""
+    """A worker that reattached to a server without a session of it."""
 
     request: m.Reattach
-    lacks: int | None  # push from which on the worker is to send its sum; None: it need not, or did
-    answer: m.Reattached | None = None  # once it may go on
+    lacks: int | None  # first push of the sum that the worker must resend; None: none, or done
+    answer: m.Reattached | None = None  # once it may continue
     early: int = 0  # number of a fetch that waits for a grant
 
 
@@ -59,18 +60,18 @@ class WorkerSession:
     identity: bytes  # of the worker's socket
     worker: int
     liveness: Liveness
-    line: object = None  # the connection over which it has said who it is, and no other
+    line: object = None  # the connection over which it has identified itself
     own: bytes = b""  # as in `messages.Hello`
     passes: int = 0  # number of the run that its fit was, and that has ended; 0: of none
     request: m.Join | m.Reattach | None = None  # as which it asked to be a member
     joined: bool = False  # it asked to join, and has not left
     ledger: Ledger | None = None  # of its pushes, once it is admitted
     plane: DataPlane | None = None  # from its admission on
-    answer: m.Joined | None = None  # to its wish to join
-    returning: Returning | None = None  # it has attached again
+    answer: m.Joined | None = None  # to its request to join
+    returning: Returning | None = None  # it has reattached
     progress: Progress = field(default_factory=Progress)
-    deaf: bool = False  # too many messages wait for it: it reads nothing
-    # When it attached again, until it is certain that no other server has its promise.
+    deaf: bool = False  # too many messages wait for it: it does not read
+    # Time of its reattachment, until it is certain that no other server has its vote.
     attached_at: float | None = None
     earlier: Totals | None = None  # totals of the worker's earlier incarnations
     # the newest message of each kind that it may have missed, but for answers to pushes
@@ -78,7 +79,7 @@ class WorkerSession:
 
     @property
     def layout(self) -> list[TensorSpec] | None:
-        """Of its model; None until it asks to join."""
+        """Layout of its model; None before it requests to join."""
         return self.request.layout if self.request else None
 
     @property
@@ -87,22 +88,22 @@ class WorkerSession:
         return self.request.frozen if isinstance(self.request, m.Join) else []
 
     def alive(self) -> m.Alive:
-        """The server's sign of life for this worker."""
+        """Return the server's heartbeat for this worker."""
         return m.Alive(self.progress.received, self.ledger.durable if self.ledger else 0)
 
     def decided(self, query: int) -> m.CutDecision | None:
-        """The answer to this query, if it was asked before."""
+        """Return the answer to this query, if it was asked before, else None."""
         known = self.retained.get(m.CutDecision)
         return known if isinstance(known, m.CutDecision) and known.number == query else None
 
     @property
     def group(self) -> m.ShardGroup | None:
-        """The shards, for the worker; None: there are none, or it is not a member yet."""
+        """The shards, for the worker; None: no shards, or it is not a member yet."""
         return self.plane.group if self.plane else None
 
     @property
     def inbox(self) -> int:
-        """The number of the shared segment, for the worker; 0: there is none."""
+        """Number of the shared segment, for the worker; 0: none."""
         return self.plane.inbox if self.plane else 0
 
     def check_push(self, push: Push, newest: int) -> None:
@@ -114,12 +115,14 @@ class WorkerSession:
             raise m.Impossible(f"worker {self.worker} pushed with impossible metadata {push}")
 
     def check_kept(self, kept: m.Kept, answered: int) -> None:
-        """Raise Impossible for a sum of pushes that this worker cannot have; `answered`: number
-        behind its newest push that was, as it has said."""
+        """Raise Impossible for a sum of pushes that this worker cannot have.
+
+        `answered`: number after its newest answered push, by its own report.
+        """
         work = kept.work
         if not (work.first <= work.last < answered and max(work.steps, work.samples) <= _MAX_COUNT
                 and sum(work.rejected.values()) <= work.pushes):
-            raise m.Impossible(f"worker {self.worker} sent impossible metadata again: {work}")
+            raise m.Impossible(f"worker {self.worker} resent impossible metadata: {work}")
 
     def check_query(self, query: m.CutQuery) -> None:
         """Raise Impossible for a query that this worker cannot have."""
@@ -130,7 +133,11 @@ class WorkerSession:
 
 def body_of(message: m.Message, frames: list[zmq.Frame],
             session: WorkerSession | None) -> memoryview | None:
-    """The floats that come with a message; None: it is one that has none. Raises WireError."""
+    """Return the floats of a message, or None for a message without floats.
+
+    Raises:
+        WireError: the frames do not fit the message.
+    """
     plane = session.plane if session else None
     body = frames[1].buffer if len(frames) == 2 else None
     floats = isinstance(message, m.Initial)
@@ -148,7 +155,7 @@ def body_of(message: m.Message, frames: list[zmq.Frame],
 def check_reattach(reattach: m.Reattach) -> None:
     """Raise WireError for numbers that no worker can have."""
     if max(reattach.first, reattach.kept) > reattach.answered:
-        raise m.WireError(f"worker {reattach.worker} attached again with impossible numbers")
+        raise m.WireError(f"worker {reattach.worker} reattached with impossible numbers")
 
 
 def check_report(report: Report, worker: int) -> None:
@@ -159,16 +166,16 @@ def check_report(report: Report, worker: int) -> None:
 
 
 def other_protocol(who: str, protocol: int) -> str | None:
-    """Why a peer that speaks `protocol` is refused, in one line; None if it need not be."""
+    """Return why a peer with this protocol is refused, in one line, or None."""
     if protocol == m.PROTOCOL:
         return None
-    return (f"{who} speaks protocol {protocol}, the server {m.PROTOCOL}; install the same wbsp on "
+    return (f"{who} has protocol {protocol}, the server {m.PROTOCOL}; install the same wbsp on "
             "both")
 
 
 def disagreement(who: str, side: str, given: dict[str, str],
                  settings: dict[str, str]) -> str | None:
-    """In what a peer's `given` settings differ from the server's, in one line; None: in nothing."""
+    """Return how a peer's `given` settings differ from the server's, in one line, or None."""
     for name, value in given.items():
         if name in settings and settings[name] != value:
             return (f"{who} and the server disagree: {name} is {value!r} on the {side} and "

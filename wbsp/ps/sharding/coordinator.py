@@ -1,8 +1,8 @@
-"""The server's shards: it keeps the decisions, and they the floats.
+"""The server's shards: the server decides, and the shards keep the floats.
 
-Each record of the engine goes to all shards, in order, and so does whatever concerns the floats: to
-whom a version goes, which attachment of a worker counts, when the server needs a version whole. The
-server and its shards form one failure domain: see `docs/explanation/fault-tolerance.md`.
+Each record of the engine is sent to all shards, in order, and so are all messages about the floats:
+the receiver of a version, a worker's valid attachment, requests for a whole version. The server and
+its shards form one failure domain: see `docs/explanation/fault-tolerance.md`.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ from wbsp.wire.rate import Frames, RateLimiter
 from wbsp.wire.server_link import ServerLink
 from wbsp.wire.sockets import ServerSocket
 
-_NOTICE = 10.0  # seconds between two lines about a shard that is not there
-_LOOK = 0.05  # seconds between two looks at all connections
-_BLOCKED = 0.001  # seconds until a connection that takes no more is tried again
+_NOTICE = 10.0  # seconds between two lines about a missing shard
+_LOOK = 0.05  # seconds between two checks of all connections
+_BLOCKED = 0.001  # seconds until a blocked connection is tried again
 
 
 class ShardLost(RuntimeError):
-    """A shard is gone, and with it a part of what the server had decided since the checkpoint.
+    """A shard is lost, and with it a part of the decisions since the checkpoint.
 
-    standby: address of a standby that may hold a newer state than the checkpoint, if so
-    later:   epoch of a later server of the run, which the shard follows now; 0: there is none
+    Attributes:
+        standby: address of a standby that may hold a newer state than the checkpoint, or None.
+        later: epoch of a later server of the run, which the shard follows now; 0: none.
     """
 
     standby: str | None = None
@@ -59,13 +60,14 @@ class ShardLost(RuntimeError):
 class ShardLink(ServerLink):
     """Messages to and from one shard, in order; times are seconds of the monotonic clock.
 
-    place: host and port, as workers are told: "" for a host that each has another name for
-    led:   the shard follows this server
+    Attributes:
+        place: host and port for workers; host "": it has a different name for each.
+        led: the shard follows this server.
     """
 
     def __init__(self, server: ServerSocket, host: str, port: int, process: ChildProcess | None,
                  lead: s.Lead, key: bytes):
-        """`lead`: how the server introduces itself; `key`: of the run's shards."""
+        """Connect; `lead`: the server's introduction; `key`: of the run's shards."""
         super().__init__(server, host, port, key, *([] if process else [server.contact]))
         self.place = ("" if process or is_loopback(host) else host, port)
         self._process = process
@@ -89,7 +91,11 @@ class ShardLink(ServerLink):
             self._held_back.append(frames)
 
     def receive(self, now: float) -> Iterator[tuple[m.Message, memoryview | None]]:
-        """What the shard has said. Raises ShardLost."""
+        """Yield the shard's messages.
+
+        Raises:
+            ShardLost: the shard is lost, or sent an invalid message.
+        """
         for frames in self.read():
             try:
                 message = m.decode(s.FromShard, frames[0].buffer)
@@ -110,10 +116,10 @@ class ShardLink(ServerLink):
                         while self._held_back:
                             self._queue.post(*self._held_back.pop(0), now=now)
                 case s.Denied() if self.led:
-                    raise ShardLost(f"{self} follows no longer: {one_line(message.reason)}",
+                    raise ShardLost(f"{self} no longer follows: {one_line(message.reason)}",
                                     message.epoch)
                 case s.Denied() if message.epoch > self._lead.epoch and self.proven:
-                    raise ShardLost(f"{self} says: {one_line(message.reason)}", message.epoch)
+                    raise ShardLost(f"{self} refuses: {one_line(message.reason)}", message.epoch)
                 case s.Denied():
                     self.says = message.reason
                 case s.Beat():
@@ -122,11 +128,15 @@ class ShardLink(ServerLink):
                     yield message, frames[1].buffer if len(frames) == 2 else None
 
     def woke(self, now: float) -> None:
-        """This process has slept until `now`: silence counts from here on."""
+        """Handle the end of a suspension: silence counts from `now` on."""
         self._liveness.woke(now)
 
     def keep_up(self, now: float) -> None:
-        """Ask to be followed, or tell that this server lives. Raises ShardLost."""
+        """Send the introduction, or a heartbeat.
+
+        Raises:
+            ShardLost: the shard is lost.
+        """
         broken = False
         self.watch()
         if self._seen != self.ended:
@@ -156,11 +166,11 @@ class ShardLink(ServerLink):
         return _BLOCKED if self._queue.blocked else math.inf
 
     def settle(self) -> bool:
-        """True if all that was posted has left."""
+        """Return whether all posted messages have been sent."""
         return not (self._queue or self._held_back)
 
     def close(self, patience: float = 0.0) -> None:
-        """End the process, too."""
+        """Close the link, and end the shard's process if it is the server's."""
         super().close(patience)
         if self._process is not None:
             self._process.kill()
@@ -176,13 +186,18 @@ class ShardLink(ServerLink):
 class Shards:
     """All shards of a server, which may have none; used by its event loop.
 
-    hear: takes what a shard says of workers: its index; Holds, Arriving or Misuse
-    take: takes what a shard says of a version: its index, Collected or Floats, and floats
+    Attributes:
+        hear: called with a shard's index and its message about workers: Holds, Arriving or Misuse.
+        take: called with a shard's index, its message about a version, Collected or Floats, and
+            floats.
     """
 
     def __init__(self, info: RunInfo, server: ServerSocket, say: Callable[[str], None]):
-        """Starts those that are processes of this server's. Raises OSError where one does not come
-        up."""
+        """Start the server's own shard processes.
+
+        Raises:
+            OSError: one does not start.
+        """
         config = info.config
         plan = config.shards
         self._server = server
@@ -214,11 +229,11 @@ class Shards:
 
     @property
     def names(self) -> list[str]:
-        """Where they are, for the log."""
+        """Addresses of the shards, for the log."""
         return [str(link).removeprefix("the shard at ") for link in self._links]
 
     def register(self, poller: zmq.Poller) -> None:
-        """Have `poller` wake up when a shard says something."""
+        """Register the shards' sockets with `poller`."""
         for link in self._links:
             poller.register(link.socket, zmq.POLLIN)
 
@@ -226,11 +241,14 @@ class Shards:
                attend: Callable[[str], None] | None = None) -> int | None:
         """Wait for all shards; return an exit code on timeout, else None.
 
-        patience: seconds to wait for those that are not processes of this server's
-        attend:   answers those who ask for the server meanwhile, which does not serve yet, for that
-                  reason; None: that is all that they are told
+        Args:
+            interrupts: signals end the wait.
+            patience: seconds to wait for shards that are not processes of this server.
+            attend: answers peers meanwhile, with the reason why the server does not serve yet;
+                None: they receive only that reason.
 
-        Raises ShardLost where one that follows is lost while others are waited for.
+        Raises:
+            ShardLost: a shard that follows was lost during the wait.
         """
         attend = attend or (lambda reason: _turn_away(self._server, reason))
         poller, began = self.on.network.poller(), self.on.clock.monotonic()
@@ -254,12 +272,16 @@ class Shards:
                 return 1
             if notice.due(waited):
                 self._say(f"{reason} ({waited:.0f} of {patience:g} s){why}")
-            if waited > timeouts.SHARDS_GRACE:  # else they are heard in a moment
+            if waited > timeouts.SHARDS_GRACE:  # otherwise the server answers them soon
                 attend(f"the server is {reason}")
             poller.poll(int(1000 * _LOOK))
 
     def serve(self) -> None:
-        """Take what the shards have said, and see whether they live. Raises ShardLost."""
+        """Handle the shards' messages, and check their liveness.
+
+        Raises:
+            ShardLost: a shard is lost.
+        """
         now = self.on.clock.monotonic()
         if self._nap.over(now):
             for link in self._links:
@@ -280,14 +302,14 @@ class Shards:
         return min((link.delay() for link in self._links), default=math.inf)
 
     def close(self) -> None:
-        """Let go of all shards."""
+        """Close the links to all shards."""
         for link in self._links:
             link.close(timeouts.SERVER_LINGER)
 
-    # What they are told.
+    # Messages to the shards.
 
     def begin(self, whole: Whole, outer: OuterOptimizer, wire: Codec) -> None:
-        """Hand out a version, float32 [size], and what else the next one depends on."""
+        """Send each shard its range of a version, and the state for the next one."""
         (version, vector, _), state = whole
         assert vector is not None, "a server begins with a model"
         now, ends = self.on.clock.monotonic(), bounds(vector.size, len(self))
@@ -303,13 +325,13 @@ class Shards:
                 link.post(frames, now)
 
     def admit(self, worker: int) -> m.ShardGroup:
-        """A new attachment of a worker: what it needs to know."""
+        """Make a new attachment of a worker; return the shards' addresses and its secret."""
         group = m.ShardGroup(self.on.scheduler.number(), [link.place for link in self._links])
         self.tell(s.Admit(worker, group.secret))
         return group
 
     def log(self, record: Record) -> None:
-        """Have the shards do what a decision says of the model."""
+        """Send a decision on the model to the shards."""
         match record:
             case Accepted():
                 self.tell(s.Apply(record.worker, record.seq, False, record.weight))
@@ -321,7 +343,7 @@ class Shards:
                 self.tell(s.Commit(record.version))
 
     def end(self, reason: str, follows: bool = False) -> None:
-        """The run has ended in good order; `follows`: another one is to come."""
+        """End the run in good order; `follows`: another run follows."""
         self.tell(m.Over(reason, follows))
         with contextlib.suppress(ShardLost):
             monotonic = self.on.clock.monotonic
@@ -330,14 +352,14 @@ class Shards:
                 self.serve()
 
     def tell(self, message: m.Message) -> None:
-        """Send all shards a message, behind what they were told before."""
+        """Send all shards a message, after earlier ones."""
         frames, now = (m.encode(message),), self.on.clock.monotonic()
         for link in self._links:
             link.post(frames, now)
 
 
 def _turn_away(server: ServerSocket, reason: str) -> None:
-    """Answer each request that no server runs here yet."""
+    """Answer each request with the reason why no server runs here yet."""
     server.watch()
     for identity, *frames in server.messages():
         with contextlib.suppress(m.WireError, IndexError):

@@ -1,8 +1,8 @@
 """The process of a shard, here or on another machine: it waits for a server, follows it, and
-forgets all when that is gone.
+discards its state when that is lost.
 
 A server starts the shards of its own machine by `python -m wbsp.ps.sharding.process`; they end with
-it, whatever ends it, because the pipe between the two does. A shard on another machine is
+it, however it ends, because they read from a pipe that it holds open. A shard on another machine is
 `python -m wbsp.ps --shard`, and waits for the next server.
 """
 
@@ -33,7 +33,7 @@ from wbsp.wire.queues import PeerQueues
 from wbsp.wire.rate import Frames, RateLimiter
 from wbsp.wire.sockets import ServerSocket
 
-_WAITING = 256  # workers that may be here before the log speaks of them
+_WAITING = 256  # workers that may connect before the log names them
 
 
 @dataclass
@@ -46,7 +46,7 @@ class _Leader:
     key: bytes  # of the run's shards: a later server of the run proves itself by it
     liveness: Liveness
     begin: s.Begin | None = None
-    floats: VectorStream | None = None  # of Begin, while they come
+    floats: VectorStream | None = None  # of Begin, while they arrive
     shard: Shard | None = None
     collecting: deque[Iterator[Frames]] = field(default_factory=deque)
     told: dict[int, float] = field(default_factory=dict)  # name -> time of the newest Arriving
@@ -55,9 +55,10 @@ class _Leader:
 class ShardServer:
     """The event loop of a shard.
 
-    lifeline: a file that ends when the server's process does; None: that is found out otherwise
-    key:      that a server is to know; None: that of a first contact
-    over:     the run has ended, and this process with it
+    Attributes:
+        lifeline: a file that ends with the server's process, or None.
+        key: that a server must know; None: that of a first contact.
+        over: the run has ended, and this process with it.
     """
 
     def __init__(self, socket: ServerSocket, bandwidth: float | None, interrupts: Interrupts,
@@ -68,7 +69,7 @@ class ShardServer:
         self._queues = PeerQueues(socket.socket, RateLimiter(bandwidth))
         socket.limit(bandwidth)
         self._leader: _Leader | None = None
-        self._waiting: dict[int, tuple[bytes, s.Present]] = {}  # name -> of which no log has spoken
+        self._waiting: dict[int, tuple[bytes, s.Present]] = {}  # name -> a worker not in the log
         self._alone_since = self._clock.monotonic()
         self._nap = Nap(self._alone_since)
         self._misuse: tuple[int, str] = 0, ""
@@ -85,10 +86,10 @@ class ShardServer:
         return code
 
     def _step(self, loop: Loop) -> None:
-        """Wait for something to do, not for long, and do it."""
+        """Wait briefly for events, and handle them."""
         ready = loop.wait(min(POLL, self._queues.delay(self._clock.monotonic())))
         if self._lifeline in ready:
-            # the server is gone: nothing here is of use to anybody
+            # the server has ended: this state is useless
             self._socket.on.scheduler.exit(0)
         if self._socket.socket in ready:
             self._receive()
@@ -110,7 +111,7 @@ class ShardServer:
             return 0
         if leader is not None:
             if leader.liveness.lost(now, lambda: self._reaches(leader)):
-                self._forget("is gone")
+                self._forget("is lost")
         elif now - self._alone_since > timeouts.SHARD_ALONE:
             self._say(f"no server has connected for {timeouts.SHARD_ALONE:g} s")
             return 1
@@ -124,7 +125,7 @@ class ShardServer:
             self._misused(reason, count)
 
     def _forget(self, why: str) -> None:
-        """The server is gone: what is here is of its time, and of no use to another."""
+        """Discard all state of the lost server, because no other one can use it."""
         assert self._leader is not None
         self._say(f"the server of run {self._leader.run}, epoch {self._leader.epoch}, {why}; "
                   "waiting for the next")
@@ -142,7 +143,7 @@ class ShardServer:
                 self._socket.received(frames[0], self._knows(identity.bytes), frames[1:])
 
     def _knows(self, identity: bytes) -> bool:
-        """True for the server, and for workers that it has told of."""
+        """Return whether this is the server's socket, or that of a worker in its log."""
         leader = self._leader
         return leader is not None and (leader.identity == identity or (
             leader.shard is not None and leader.shard.knows(identity)))
@@ -172,21 +173,21 @@ class ShardServer:
             leader.liveness.hear(self._clock.monotonic())
             try:
                 self._follow(leader, message, body)
-            except Exception as error:  # what is here is no follower of the log any more
+            except Exception as error:  # this state no longer follows the log
                 say("".join(traceback.format_exception(error)).rstrip())
                 self._send(identity, s.Denied(f"the shard failed: {error!r}"))
-                self._forget("sent what cannot be followed")
+                self._forget("sent an invalid message")
         else:
             raise m.WireError(f"{type(message).__name__} from a process that is not the server")
 
     def _lead(self, identity: bytes, lead: s.Lead) -> None:
-        """A server wants this process."""
+        """Handle a server that requests this process."""
         old = self._leader
         if lead.protocol != m.PROTOCOL:
-            self._send(identity, s.Denied(f"the shard speaks protocol {m.PROTOCOL}, the server "
+            self._send(identity, s.Denied(f"the shard has protocol {m.PROTOCOL}, the server "
                                           f"{lead.protocol}; install the same wbsp on both"))
             return
-        # A later server of the run that is followed is one that knows its key.
+        # A later server of the followed run knows its key.
         later = old is not None and old.run == lead.run and lead.epoch > old.epoch
         key = old.key if old is not None and (later or old.identity == identity) else self._key
         bond = self._socket.challenges.proven(identity, lead, key)
@@ -201,7 +202,7 @@ class ShardServer:
                     old.epoch if overtaken else 0))
                 return
             self._send(old.identity, s.Denied(f"a server of run {lead.run}, epoch {lead.epoch}, "
-                                              "has come", lead.epoch if later else 0))
+                                              "has connected", lead.epoch if later else 0))
             self._forget("has been replaced")
         if self._leader is None:
             self._say(f"following the server of run {lead.run}, epoch {lead.epoch}")
@@ -211,15 +212,21 @@ class ShardServer:
         self._send(identity, s.Led(lead.epoch))
 
     def _turn_away(self, identity: bytes, frame: zmq.Frame) -> None:
-        """Answer a process that takes this one for a server. Raises WireError."""
+        """Answer a process that takes this one for a server.
+
+        Raises:
+            WireError: the message is invalid.
+        """
         message = m.decode(m.FromWorker, frame.buffer)
         if isinstance(message, m.Hello | m.Reattach | m.Follow | m.Ask | m.Watch):
             self._send(identity, m.NotServing(
-                f"the process at port {self._socket.port} is a shard, and no server"))
+                f"the process at port {self._socket.port} is a shard, not a server"))
 
     def _present(self, leader: _Leader | None, identity: bytes, present: s.Present) -> None:
-        """A worker introduces itself: it is challenged until it has proven who it is. Before the
-        log has spoken of it, it waits."""
+        """Handle the introduction of a worker.
+
+        It is challenged until it has proven its identity, and waits until the log names it.
+        """
         if (leader is not None and leader.shard is not None
                 and (one := leader.shard.attached(present.name)) is not None):
             challenges = self._socket.challenges
@@ -236,7 +243,7 @@ class ShardServer:
     def _slice(self, leader: _Leader, identity: bytes, message: s.Slice,
                body: memoryview) -> None:
         if leader.shard is None:
-            raise m.WireError("a slice before there was a model")
+            raise m.WireError("a slice before a model exists")
         notice, now = leader.shard.take(identity, message, body), self._clock.monotonic()
         if notice is not None:
             self._send(leader.identity, notice)
@@ -246,7 +253,7 @@ class ShardServer:
             self._send(leader.identity, s.Arriving(one.secret))
 
     def _follow(self, leader: _Leader, message: m.Message, body: memoryview | None) -> None:
-        """Do what the server says. Raises whatever it raises, where that is not as it must be."""
+        """Carry out a message of the server; an invalid one may raise any exception."""
         shard = leader.shard
         match message:
             case s.Beat():
@@ -255,7 +262,7 @@ class ShardServer:
                 self._say(f"the run has ended: {one_line(message.reason)}")
                 if message.follows and self._lifeline is None:
                     self._forget("has ended it")
-                else:  # one that a server has started is of one run
+                else:  # a shard that a server has started serves one run
                     self._over = True
             case s.Begin():
                 leader.begin = message
@@ -298,7 +305,7 @@ class ShardServer:
         self._misuse = self._misuse[0] + count, reason
 
     def _say(self, text: str) -> None:
-        if self._lifeline is None:  # else the server says what there is to say
+        if self._lifeline is None:  # otherwise the server prints the lines
             say(text)
 
     def _tell_misuse(self, now: float) -> None:
@@ -309,7 +316,7 @@ class ShardServer:
 
 
 def _one_by_one(collecting: deque[Iterator[Frames]]) -> Iterator[Frames]:
-    """The messages of all collections, also of those that are asked for meanwhile."""
+    """Yield the messages of all collections, also of those that are requested meanwhile."""
     while collecting:
         yield from collecting[0]
         collecting.popleft()
@@ -317,9 +324,13 @@ def _one_by_one(collecting: deque[Iterator[Frames]]) -> Iterator[Frames]:
 
 def prepare_shard(host: str, port: int, token: bytes | None,
                   bandwidth: float | None, on: Host = HOST) -> Callable[[], int]:
-    """Listen; return what waits for servers, serves them, and answers with an exit code.
+    """Listen; return a function that waits for servers, follows them, and returns an exit code.
 
-    From here on the process's signals are the shard's. Raises ValueError or OSError in one line.
+    From here on the shard handles the process's signals.
+
+    Raises:
+        ValueError: a setting is bad; one line.
+        OSError: the port cannot be used; one line.
     """
     interrupts = Interrupts(on).install()
     socket = ServerSocket(host, port, token, on=on)
@@ -332,8 +343,10 @@ def prepare_shard(host: str, port: int, token: bytes | None,
 
 
 def main() -> int:
-    """A shard that a server on this machine has started: its first line of input is JSON, its first
-    line of output the port."""
+    """Run a shard that a server on this machine has started.
+
+    It reads its settings, a line of JSON, and prints its port.
+    """
     settings = settings_from_server()
     if settings is None:
         return 1

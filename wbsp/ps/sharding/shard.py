@@ -1,7 +1,7 @@
 """A shard: a range of the model that follows the server's log of decisions.
 
-It decides nothing. Slices of updates wait until the log says what becomes of them; the store is the
-server's own, of a shorter vector. No sockets, processes or clocks.
+It makes no decisions. Slices of updates wait for their decision in the log; the store has the
+server's class, with a shorter vector. No sockets, processes or clocks.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from wbsp.wire.messages import sharding as s
 from wbsp.wire.proof import attachment
 from wbsp.wire.rate import Frames
 
-# Slices that wait of a worker: the answer to its push may be there, and its next push here, before
-# the log is.
+# Waiting slices of a worker: its next push may arrive here before the log of the push before,
+# because the worker may have that answer already.
 _MOST_HELD = 2
 
 Key = tuple[int, bool]  # seq, again: see `wbsp.wire.messages.sharding.Slice`
@@ -32,23 +32,24 @@ Key = tuple[int, bool]  # seq, again: see `wbsp.wire.messages.sharding.Slice`
 
 @dataclass
 class Attachment:
-    """A worker as the server has told of it."""
+    """A worker that the server has announced."""
 
     worker: int
     secret: int
     name: int  # this and the next: see `wbsp.wire.proof.attachment`
     key: bytes
     updates: Updates
-    identity: bytes | None = None  # of its socket, once it has come
-    arriving: Key | None = None  # what comes in chunks
+    identity: bytes | None = None  # of its socket, once it has connected
+    arriving: Key | None = None  # slice that arrives in chunks
     held: dict[Key, np.ndarray] = field(default_factory=dict)  # slices of updates, float32
-    decided: int = -1  # newest push of which the log has spoken
-    missed: bool = False  # something came when too much was held
+    decided: int = -1  # newest push in the log
+    missed: bool = False  # a slice was dropped because too many were held
 
     def take(self, message: s.Slice, body: memoryview) -> bool:
-        """Take a chunk; True if all of the slice is here.
+        """Take a chunk; return whether the slice is complete.
 
-        Raises WireError for what no correct worker sends.
+        Raises:
+            WireError: no correct worker sends it.
         """
         key = message.seq, message.again
         if message.seq <= self.decided or key in self.held:
@@ -68,10 +69,10 @@ class Attachment:
         return True
 
     def release(self, seq: int, again: bool) -> np.ndarray:
-        """The slice of which the log speaks, which is held no more."""
+        """Remove and return the slice of a push in the log."""
         vector = self.held.pop((seq, again), None)
         if vector is None:
-            raise RuntimeError(f"the log speaks of push {seq} of worker {self.worker}, and here is "
+            raise RuntimeError(f"the log names push {seq} of worker {self.worker}, and here is "
                                f"{list(self.held)}")
         self.decided = seq
         self.held = {key: later for key, later in self.held.items() if key[0] > seq}
@@ -79,10 +80,10 @@ class Attachment:
 
 
 class Shard:
-    """The range of one version after another, and the slices that wait."""
+    """The range of one version after another, and the waiting slices."""
 
     def __init__(self, begin: s.Begin, vector: np.ndarray, state: dict[str, np.ndarray]):
-        """`vector`: float32 [stop - start]; `state`: as of a `Whole`."""
+        """Begin; `vector`: float32 [stop - start]; `state`: as in `Whole`."""
         rule = json.loads(begin.outer)
         outer, self._wire = create_outer(rule["name"], **rule["options"]), parse(rule["wire"])
         outer.restore(state)
@@ -96,23 +97,24 @@ class Shard:
     # Workers.
 
     def knows(self, identity: bytes) -> bool:
-        """True for the socket of a worker that has introduced itself."""
+        """Return whether this is the socket of a worker that has introduced itself."""
         return identity in self._by_identity
 
     def attached(self, name: int) -> Attachment | None:
-        """The attachment of this name; None: the log has not spoken of it (yet)."""
+        """Return the attachment of this name; None: the log does not contain it (yet)."""
         return self._by_name.get(name)
 
     def present(self, identity: bytes, name: int) -> None:
-        """A worker has introduced itself, and proven that the attachment of this name is its."""
+        """Connect a worker that has proven that it owns the attachment of this name."""
         one = self._by_name[name]
         self._by_identity.pop(one.identity or b"", None)
         one.identity, self._by_identity[identity] = identity, one
 
     def take(self, identity: bytes, message: s.Slice, body: memoryview) -> s.Holds | None:
-        """Take a chunk of a slice; the notice for the server, if it was the last.
+        """Take a chunk of a slice; return the notice for the server if it was the last, else None.
 
-        Raises WireError for what no correct worker sends.
+        Raises:
+            WireError: no correct worker sends it.
         """
         one = self._by_identity.get(identity)
         if one is None or one.name != message.name:
@@ -124,7 +126,7 @@ class Shard:
     # The log.
 
     def follow(self, message: m.Message) -> None:
-        """Do what the log says of the model and of workers."""
+        """Carry out a message of the log."""
         match message:
             case s.Admit():
                 self._forget(message.worker)
@@ -146,8 +148,7 @@ class Shard:
                 raise m.WireError(f"{type(message).__name__} is no part of the log")
 
     def missed(self, worker: int) -> tuple[bytes, int] | None:
-        """The socket of a worker that is to send again what it sends, and the name of its
-        attachment; None: it need not."""
+        """Return socket and attachment's name of a worker that must resend its slice, or None."""
         one = self._of.get(worker)
         if one is None or not one.missed or one.identity is None:
             return None
@@ -155,17 +156,17 @@ class Shard:
         return one.identity, one.name
 
     def version(self, message: s.Send) -> tuple[bytes, Iterator[Frames]] | None:
-        """The worker's socket and the messages for it; None: it is not here, or nothing is."""
+        """Return the worker's socket and the messages for it, or None if it is not connected."""
         newest, one = self.store.latest, self._of.get(message.worker)
         if newest.version != message.version:
-            raise RuntimeError(f"the log speaks of version {message.version}, and here is "
+            raise RuntimeError(f"the log names version {message.version}, and here is "
                                f"{newest.version}")
         if one is None or one.identity is None or not self.size:
             return None
         return one.identity, self._chunks(message.request, newest, message.held)
 
     def collected(self, number: int) -> Iterator[Frames]:
-        """The messages with all that a checkpoint holds of this range."""
+        """Yield the messages with a checkpoint's content of this range."""
         newest, state = self.store.latest, self.store.state()
         assert newest.vector is not None
         head = s.Collected(number, newest.version, {name: v.size for name, v in state.items()})

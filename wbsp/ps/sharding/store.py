@@ -1,4 +1,4 @@
-"""The store of a server that has shards: it counts versions, and gathers one where it is needed."""
+"""The store of a server with shards: it counts versions, and collects one when it is needed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from wbsp.wire.assembly import VectorStream
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 
-_GRAIN = 0.005  # seconds between two looks meanwhile
+_GRAIN = 0.005  # seconds between two checks meanwhile
 
 
 class _Collection:
-    """A version on its way from all shards."""
+    """A version that is being collected from all shards."""
 
     def __init__(self, version: int, size: int, shards: int, outer: OuterOptimizer,
                  future: Future[Whole]):
@@ -34,11 +34,15 @@ class _Collection:
         self._readers: dict[int, VectorStream] = {}
 
     def take(self, shard: int, message: m.Message, body: memoryview | None) -> bool:
-        """Take a message of a shard; True if it was the last of all. Raises ShardLost."""
+        """Take a message of a shard; return whether it was the last of all.
+
+        Raises:
+            ShardLost: the message is invalid.
+        """
         try:
             return self._take(shard, message, body)
         except (m.WireError, KeyError, AssertionError) as error:
-            raise ShardLost(f"shard {shard} sent what is no part of version {self.version}: "
+            raise ShardLost(f"shard {shard} sent an invalid part of version {self.version}: "
                             f"{error!r}") from None
 
     def _take(self, shard: int, message: m.Message, body: memoryview | None) -> bool:
@@ -69,13 +73,14 @@ class _Collection:
 
 
 class ShardedStore(Store):
-    """Versions, and what is pending, of which the shards have the tensors."""
+    """Versions and the pending sum, whose tensors are in the shards."""
 
     def __init__(self, initial: np.ndarray, version: int, outer: OuterOptimizer, shards: Shards,
                  wire: Codec = FLOAT32, unsent: np.ndarray | None = None):
-        """`initial`: float32 [size]; copied. Raises ValueError if it is not finite.
+        """Start; arguments as for `Store`.
 
-        wire, unsent: as in `Store`
+        Raises:
+            ValueError: `initial` is not finite.
         """
         super().__init__(None, version, outer)
         vector = initial_vector(initial)
@@ -86,7 +91,7 @@ class ShardedStore(Store):
         self._shards = shards
         shards.begin(whole, outer, wire)
         shards.take = self._take
-        # the newest that was asked for; kept, so that it is requested once
+        # the newest requested one; kept, so that it is requested once
         self._whole = version, Future[Whole]()
         self._whole[1].set_result(whole)
         outer.restore({})
@@ -99,14 +104,14 @@ class ShardedStore(Store):
 
     def check(self, update: np.ndarray | None) -> None:
         if update is not None:
-            raise ValueError("there is an update, and the shards have its tensors")
+            raise ValueError("an update with tensors, but the shards have the tensors")
 
     def apply(self, record: Record, update: np.ndarray | None) -> None:
         self._shards.log(record)
         super().apply(record, None)
 
     def _measure(self) -> None:
-        """The shards have the values; each version that they send is measured."""
+        """Do nothing: each collected version is measured when it arrives."""
 
     def whole(self) -> Future[Whole]:
         version, future = self._whole
@@ -122,7 +127,11 @@ class ShardedStore(Store):
         return one.future
 
     def settle(self) -> None:
-        """Wait for all that was asked for, and the newest version. Raises ShardLost."""
+        """Wait for all requested versions, and the newest.
+
+        Raises:
+            ShardLost: a shard is lost, or does not send.
+        """
         self.whole()
         end = self._shards.on.clock.monotonic() + timeouts.SHARDS_LAST
         while self._collections:
@@ -133,7 +142,7 @@ class ShardedStore(Store):
             self._shards.on.clock.sleep(_GRAIN)
 
     def give_up(self) -> None:
-        """Fail all requests for a version: the shards are lost."""
+        """Fail all requests for a version, because the shards are lost."""
         for one in self._collections.values():
             one.future.set_exception(ShardLost("a shard is lost"))
         self._collections.clear()
@@ -142,7 +151,7 @@ class ShardedStore(Store):
         number = message.number if isinstance(message, s.Collected | s.Floats) else 0
         one = self._collections.get(number)
         if one is None:
-            raise ShardLost(f"shard {shard} sent version number {number} unasked")
+            raise ShardLost(f"shard {shard} sent version number {number} without a request")
         if one.take(shard, message, body):
             del self._collections[number]
             if number == self._number:
