@@ -256,7 +256,7 @@ def test_only_a_worker_can_take_a_workers_place(monkeypatch, kind):
     ("ps", {"ps": ["localhost:1"]}, "it has no 'worker'"),
     ("evaluator", {"ps": ["localhost:1"], "worker": ["a:1"]}, "'evaluator', not a ps: it takes"),
     ("ps", {"ps": [""], "worker": ["a:1"]}, "the ps in TF_CONFIG is '': address '' is not host:po"),
-    ("ps", None, "the number of workers is unknown: set --worker_num=2, or the environment variable"),
+    ("ps", None, "the number of workers is unknown: set --worker_num=2, or the environment"),
 ])
 def test_a_server_from_a_bad_tf_config_is_one_line_and_exit_code_1(tmp_path, kind, cluster, says):
     text = json.dumps({"cluster": cluster, "task": {"type": kind, "index": 0}}) if cluster else ""

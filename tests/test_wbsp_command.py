@@ -51,7 +51,7 @@ def test_help_imports_no_framework(arguments, without):
     (["advise"], 2, "wbsp: say for which cluster, a TOML file or one of those that wbsp has: w"),
     (["advise", "moon"], 1, "simulate: there is no cluster file moon; give one, or the name of"),
     (["ps", "--worker_num=two"], 1, "FATAL Flags parsing error: flag --worker_num=two: invalid l"),
-    (["ps"], 1, "wbsp.ps: the number of workers is unknown: set --worker_num=2, or the environment"),
+    (["ps"], 1, "wbsp.ps: the number of workers is unknown: set --worker_num=2, or the env"),
 ])
 def test_what_it_cannot_do_is_said_in_a_line(arguments, code, says):
     done = wbsp(*arguments, TF_CONFIG="", WBSP_WORKER_NUM="")

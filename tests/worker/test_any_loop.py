@@ -162,11 +162,11 @@ def test_a_loop_that_is_wrong_is_told_so_in_one_line(jobs):
 
     server = jobs.server(workers=1).listens()  # a worker that has failed may come again
     for loop, line in [
-            (forgets_the_step, "a batch was asked for before the last one was trained: call"),
+            (forgets_the_step, "a batch was requested before the last one was trained: call"),
             (trains_other_data, "a step has trained no batch of the shared data"),
             (trains_nothing, "no example of epoch 0 was trained"),
             (trains_steps_at_once, "steps=2: on shared data call w.step after each batch"),
-            (has_a_loader_of_its_own, "the loader has batches of its own: make it with batch_sam"),
+            (has_a_loader_of_its_own, "the loader makes its own batches: create it with batch_sam"),
             (is_traced, "w.step was called inside a function that JAX traces")]:
         with pytest.raises(ValueError, match=f"^{line}") as error:
             with worker(server, n=N, batch_size=BATCH) as w:
@@ -198,13 +198,13 @@ def test_outside_of_the_block_there_is_no_step(jobs):
     w = worker(server, values={"w": jnp.zeros(1)})
     for use in (lambda: w.step(0.1, w.values), lambda: next(w.epochs()),
                 lambda: list(w.batches([1]))):
-        with pytest.raises(ValueError, match="belongs into the block: with wbsp.Worker"):
+        with pytest.raises(ValueError, match="inside the block: with wbsp.Worker"):
             use()
     with w:
         pass
-    with pytest.raises(ValueError, match=r"^w.step\(\) belongs into the block"):
+    with pytest.raises(ValueError, match=r"^call w.step\(\) inside the block"):
         w.step(0.1, w.values)
-    with pytest.raises(ValueError, match=r"^w.indices\(\) hands out examples that all workers sh"):
+    with pytest.raises(ValueError, match=r"^w.indices\(\) needs data that all workers share"):
         list(w.indices())
 
 

@@ -1,4 +1,4 @@
-"""Lines that name the workers a server waits for, and say for how long yet, and what then."""
+"""Console lines about the workers that a server waits for, the rest of the wait, and its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NAMED = 5  # workers in one line, at most
 
 
 class Awaited:
-    """Those of one server; it waits for one thing at a time."""
+    """The lines of one server, which waits for one event at a time."""
 
     def __init__(self, say: Callable[[str], None]):
         self._say = say
@@ -20,10 +20,14 @@ class Awaited:
 
     def wait(self, workers: Collection[int], what: str, left: float, then: str, now: float
              ) -> None:
-        """These are waited for. Call it as long as that is so: now and then there is a line.
+        """Print a line on a wait at a limited rate; call this as long as the wait lasts.
 
-        what: they are to do; then: what happens where they have not in `left` seconds; now: in the
-        same time as ever
+        Args:
+            workers: that are waited for.
+            what: the awaited event, such as "to join".
+            left: seconds until the end of the wait.
+            then: what happens then.
+            now: seconds, of one clock in all calls.
         """
         if what != self._what or not workers:
             self._what = what
@@ -34,7 +38,7 @@ class Awaited:
 
 
 def named(workers: Collection[int]) -> str:
-    """The workers in words, the first few of them by their indices."""
+    """Return the workers as text, the first few by their indices."""
     first = ", ".join(map(str, sorted(workers)[:_NAMED]))
     more = len(workers) - _NAMED
     return f"worker {first}" + (f" and {more} more" if more > 0 else "")

@@ -1,6 +1,6 @@
 """A worker in any training loop: `with wbsp.Worker(values) as w:` around it, `w.step` in it.
 
-What is trained may be of any framework; none is imported here.
+The values may be of any framework; this module imports none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wbsp.worker.share import Share
 
 
 class _Block(loop.Loop):
-    """The block of a `with` statement; it is left whatever happens."""
+    """The block of a `with` statement, whose end is always noticed."""
 
     shares = ("wbsp.Worker(values, n=..., batch_size=..., epochs=...), and w.epochs() and "
               "w.indices() or w.batches() in place of the loop's own")
@@ -47,9 +47,10 @@ class Worker:
                 for indices in w.indices():
                     w.step(train(x[indices], y[indices]))
 
-    Entering the block joins the run, and the values become its version. `step` follows each of the
-    loop's steps. Leaving the block waits for the other workers; the values are then the run's final
-    version. An exception that leaves the block has this worker leave the run. Each block is a run.
+    Entering the block joins the run and sets the values to the run's version. The loop calls `step`
+    after each of its steps. Leaving the block waits for the other workers, and sets the values to
+    the run's final version. If an exception leaves the block, the worker leaves the run. Each block
+    is a run.
 
     Attributes:
         sampler: the `batch_sampler` of a torch DataLoader, where the workers share their data.
@@ -65,13 +66,13 @@ class Worker:
         """Read from the environment what is None of address, worker_index, token_file, transport.
 
         Args:
-            values: what is trained: a Keras model, a torch.nn.Module, tf.Variables or torch tensors
-                in a list or dict, a pytree of JAX arrays, or a dict of several models.
-            n: examples that all workers share, each trained once an epoch, by whichever worker has
-                time for it. None: this worker's data are its own.
+            values: the trained values: a Keras model, a torch.nn.Module, tf.Variables or torch
+                tensors in a list or dict, a pytree of JAX arrays, or a dict of several models.
+            n: number of examples that all workers share; each is trained once an epoch, by any
+                worker. None: this worker has its own data.
             batch_size: examples of a step.
             epochs: passes over the n examples, by all workers together; without n: of this worker.
-            seed: of the order of shared data, which is another one in each epoch.
+            seed: of the order of shared data, which differs between epochs.
             address: host:port of the server; with a standby: host:port,host:port.
             worker_index: 0 ... worker_num - 1, each once.
             token_file: file with the server's shared secret; "": the server has none.
@@ -89,9 +90,8 @@ class Worker:
                 numpy.transpose(variable here, axes) is the run's. None: the names are the same.
 
         Raises:
-            ValueError: for a bad or missing argument, and for values that cannot be trained
-                together.
-            OSError: for a token file that cannot be read.
+            ValueError: an argument is bad or missing, or the values cannot be trained together.
+            OSError: the token file cannot be read.
         """
         with in_one_line():
             if isinstance(epochs, bool) or epochs != int(epochs) or epochs < 1:
@@ -112,14 +112,14 @@ class Worker:
         self._epochs = int(epochs)
         self._samples = batch_size or 1
         self._steps = 0  # since the block was entered
-        self._before: Any = None  # the loss of the step before, where that may not be known yet
+        self._before: Any = None  # the loss of the step before, if it may not be computed yet
         self.sampler: Iterable[list[int]] = _Sampler(self)
 
     def __enter__(self) -> Worker:
         """Join the run, and adopt its version.
 
         Raises:
-            TransportError: there is no server, or it refuses; one line.
+            TransportError: no server answers, or it refuses this worker; one line.
             ValueError: the run's synchronization model needs shared data.
         """
         member = self._member
@@ -131,12 +131,12 @@ class Worker:
             _, welcome = member.connect()
             if member.passes:
                 raise ValueError(f"run {welcome.settings['passes']} of this server, which this "
-                                 "block would be, has ended, and only a fit can pass such a run "
-                                 "by: start the server anew, or leave out this block")
+                                 "block would be, has ended, and only a fit can skip such a run: "
+                                 "restart the server, or leave out this block")
             sync, rule = welcome.settings["sync"], welcome.rule
             if rule.shared and self._share is None:
-                raise ValueError(f"under {sync} the server says who trains which examples: share "
-                                 "the data, wbsp.Worker(values, n=..., batch_size=...)")
+                raise ValueError(f"under {sync} the server assigns the examples: share the data, "
+                                 "wbsp.Worker(values, n=..., batch_size=...)")
             member.assignments.begin(None)
             for line in [*loop.advice(sync, rule, "the loop"), *values.remarks()]:
                 member.say(line)
@@ -147,10 +147,10 @@ class Worker:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        """Push what is not pushed, wait for the run's final version, and adopt it."""
+        """Push the remaining progress, wait for the run's final version, and adopt it."""
         member = self._member
         if member.loop is None:
-            return  # it has left, by a signal or for an error that the block has caught
+            return  # it has left, after a signal or an error that the block has caught
         if error is not None:
             member.end(member.interrupted or f"its loop was left by {type(error).__name__}")
             return
@@ -162,23 +162,23 @@ class Worker:
 
     @property
     def values(self) -> Any:
-        """What is trained; of a pytree, the newest one."""
+        """The trained values; of a pytree, the newest one."""
         return self._values.given
 
     @property
     def stop_reason(self) -> str | None:
         """Why training ends before the loop is done, or None.
 
-        `epochs`, `indices` and `batches` end then; another loop looks here.
+        `epochs`, `indices` and `batches` end then; any other loop must check this.
         """
         return self._member.stop_reason
 
     @property
     def run_steps(self) -> int:
-        """Steps of all workers in the run, as far as this worker knows.
+        """Steps of all workers in the run, as this worker knows them.
 
-        That is what the answer to its newest push said, and its own since then. A learning rate may
-        go by it.
+        That is the count in the answer to its newest push, plus its own steps since then. A
+        learning rate schedule may use it.
         """
         return self._member.begun().agent.run_steps
 
@@ -196,21 +196,22 @@ class Worker:
 
     def step(self, loss: Any = None, values: Any = None, *, steps: int = 1,
              samples: int | None = None) -> Any:
-        """Push and adopt as the server's model says, after a step of the loop.
+        """Push and adopt versions by the server's synchronization model, after a step of the loop.
 
         Args:
-            loss: of the step, a number or a scalar of the framework; None: it is not known. Of one
-                that is still being computed, as on JAX or a GPU, the one before is waited for.
-            values: the pytree that the step has made. Other values have changed in their places.
-            steps: more than 1 where so many were done at once, as in a loop within a tf.function.
+            loss: of the step, a number or a scalar of the framework; None: not known. If it is
+                still being computed, as on JAX or a GPU, only the loss of the step before is
+                waited for.
+            values: the pytree that the step returned. Other values change in place.
+            steps: number of steps since the last call, for example in a loop inside a tf.function.
             samples: examples of these steps; None: `batch_size` for each.
 
         Returns:
-            The values to go on with: of a pytree another one, where a version was adopted.
+            The values to continue with: a new pytree if a version was adopted.
 
         Raises:
             TransportError: the server is lost.
-            ValueError: for values of another form, and for a step that has trained no batch of the
+            ValueError: the values have another form, or the step has trained no batch of the
                 shared data.
         """
         member = self._member
@@ -232,7 +233,7 @@ class Worker:
         return self._values.given
 
     def epochs(self) -> Iterator[int]:
-        """Go through the epochs, 0, 1 ..., until the run is stopped.
+        """Iterate over the epochs, 0, 1 ..., until the run is stopped.
 
         Yields:
             Epochs of the run in which this worker has examples to train; without shared data, of
@@ -249,18 +250,18 @@ class Worker:
             epoch, steps = self._share.next_epoch, self._steps
             yield epoch
             if self._steps == steps and self._goes_on(self._share):
-                raise _wrong(f"no example of epoch {epoch} was trained: have the loop over "
-                             "w.epochs() go through w.indices() or w.batches()")
+                raise _wrong(f"no example of epoch {epoch} was trained: iterate over w.indices() "
+                             "or w.batches() in the loop over w.epochs()")
 
     def indices(self) -> Iterator[np.ndarray]:
-        """Go through this worker's examples of one epoch of shared data.
+        """Iterate over this worker's examples of one epoch of shared data.
 
         Yields:
             Indices of 0 ... n - 1, int64 [at most batch_size, unless the server sets the sizes]:
             one array for each step.
 
         Raises:
-            ValueError: the data are not shared, or a step was not told of.
+            ValueError: the data are not shared, or `step` was not called after a step.
         """
         share = self._of_shared("w.indices()")
         epoch = share.next_epoch
@@ -269,18 +270,18 @@ class Worker:
         self._pause()
 
     def batches(self, *data: Any) -> Iterator[Any]:
-        """Go through this worker's batches of one epoch.
+        """Iterate over this worker's batches of one epoch.
 
         Args:
-            data: arrays of n rows that take an array of indices, of shared data; or one loader: of
-                shared data one whose batch_sampler is `sampler`, else any.
+            data: arrays of n rows of shared data that accept an array of indices; or one loader,
+                for shared data one with `sampler` as its batch_sampler.
 
         Yields:
-            A batch for each step: the rows of an array, a tuple of them where there are several
-            arrays, or what the loader has.
+            A batch for each step: the rows of an array, a tuple of them for several arrays, or the
+            loader's batch.
 
         Raises:
-            ValueError: the loader's data are not the run's, or a step was not told of.
+            ValueError: the loader's data are not the run's, or `step` was not called after a step.
         """
         (loader, *others) = data
         if all(hasattr(one, "shape") for one in data):
@@ -300,47 +301,50 @@ class Worker:
             yield from self._loaded(self._share, loader)
 
     def _loaded(self, share: Share, loader: Iterable[Any]) -> Iterator[Any]:
-        """Batches of a loader that asks for indices before it returns a batch that is ready: new
-        ones may wait for that batch's step. So the loader ends where none are known, and begins
-        again with those that were waited for."""
+        """Yield a loader's batches.
+
+        A loader requests indices before it returns a batch that is ready, and new indices may
+        depend on that batch's step. So the loader ends when no indices are known, and restarts with
+        the next ones.
+        """
         epoch = share.next_epoch
         while self._goes_on(share, epoch):
             steps = self._steps
             for batch in loader:
                 if not share.handed_out:
-                    raise _wrong("the loader has batches of its own: make it with "
+                    raise _wrong("the loader makes its own batches: create it with "
                                  "batch_sampler=w.sampler")
                 yield self._enter(batch)
                 if self._stops:
                     return
             if self._steps == steps:
-                raise _wrong("the loader has no batch where there are examples to train: make it "
+                raise _wrong("the loader returns no batch although examples are left: create it "
                              "with batch_sampler=w.sampler")
         self._pause()
 
     def _take(self, share: Share) -> np.ndarray:
-        """The indices of the next batch, which is here."""
+        """Return the indices of the next batch, which must be ready."""
         if share.handed_out:
-            raise _wrong("a batch was asked for before the last one was trained: call "
+            raise _wrong("a batch was requested before the last one was trained: call "
                          "w.step(loss) after each")
         batch = share.take()
         return examples(batch.start, batch.stop, share.data.n, share.data.seed)
 
     def _of_shared(self, what: str) -> Share:
         if self._share is None:
-            raise _wrong(f"{what} hands out examples that all workers share: "
+            raise _wrong(f"{what} needs data that all workers share: "
                          "wbsp.Worker(values, n=their number, batch_size=...)")
         self._within(what).connected()
         return self._share
 
     def _within(self, what: str) -> loop.Worker:
-        """Raises ValueError outside of the block, and where this worker has left the run."""
+        """Raise ValueError outside of the block, and if this worker has left the run."""
         if self._member.loop is None:
-            raise _wrong(f"{what} belongs into the block: with wbsp.Worker(values) as w")
+            raise _wrong(f"call {what} inside the block: with wbsp.Worker(values) as w")
         return self._member
 
     def _check_shared(self, share: Share, steps: int) -> None:
-        """Raises ValueError for a step that has not trained one batch of the shared data."""
+        """Raise ValueError for a step that has not trained one batch of the shared data."""
         if steps != 1:
             raise ValueError(f"steps={steps}: on shared data call w.step after each batch")
         if not share.handed_out:
@@ -352,7 +356,7 @@ class Worker:
         return self._member.loop is None or self._member.stop_reason is not None
 
     def _goes_on(self, share: Share, epoch: int | None = None) -> bool:
-        """True if the next step's batch is here, and of this epoch."""
+        """Return whether the next step's batch is ready, and of this epoch."""
         return not self._stops and share.ready and epoch in (None, share.next_epoch)
 
     def _step_begins(self) -> None:
@@ -360,18 +364,20 @@ class Worker:
             self._member.step_begins("data or compute")
 
     def _enter(self, batch: Any) -> Any:
-        """A batch is here, and computed with from now on."""
+        """Begin the computation of a step, and return its batch."""
         self._member.begun().enter("compute")
         return batch
 
     def _pause(self) -> None:
-        """Until the next step begins, the loop does other things, such as validating."""
+        """Note that the loop does other work, such as validating, until the next step begins."""
         if self._member.loop is not None:
             self._member.begun().enter("validation")
 
     def _known(self, loss: Any) -> float:
-        """The loss as a number; of one that may still be computed, that of the step before, so that
-        one step stays under way."""
+        """Return the loss as a number.
+
+        If it may still be computed, that of the step before, so that one step stays in flight.
+        """
         if loss is None:
             return float("nan")
         loss = loss.detach() if hasattr(loss, "detach") else loss
@@ -384,7 +390,7 @@ class Worker:
 
 
 class _Sampler:
-    """Batches of indices that are known, of one epoch: it never waits."""
+    """Batches of known indices of one epoch, without waiting."""
 
     def __init__(self, worker: Worker):
         self._worker = worker
@@ -392,8 +398,8 @@ class _Sampler:
     def __iter__(self) -> Iterator[list[int]]:
         share = self._worker._of_shared("w.sampler")
         if share.handed_out:
-            raise _wrong("the loader has batches ahead that were not trained: go through "
-                         "w.batches(loader) to the end of the epoch, w.step(loss) after each")
+            raise _wrong("the loader has batches ahead that were not trained: iterate over "
+                         "w.batches(loader) to the end of the epoch, with w.step(loss) after each")
         epoch = share.next_epoch
         while share.untaken and share.untaken_epoch == epoch:
             batch = share.take()
@@ -405,7 +411,7 @@ def _wrong(text: str) -> Exception:
 
 
 def _check_outside(loss: Any) -> None:
-    """Raises ValueError within a function that is traced: it calls Python once, and no more."""
+    """Raise ValueError inside a traced function, which calls Python only once."""
     tf, jax = sys.modules.get("tensorflow"), sys.modules.get("jax")
     if tf is not None and not tf.executing_eagerly():
         raise ValueError("w.step was called inside a tf.function, which calls it once, when it is "

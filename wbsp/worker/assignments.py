@@ -1,9 +1,9 @@
-"""Examples of a worker's next steps, where the server chooses them or their number.
+"""Examples of a worker's next steps, if the server chooses them or their number.
 
-An example is named by its position in an endless stream. The stream may be shared: then the server
-assigns every worker pieces of it. Or the stream is the worker's own: then the server assigns at
-most the number of examples in a step. The communication thread assigns; the input pipeline
-iterates, in a thread of its own, which must never wait for ever. TensorFlow is not known here.
+An example is identified by its position in an endless stream. If the stream is shared, the server
+assigns pieces of it to the workers. If the stream is the worker's own, the server assigns at most
+the number of examples in a step. The communication thread assigns; the input pipeline iterates in
+its own thread, which must never wait forever. This module is independent of TensorFlow.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 from wbsp.process.host import HOST, Host
 
-LOOK = 0, 64  # the piece outside training: as many as divide among the devices of a strategy
-NOTHING = 0, 0  # the piece that says that there is none yet
+LOOK = 0, 64  # the piece outside training: divisible among the devices of a strategy
+NOTHING = 0, 0  # the piece while none is assigned
 _GRAIN = 1.0  # seconds of waiting until a NOTHING
 
 
@@ -24,11 +24,12 @@ class Assignments:
     shared stream:  the server assigns the pieces; their starts increase
     own stream:     each step's piece follows the one before; the server may assign its size
 
-    A piece is yielded once, to the one iterator that was made after `begin`. After `end` there may
-    be another `begin`, which starts anew.
+    A piece is yielded once, to the one iterator that was made after `begin`. Another `begin` may
+    follow `end`, and starts again.
 
-    on_demand: a piece of the own stream comes when the iterator is asked for one, not when a step
-               begins
+    Attributes:
+        on_demand: a piece of the own stream is made when the iterator requests it, not when a step
+            begins.
     """
 
     def __init__(self, on: Host = HOST):
@@ -41,7 +42,7 @@ class Assignments:
         self._iterated = False
 
     def begin(self, batch: int | None) -> None:
-        """Training begins, on the own stream with `batch` examples a step, until `assign`."""
+        """Begin training, on the own stream with `batch` examples a step, until `assign`."""
         with self._changed:
             self._run = object()
             self._iterated = False
@@ -50,9 +51,11 @@ class Assignments:
             self._own = batch
 
     def assign(self, batch: int, start: int | None) -> None:
-        """Train this piece, unless it was assigned before.
+        """Assign a piece, unless it was assigned before.
 
-        start: None: own stream, with `batch` examples a step from here on
+        Args:
+            batch: examples of the piece.
+            start: its first position; None: own stream, with `batch` examples a step from here on.
         """
         with self._changed:
             self._own = batch if start is None else None
@@ -60,27 +63,26 @@ class Assignments:
                 self._add(start, batch)
 
     def start_again(self) -> None:
-        """The starts that the server assigns begin anew; what was not yielded is void."""
+        """Discard pieces that were not yielded; the server's starts begin again."""
         with self._changed:
             if self._own is None:
                 self._pieces.clear()
                 self._newest = -1, 1
 
     def step_begins(self) -> None:
-        """Add the step's piece of the own stream: not earlier, since its size may change until now.
-        """
+        """Add the step's piece of the own stream, whose size may change until now."""
         with self._changed:
             if not self.on_demand:
                 self._add_own()
 
     def end(self) -> None:
-        """No step will follow."""
+        """End the pieces; no step follows."""
         with self._changed:
             self._run = None
             self._changed.notify_all()
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Yield the pieces as they come, until `end`; while there is none, NOTHING now and then.
+        """Yield the pieces until `end`; while none is assigned, yield NOTHING at times.
 
         Outside training, yield one LOOK, which shows the form of examples and takes no piece.
         """
@@ -102,7 +104,7 @@ class Assignments:
             yield piece
 
     def _add_own(self) -> None:
-        """Add the next piece of the own stream, if there is one."""
+        """Add the next piece of the own stream, if the stream is the worker's own."""
         if self._own is not None:
             self._add(sum(self._newest), self._own)
 

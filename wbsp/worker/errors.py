@@ -1,7 +1,7 @@
-"""A worker's errors; those that say in one line all that there is to say end a script with it.
+"""A worker's errors; those that one line explains end a script with that line.
 
-Who trains a model of their own wrote none of the thirty lines that Python would show above it. As
-with signals, only where Python's own way of showing errors is set.
+The traceback above it would show no code of the user. Only Python's default exception hook is
+replaced, as only its default signal handlers are.
 """
 
 from __future__ import annotations
@@ -15,28 +15,32 @@ _PLAIN = "_wbsp_says_all"  # attribute of such errors
 
 
 class TransportError(RuntimeError):
-    """The server cannot be reached, was lost, or refused this worker; the message says which."""
+    """The server cannot be reached, was lost, or refused this worker; see the message."""
 
 
 class RunOver(TransportError):
-    """The server refused this worker since its run has ended."""
+    """The server refused this worker because its run has ended."""
 
 
 class ServerEnds(TransportError):
-    """The server refused this worker since it has been ended, and serves no other run."""
+    """The server refused this worker because it ends, and serves no other run."""
 
 
 def refused(reason: str, over: bool, ends: bool = False) -> TransportError:
-    """The error of a worker that the server refused; `over`: since its run has ended; `ends`: and
-    no other one follows."""
+    """Return the error of a refused worker.
+
+    Args:
+        reason: of the refusal.
+        over: the run has ended.
+        ends: no other run follows.
+    """
     kind = ServerEnds if ends else RunOver if over else TransportError
     return kind(f"the server refused: {reason}")
 
 
 @contextlib.contextmanager
 def in_one_line() -> Iterator[None]:
-    """Around what a script calls: a TransportError, ValueError or OSError of the body is such an
-    error, if nothing catches it."""
+    """Show an uncaught TransportError, ValueError or OSError of the body as one line."""
     try:
         yield
     except (TransportError, ValueError, OSError) as error:
@@ -45,7 +49,7 @@ def in_one_line() -> Iterator[None]:
 
 
 def says_all(error: Exception) -> Exception:
-    """This error, which is shown by its line alone if nothing catches it."""
+    """Mark an error to be shown as one line if it is not caught; return it."""
     setattr(error, _PLAIN, True)
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _show

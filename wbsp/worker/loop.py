@@ -1,7 +1,7 @@
-"""A worker, as any training loop needs it: its connection, its part in a run, and how it leaves.
+"""A worker for any training loop: its connection, its membership in a run, and its end.
 
 The loop calls `enter`, `join`, then `step_begins` and `step_done` around each step, `finish`, and
-`end`. `leaving_on_error` is around whatever of that may fail. Keras is not known here.
+`end`, all within `leaving_on_error`. This module is independent of Keras.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ from wbsp.worker.signals import Signals
 from wbsp.worker.timeline import timeline
 
 _STOOD = 0.1  # of its time: a worker that waits for longer prints how to share data
-_SHORT = 1.0  # seconds that are not worth a word
+_SHORT = 1.0  # seconds that need no line
 
 _in_run: dict[Task, Worker] = {}  # members of a run in this process
-_were_in_run: set[Task] = set()  # places of this process in runs, now or before
-_behind: dict[Task, tuple[str, int]] = {}  # series of runs -> how many fits are over
-_ended: dict[Task, str] = {}  # places whose servers were ended, and what they said of it
+_were_in_run: set[Task] = set()  # tasks of this process in runs, now or before
+_behind: dict[Task, tuple[str, int]] = {}  # series of runs, and number of completed fits
+_ended: dict[Task, str] = {}  # tasks whose servers were ended, and their reasons
 
 
 class Loop:
-    """The code in which a worker trains, such as a call of `fit`; of this one nothing is known.
+    """The code in which a worker trains, such as a call of `fit`; this one is unknown code.
 
-    failure:        why the worker leaves where the loop ends without a word
-    not_begun_from: said of weights that other code has set before the first step
-    undone:         the same, later, between two steps
-    shares:         how such a loop trains data that the workers share
+    Attributes:
+        failure: why the worker leaves if the loop ends without a call.
+        not_begun_from: the line on weights that other code has set before the first step.
+        undone: the line on weights that other code has set between two steps.
+        shares: how such a loop trains data that the workers share.
     """
 
     failure = "its training was interrupted or failed"
@@ -72,8 +73,10 @@ class Loop:
 
 
 def advice(sync: str, rule: WorkerRule, of: str) -> Iterator[str]:
-    """What a script must know that trains under the model `sync`, and may not have been written for
-    it. `of`: what makes its steps."""
+    """Yield lines on the model `sync` for a script that may not have been written for it.
+
+    `of`: what makes its steps.
+    """
     if rule.micro_batches != 1:
         yield (f"under {sync} a step of {of} is one of {rule.micro_batches} micro-batches, and "
                "counts as a part of a step: a script that batches its data by b trains as under "
@@ -83,24 +86,30 @@ def advice(sync: str, rule: WorkerRule, of: str) -> Iterator[str]:
 class Worker:
     """One worker of a run, and of the next one when it enters another loop.
 
-    transport:   the newest connection, or None
-    welcome:     what the server answered when it was made
-    interrupted: why this worker is to leave, or None
-    runtime:     of the newest training, or None
-    loop:        from `enter` until this worker has left the run; else None
-    assignments: examples of the steps, where the server chooses them
-    batch:       examples of a step of a dataset of these, where the server leaves their number to
-                 the worker; None: there is no such dataset
-    share:       of data that all workers of the run share; None: this worker's data are its own
+    Attributes:
+        transport: the newest connection, or None.
+        welcome: the server's answer to it.
+        interrupted: why this worker must leave, or None.
+        runtime: of the newest training, or None.
+        loop: from `enter` until this worker has left the run; else None.
+        assignments: examples of the steps, if the server chooses them.
+        batch: examples of a step of such a dataset, if the worker sets their number; None: no such
+            dataset.
+        share: of data that all workers of the run share; None: this worker has its own data.
     """
 
     def __init__(self, address: str | None, worker_index: int | None, token_file: str | None,
                  connect_timeout: float, band_width_limit: float | None,
                  expected: dict[str, str] | None, say: Callable[[str], None], patience: float,
                  transport: str | None, on: Host = HOST, again: bool = True):
-        """The arguments are those of `SyncCallback`. Raises ValueError or OSError for bad ones.
+        """Set up; the arguments are those of `SyncCallback`.
 
-        again: this process may take part in another run after one that it has left in good order
+        Args:
+            again: this process may join another run after one that it has left in good order.
+
+        Raises:
+            ValueError: an argument is bad.
+            OSError: the token file cannot be read.
         """
         self.task = Task.complete(address, worker_index, check=split_addresses)
         self.timeout = connect_timeout
@@ -115,7 +124,7 @@ class Worker:
         self._begin()
 
     def _begin(self) -> None:
-        """Set what belongs to this worker alone, and to no copy of it."""
+        """Set the fields that belong to this worker, and not to its copies."""
         self.transport: Transport | None = None
         self.welcome: m.Welcome | None = None
         self.interrupted: str | None = None
@@ -132,9 +141,10 @@ class Worker:
         self._ending = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Of a copy, which is not connected. The secret stays in its file.
+        """Return the state of a copy, which is not connected. The secret stays in its file.
 
-        Raises TypeError where two cannot be.
+        Raises:
+            TypeError: this worker cannot be copied now.
         """
         if self.in_run:
             raise TypeError(f"worker {self.index} is in a run, and a copy of its SyncCallback "
@@ -158,13 +168,12 @@ class Worker:
 
     @property
     def passes(self) -> bool:
-        """True if the fit of this process that comes next was a run that has ended: see
-        `messages.AskPast`."""
+        """True if this process's next fit belongs to an ended run: see `messages.AskPast`."""
         return self.welcome is not None and "passes" in self.welcome.settings
 
     @property
     def secret(self) -> bytes | None:
-        """What the token's file holds; None: there is none."""
+        """Content of the token file, or None."""
         return self._secret
 
     @property
@@ -183,11 +192,11 @@ class Worker:
         return self._signals.caught is not None
 
     def say(self, text: str) -> None:
-        """Print a line for a person, with this worker's index."""
+        """Print a console line with this worker's index."""
         self._say(f"worker {self.index}: {text}")
 
     def say_once(self, text: str) -> None:
-        """As `say`, unless it was said since the loop began."""
+        """Print a console line, unless it was printed since the loop began."""
         if text not in self._said:
             self._said.add(text)
             self.say(text)
@@ -198,22 +207,27 @@ class Worker:
         self._published = True
 
     def interrupt(self, reason: str) -> None:
-        """Leave at this step's end; a wait for the server ends by a TransportError.
+        """Leave at this step's end; a wait for the server ends with a TransportError.
 
         A signal handler may call this.
         """
         self.interrupted = reason
 
     def stop_run(self, reason: str) -> None:
-        """End the run for all workers. Raises RuntimeError where no training has begun."""
+        """End the run for all workers.
+
+        Raises:
+            RuntimeError: no training has begun.
+        """
         self.begun().stop_run(reason)
 
     # The connection.
 
     def connect(self) -> tuple[Transport, m.Welcome]:
-        """Introduce this worker, unless that was done; the connection, and the server's answer.
+        """Introduce this worker, unless that was done; return connection and server's answer.
 
-        Raises TransportError when there is no server or it refuses.
+        Raises:
+            TransportError: no server answers, or it refuses.
         """
         if not self.in_run:
             self._clear_place()
@@ -225,7 +239,7 @@ class Worker:
         return self.transport, self.welcome
 
     def _clear_place(self) -> None:
-        """End the remains of an earlier training in this worker's place."""
+        """End the rest of an earlier training of this task in this process."""
         other = _in_run.get(self.task)
         if other is not None and not (other.loop and other.loop.running):
             self.say("closing an earlier callback of this process")
@@ -235,7 +249,7 @@ class Worker:
             self.interrupted = None
 
     def _take_line(self) -> None:
-        """Take the line that this process has kept since its last run, or make one."""
+        """Take the connection that this process has kept since its last run, or make one."""
         kept = line_of(self.task)
 
         def interrupted() -> bool:
@@ -243,18 +257,20 @@ class Worker:
         line = None
         try:
             line = kept.take(self._say, interrupted) if kept is not None else None
-        except ServerEnds as error:  # another one may be there by now
+        except ServerEnds as error:  # another one may run by now
             _ended[self.task] = str(error)
         self.transport, self.welcome = line or self._introduce(self._say, interrupted)
         _ended.pop(self.task, None)
 
     def _introduce(self, say: Callable[[str], None], interrupted: Callable[[], bool],
                    leaves: Callable[[], bool] = lambda: False) -> tuple[Transport, m.Welcome]:
-        """Introduce this worker over a new connection. `leaves`: whether its process ends.
+        """Introduce this worker over a new connection; `leaves`: whether its process ends.
 
-        A worker that was in a run, and so waits for the next one, is patient with a server of which
-        nothing is left but to save the last version; and not with one that was ended, unless it is
-        there again. Raises TransportError.
+        A worker that was in a run waits for a server that only saves the last version of that run;
+        it does not wait for one that was ended, unless that runs again.
+
+        Raises:
+            TransportError: no server answers, or it refuses.
         """
         ended = _ended.get(self.task)
         left = self.timeout if ended is None else min(self.timeout, timeouts.SERVER_ENDED)
@@ -274,7 +290,7 @@ class Worker:
                 again = patient and isinstance(error, RunOver) and left > 0 and not last
                 if not again or interrupted():
                     if ended is not None and isinstance(error, TransportError):
-                        raise TransportError(f"{ended}; for another fit, start it again") from None
+                        raise TransportError(f"{ended}; restart it for another fit") from None
                     raise
                 self._on.clock.sleep(timeouts.NEXT_RUN)
             else:
@@ -284,8 +300,7 @@ class Worker:
     # Training.
 
     def enter(self, loop: Loop) -> None:
-        """A loop begins. Until it ends, the first signal asks this worker to leave in good order.
-        """
+        """Begin a loop; until its end, the first signal makes this worker leave in good order."""
         if self.loop is not None:  # an earlier one, whose end was not reported
             self.end(self._failure)
         self.loop = loop
@@ -299,7 +314,8 @@ class Worker:
         layers: what this worker's layers have and no version carries; None: not known
         frozen: what no step changes, and no version carries; None: nothing
 
-        Raises TransportError.
+        Raises:
+            TransportError: the server is lost, or refuses.
         """
         transport, welcome = self.connect()
         self._log = self._log or timeline(welcome.settings, self.index, self._say, self._on)
@@ -319,13 +335,21 @@ class Worker:
         self.runtime.start()
 
     def begun(self) -> WorkerRuntime:
-        """The newest training. Raises RuntimeError where none has begun."""
+        """Return the newest training.
+
+        Raises:
+            RuntimeError: none has begun.
+        """
         if self.runtime is None:
             raise RuntimeError("this callback has not been part of a fit yet")
         return self.runtime
 
     def connected(self) -> WorkerRuntime:
-        """The training under way. Raises TransportError if the connection has ended."""
+        """Return the running training.
+
+        Raises:
+            TransportError: the connection has ended.
+        """
         runtime = self.begun()
         if error := runtime.transport.error:
             self.end(self._failure)
@@ -334,8 +358,12 @@ class Worker:
         return runtime
 
     def step_begins(self, phase: Phase = "compute") -> None:
-        """A step begins, with this phase, from what the model was at `start` or `hold`: what other
-        code has written to it since is undone. Raises TransportError if the connection has ended.
+        """Begin a step with this phase, from the model at `start` or `hold`.
+
+        Writes of other code to the model since then are undone.
+
+        Raises:
+            TransportError: the connection has ended.
         """
         runtime = self.connected()
         self.assignments.step_begins()
@@ -344,7 +372,7 @@ class Worker:
             self.say_once(self.loop.undone if steps else self.loop.not_begun_from)
 
     def stop_due(self) -> bool:
-        """True if the loop is to end; a signal ends it here: the worker leaves, then it comes."""
+        """Return whether the loop must end; after a signal, leave and re-raise it here."""
         if self.signalled:
             reason = self.interrupted or "interrupted by a signal"
             self.finish(reason)
@@ -353,7 +381,7 @@ class Worker:
         return self.stop_reason is not None
 
     def finish(self, interrupted: str | None = None) -> None:
-        """As `WorkerRuntime.finish`; one that stood for long says how that is mended."""
+        """Finish as `WorkerRuntime.finish` does; print a remedy after a long wait."""
         runtime = self.begun()
         runtime.finish(interrupted)
         stood, trained = runtime.stood, runtime.report().wall
@@ -361,9 +389,9 @@ class Worker:
         if (self.share is None and not runtime.agent.rule.shared and not self._published
                 and self.loop is not None and self.loop.shares
                 and stood > max(_STOOD * whole, _SHORT)):
-            self.say(f"all its steps were done after {trained:.0f} s; it then stood for "
-                     f"{stood:.0f} s, until the other workers had done theirs. Data that all share "
-                     f"are handed out by speed, and no worker stands: {self.loop.shares}")
+            self.say(f"all its steps were done after {trained:.0f} s; it then waited "
+                     f"{stood:.0f} s for the other workers. Shared data are assigned by speed, so "
+                     f"that no worker waits: {self.loop.shares}")
 
     # Leaving.
 
@@ -381,20 +409,19 @@ class Worker:
         """Leave the run, if this loop has ended without doing so; any thread may call this."""
         with self._ending:
             if self.loop is loop:
-                self.say(f"{self._failure}: it leaves the run")
+                self.say(f"{self._failure}: leaving the run")
                 self.end(self._failure)
 
     def close(self) -> None:
-        """Leave the run, if that was not done, without the uncut progress; and take part in no
-        other."""
+        """Leave the run, if that was not done, without the uncut progress; join no other."""
         self.end("its callback was closed")
         if (line := line_of(self.task)) is not None:
             line.close()
 
     def end(self, reason: str | None) -> None:
-        """Leave the run and release the signals; a signal that was held back comes now.
+        """Leave the run and release the signals; a delayed signal is raised now.
 
-        reason: None: the run was left in good order. Any thread may call this, and more than once.
+        Any thread may call this, repeatedly. `reason`: None: the run was left in good order.
         """
         with self._ending:
             self._signals.release()
@@ -436,7 +463,7 @@ class Worker:
                 and self.welcome is not None and self.welcome.settings.get("runs", "one") != "one")
 
     def _count_fit(self, transport: Transport, passes: bool) -> None:
-        """A fit has come to its end, or was over before."""
+        """Count a fit that has ended, now or before."""
         assert self.welcome is not None
         settings = self.welcome.settings
         if passes:
@@ -454,7 +481,7 @@ class Worker:
         self.end("its process ended in mid-training")
 
     def _forked(self) -> None:
-        """Be in no run, in a process that was forked from this worker's."""
+        """Be part of no run, in a process that was forked from this worker's."""
         _in_run.pop(self.task, None)
         atexit.unregister(self._abandon)
         self._signals.forked()

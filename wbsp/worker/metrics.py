@@ -12,7 +12,7 @@ from wbsp.process.throttle import Throttle
 from wbsp.runlog.worker import WorkerLog
 
 PERIOD = 0.5  # seconds between two samples: processor time is counted in hundredths
-_BRIEF = 1e-4  # seconds of what is around a step that are booked, and no span of the timeline
+_BRIEF = 1e-4  # seconds: shorter phases around a step are booked, but no span of the timeline
 _AROUND: tuple[Phase, ...] = "data", "callbacks"
 
 
@@ -20,13 +20,13 @@ class Recorder:
     """Totals of one worker in one run; used by the compute thread and the communication thread.
 
     Each total is written by one thread: pushes and pulls by the communication thread, all others by
-    the compute thread. Both may read all of them, by `report`. While the compute thread waits, it
-    is the other one that enters its phases.
+    the compute thread. Both may read all of them, by `report`. While the compute thread waits, the
+    communication thread enters its phases.
     """
 
     def __init__(self, run_time: float, log: WorkerLog | None = None,
                  on: Host = HOST):
-        """`run_time`: seconds since the run's time zero, at this moment."""
+        """Start; `run_time`: present seconds since the run's time zero."""
         self._clock = on.clock
         self._offset = self._clock.monotonic() - run_time  # of the run's time zero
         self._log = log
@@ -38,11 +38,11 @@ class Recorder:
         self._final: Report | None = None
 
     def now(self) -> float:
-        """Seconds since the run's time zero, which all processes of the run share."""
+        """Return the seconds since the run's time zero, which all processes of the run share."""
         return self._clock.monotonic() - self._offset
 
     def report(self) -> Report:
-        """The totals so far, until `close`."""
+        """Return the totals so far, until `close`."""
         if self._final is not None:
             return self._final
         with self._lock:
@@ -51,18 +51,18 @@ class Recorder:
             return report
 
     def close(self) -> None:
-        """Count no more: what follows is not training."""
+        """Stop counting, at the end of training."""
         self._final = self.report()
 
     # Used by the compute thread.
 
     @property
     def phase(self) -> Phase:
-        """The one under way."""
+        """Present phase."""
         return self._phase
 
     def enter(self, phase: Phase) -> None:
-        """Begin a phase, unless it goes on."""
+        """Begin a phase, unless it is the present one."""
         if phase == self._phase:
             return
         with self._lock:
@@ -73,7 +73,7 @@ class Recorder:
         self._phase = phase
 
     def step_begins(self, phase: Phase) -> None:
-        """Enter the phase; before the first step, forget those of the start-up."""
+        """Enter the phase; before the first step, discard those of the start-up."""
         if self._totals.steps:
             self.enter(phase)
         else:
@@ -83,7 +83,7 @@ class Recorder:
         self._step_began = self._timer.since
 
     def step_ends(self) -> float:
-        """Enter the phase `push`; the seconds since the step began, in whichever phases."""
+        """Enter the phase `push`; return the seconds since the step began, in all phases."""
         self.enter("push")
         return self._timer.since - self._step_began
 
@@ -103,7 +103,7 @@ class Recorder:
     # Used by the communication thread.
 
     def write_log(self) -> None:
-        """Write what was logged so far."""
+        """Write the log so far."""
         if self._log:
             self._log.write(self.now())
 

@@ -1,7 +1,7 @@
-"""The line of a worker's process between two of its fits.
+"""The connection of a worker's process between two of its fits.
 
-The process introduces itself for the next run as soon as it has left one, and its line says that it
-lives until the next fit takes the line over. So the server knows whom it may wait for.
+The process introduces itself for the next run as soon as it has left one, and sends heartbeats
+until the next fit takes over the connection. So the server knows which workers to wait for.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from wbsp.worker.comm.transport import Transport
 from wbsp.worker.errors import ServerEnds, TransportError
 
 Line = tuple[Transport, m.Welcome]
-# Makes a line: given what prints a line for a person, whether the wait is to end, and whether the
-# process is about to.
+# Makes a connection: its arguments print a console line, and return whether to end the wait, and
+# whether the process ends.
 Introduce = Callable[[Callable[[str], None], Callable[[], bool], Callable[[], bool]], Line]
 _lines: dict[Task, NextRun] = {}
-_GRAIN = 0.2  # seconds between two looks of a fit that waits
+_GRAIN = 0.2  # seconds between two checks of a fit that waits
 
 
 class NextRun:
-    """A process that waits to be a worker of the next run; it is quiet until a fit asks for it."""
+    """A process that waits for the next run; it prints nothing before a fit takes over."""
 
     def __init__(self, task: Task, introduce: Introduce, on: Host):
         self._introduce = introduce
@@ -43,9 +43,15 @@ class NextRun:
         self._thread.start()
 
     def take(self, say: Callable[[str], None], interrupted: Callable[[], bool]) -> Line | None:
-        """The line, for a fit that begins, once it is there; None: it was given up before. Raises
-        TransportError."""
-        forget(self.forked)  # the worker itself sees to it from here on
+        """Return the connection for a fit that begins; wait for it.
+
+        Returns:
+            None if the connection was given up before.
+
+        Raises:
+            TransportError: the server refuses.
+        """
+        forget(self.forked)  # the worker handles forks from here on
         if (not self._thread.is_alive() and self._line is None
                 and not isinstance(self._error, ServerEnds)):
             return None
@@ -60,10 +66,10 @@ class NextRun:
         return self._line
 
     def close(self) -> None:
-        """The process ends, or takes part in no more runs: have the server know.
+        """Tell the server that the process ends, or joins no more runs.
 
-        It expects this process from the moment when that left the last run. So it is told, be it at
-        the end of that yet or waiting for the next one; between the two, as soon as it does.
+        The server expects this process since that has left the last run. It is told at the end of
+        that run or while it waits for the next one; between the two, as soon as it waits.
         """
         with self._changed:
             self._leaving = True
@@ -73,7 +79,7 @@ class NextRun:
         forget(self.forked)
 
     def forked(self) -> None:
-        """This process was forked from the worker's, and has no part in its runs."""
+        """Release the connection in a process that was forked from the worker's."""
         _lines.clear()
         if self._line is not None:
             self._line[0].forked()
@@ -94,8 +100,12 @@ class NextRun:
             self._error = error
 
     def _keep(self, line: Line) -> bool:
-        """Until a fit takes the line, or the process leaves. False: it has ended before, since its
-        server has, or a run went by without this process."""
+        """Keep the connection until a fit takes it over, or the process leaves.
+
+        Returns:
+            False if it has ended before, because its server has, or a run went by without this
+            process.
+        """
         transport = line[0]
         with self._changed:
             self._line = line
@@ -111,18 +121,18 @@ class NextRun:
 
 
 def _say_goodbye(transport: Transport) -> None:
-    with contextlib.suppress(Exception):  # the process ends all the same
+    with contextlib.suppress(Exception):  # the process ends anyway
         transport.leave("its process has no other fit", finished=False)
         transport.close()
 
 
 def line_of(task: Task) -> NextRun | None:
-    """The line of this process as that worker, which is the caller's from here on."""
+    """Return this process's connection as that worker; the caller owns it from here on."""
     return _lines.pop(task, None)
 
 
 def close_all() -> None:
-    """This process takes part in no more runs."""
+    """Close all connections, because this process joins no more runs."""
     while _lines:
         _lines.popitem()[1].close()
 

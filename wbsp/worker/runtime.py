@@ -1,7 +1,7 @@
 """One worker in one run: the agent's commands, carried out on a replica and a transport.
 
-The compute thread calls `start`, `step_begins` and `step_done` around each step, and `finish`. The
-model's variables are read and written by the compute thread alone. Keras is not known here.
+The compute thread calls `start`, `step_begins` and `step_done` around each step, and `finish`. Only
+the compute thread reads and writes the model's variables. This module is independent of Keras.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from wbsp.worker.metrics import Recorder
 from wbsp.worker.share import Share
 from wbsp.worker.shared_agent import SharedAgent
 
-_GRAIN = 0.5  # seconds between two looks for an interrupt while waiting
-_AGAIN = 5.0  # seconds after which the server is told again that the run is to end
-_NOTICE = 15.0  # seconds between two lines about the same wait
+_GRAIN = 0.5  # seconds between two checks for an interrupt while waiting
+_AGAIN = 5.0  # seconds after which a request to end the run is repeated
+_NOTICE = 15.0  # seconds between two lines about one wait
 
 
 class WorkerRuntime:
     """Driver of one worker in one run; used by the compute thread.
 
-    steps_before: steps of this worker in earlier incarnations
-    has_final:    the model is the run's last version
-    stood:        seconds for which it waited for that, since others still trained
+    Attributes:
+        steps_before: steps of this worker in earlier incarnations.
+        has_final: the model is the run's last version.
+        stood: seconds of waiting for that while others still trained.
     """
 
     def __init__(self, transport: Transport, replica: Replica, rule: WorkerRule, joined: m.Joined,
@@ -46,14 +47,19 @@ class WorkerRuntime:
                  usage: Callable[[], Shares] = lambda: (None, None),
                  assignments: Assignments | None = None, share: Share | None = None,
                  again: bool = False):
-        """`rule`: of the server's Welcome; `joined`: what `transport.join` has just returned.
+        """Set up.
 
-        say:         prints one line for a person
-        interrupted: called while waiting; True ends the wait, and the worker leaves without the
-                     final version
-        usage:       of the machine; called by the communication thread, for each push
-        assignments: takes the server's choice of examples, under a model that makes one
-        share:       of the run's shared data; None: this worker's data are its own
+        Args:
+            transport: of a member.
+            replica: of the model.
+            rule: of the server's Welcome.
+            joined: the result of `transport.join`.
+            say: prints a console line.
+            interrupted: called while waiting; True ends the wait, and the worker leaves without the
+                final version.
+            usage: of the machine; called by the communication thread, for each push.
+            assignments: receives the server's choice of examples, under a model that makes one.
+            share: of the run's shared data; None: this worker has its own data.
         """
         self.transport = transport
         self.replica = replica
@@ -66,32 +72,32 @@ class WorkerRuntime:
         self._share = share
         if share is not None:
             if joined.work is None:
-                raise TransportError(f"the server at {transport.address} hands out no examples: "
-                                     "it is of another release of wbsp")
+                raise TransportError(f"the server at {transport.address} assigns no examples: it "
+                                     "is of another release of wbsp; install the same on both")
             share.begin(joined.work, ahead=rule.wait == "never")
         agent = Agent(transport.worker, rule, joined.seq, joined.run_steps,
                       None if joined.work is None else joined.work.at)
         self._shared = SharedAgent(agent, self._recorder, say, assignments, replica.bring,
                                    transport.on, share)
         self._stops = Throttle(_AGAIN)
-        self._ends_run: StopRun | None = None  # what this worker has told the server
+        self._ends_run: StopRun | None = None  # this worker's request to the server
         self._questions = Throttle(_AGAIN)
-        self._question: m.AskVersion | None = None  # what it asks the server, and waits for
+        self._question: m.AskVersion | None = None  # its unanswered question to the server
         self._again = again
         self._interruption: str | None = None  # why this worker leaves early
         self.has_final = False
         self.stood = 0.0
-        self._trains = False  # the variables are what steps have made of them
+        self._trains = False  # the variables hold the progress of steps
         self._computes = False  # a step has begun, and not ended
 
     @property
     def comes_again(self) -> bool:
-        """Whether the server was told that this process introduces itself for another run."""
+        """True if the server knows that this process will introduce itself for another run."""
         return self._again and self.has_final
 
     @property
     def server_ends(self) -> bool:
-        """Whether the server was ended, with this run."""
+        """True if the server ends with this run."""
         return self._shared.server_ends
 
     @property
@@ -101,32 +107,34 @@ class WorkerRuntime:
 
     @property
     def stopped(self) -> str | None:
-        """The reason for which the server wants this worker to finish; None: it does not."""
+        """The server's reason to finish, or None."""
         return self.agent.stopped
 
     def report(self) -> Report:
-        """This worker's totals so far; what follows its leaving is not training."""
+        """Return this worker's totals, up to its leaving."""
         return self._recorder.report()
 
     def progress(self) -> str:
-        """Steps, loss, version and share of computing, in one line."""
+        """Return steps, loss, version and share of computing, in one line."""
         report = self.report()
         return (f"step {self.steps_before + report.steps:,} | loss {report.loss:.4f} | "
                 f"version {self.agent.version} | computing {report.share('compute'):.0%}")
 
     def start(self) -> None:
-        """Wait for the other workers and for W, and adopt it, and for the first step's examples.
+        """Wait for the other workers and for W, adopt it, and wait for the first step's examples.
 
-        Raises TransportError.
+        Raises:
+            TransportError: the server is lost.
         """
         self.transport.listen(self._shared, self.replica.layout)
         self._wait("the other workers to join")
         self._wait_for_examples()
 
     def step_begins(self, phase: Phase = "compute") -> bool:
-        """A step begins, with this phase: after `start` and `hold`, from what the model was then.
+        """Begin a step with this phase, from the model at `start` or `hold`.
 
-        Returns True if other code has written to the variables since, which is undone.
+        Returns:
+            True if other code has written to the variables since; these writes are undone.
         """
         if self.agent.starving:
             self._carry_out(self._shared.fed())
@@ -137,11 +145,16 @@ class WorkerRuntime:
         return undone
 
     def step_done(self, samples: int, loss: float, epoch_step: int = 0, steps: int = 1) -> None:
-        """A mini-batch (or `steps` at once) was trained: act as the rule says.
+        """Handle a trained mini-batch (or `steps` at once) by the rule.
 
-        samples: of shared data it is known here, and the argument does not count
+        Args:
+            samples: examples; for shared data the share knows them, and this is ignored.
+            loss: mean loss; NaN: not known.
+            epoch_step: number of the step in its epoch.
+            steps: number of mini-batches.
 
-        Raises TransportError when the server is lost.
+        Raises:
+            TransportError: the server is lost.
         """
         self.replica.stepped()
         self._computes = False
@@ -162,31 +175,33 @@ class WorkerRuntime:
         self._recorder.log_step(epoch_step, seconds)
 
     def enter(self, phase: Phase) -> None:
-        """The compute thread goes on with this, as far as its loop can tell."""
+        """Note the compute thread's next phase, if its loop can measure it."""
         self._recorder.enter(phase)
 
     def hold(self) -> None:
-        """Until the next step begins, changes of the model's variables are no progress."""
-        if self._computes:  # the data has ended where a step was to begin: the next one has it all
+        """Ignore changes of the model's variables as progress until the next step begins."""
+        if self._computes:  # the data ended at the begin of a step: the next step has all
             self.replica.stepped()
         self.replica.hold()
         self._trains = self._computes = False
 
     def keep(self) -> None:
-        """As `hold`, of what the model is now, whichever callback has written to it."""
+        """Hold the present model, including writes of callbacks; see `hold`."""
         self.replica.stepped()
         self.hold()
 
     def put_back(self) -> bool:
-        """Undo what other code has written to the variables since `hold`. Returns True if there was
-        something."""
+        """Undo writes of other code to the variables since `hold`; return whether any existed."""
         return self.replica.put_back()
 
     def finish(self, interrupted: str | None = None) -> None:
-        """Push the uncut progress and leave; wait for the run's last version, if not `interrupted`:
-        why this worker leaves early.
+        """Push the uncut progress and leave; wait for the run's last version.
 
-        Raises TransportError when the server is lost.
+        Args:
+            interrupted: why this worker leaves early, without the last version; None: it does not.
+
+        Raises:
+            TransportError: the server is lost.
         """
         self._recorder.enter("push")
         self._shared.end_assignments()
@@ -209,11 +224,14 @@ class WorkerRuntime:
         self.transport.wake()
 
     def epoch_version(self, ask: m.AskVersion) -> m.VersionAt | None:
-        """Where the version of an epoch is, or of one before; None: this worker is given none.
+        """Return where to read the version of an epoch, or of an earlier one, or None.
 
-        A worker that is to look at it hands over what it has trained first: that may be what the
-        epoch lacks, and others wait for it. Where all wait for an epoch's results, so does who is
-        given no version. Raises TransportError when the server is lost.
+        A worker that reads it pushes its progress first, because the epoch may lack that, and
+        others wait for it. If all workers wait for an epoch's results, so does one without a
+        version.
+
+        Raises:
+            TransportError: the server is lost.
         """
         clock, shared, phase = self.transport.on.clock, self._shared, self._recorder.phase
         end = clock.monotonic() + timeouts.EPOCH_VERSION
@@ -236,15 +254,16 @@ class WorkerRuntime:
         return at if at is not None and at.name else None
 
     def stop_run(self, reason: str) -> None:
-        """End the run for all workers; this one goes on until the server says so, too."""
+        """Request the end of the run for all workers; this one continues until the stop."""
         self._ends_run = StopRun(reason)
         self._ask()
         self.transport.wake()
 
     def _wait_for_examples(self) -> None:
-        """Wait for the next step's examples, or the end of the run, where its data are shared.
+        """Wait for the next step's examples, or the end of the run, if its data are shared.
 
-        Raises TransportError when the server is lost.
+        Raises:
+            TransportError: the server is lost.
         """
         share = self._share
         if share is None:
@@ -257,8 +276,7 @@ class WorkerRuntime:
             share.stop()
 
     def _ask(self) -> None:
-        """Request what the server is to be asked or told beside pushes and fetches, if it is due.
-        """
+        """Send due questions and requests beside pushes and fetches."""
         if self._share is not None and not self.agent.undecided and (
                 question := self._share.question(self.agent.seq)):
             self.transport.request(question)
@@ -266,7 +284,7 @@ class WorkerRuntime:
                 and self._stops.due(self.transport.on.clock.monotonic())):
             self.transport.request(self._ends_run)
         if self._question is not None and self._questions.due(self.transport.on.clock.monotonic()):
-            self.transport.request(self._question)  # again, where a connection was broken
+            self.transport.request(self._question)  # again after a broken connection
 
     def _carry_out(self, commands: Sequence[Command]) -> None:
         for command in commands:
@@ -293,8 +311,10 @@ class WorkerRuntime:
     def _wait(self, what: str, until: Callable[[], bool] = lambda: True) -> None:
         """Carry out commands until the agent waits for nothing and `until` holds.
 
-        Returns early on an interrupt, but not while a push is unacknowledged. Raises
-        TransportError when the server is lost.
+        Returns early on an interrupt, but not while a push is unacknowledged.
+
+        Raises:
+            TransportError: the server is lost.
         """
         start = self.transport.on.clock.monotonic()
         notice = Throttle(_NOTICE, _NOTICE)  # in seconds of waiting
@@ -312,8 +332,8 @@ class WorkerRuntime:
                             return
                         if self.transport.cut_off:
                             raise TransportError("interrupted while the server at "
-                                                 f"{self.transport.address} is lost, and with it "
-                                                 "what this worker has not handed over")
+                                                 f"{self.transport.address} is lost; this "
+                                                 "worker's unsent progress is lost, too")
                     shared.wait(_GRAIN)
                     self._ask()
                     self.transport.wake()

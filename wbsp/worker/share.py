@@ -1,8 +1,7 @@
-"""A worker's share of the run's shared data: what it was given, hands out as batches, and trains.
+"""A worker's share of the run's shared data: ranges from the server, taken in batches and trained.
 
-The server gives ranges of the run's positions. The input pipeline takes them in batches, perhaps in
-a thread of its own and some batches ahead; a step trains the oldest of these that is not trained.
-No Keras, no model, no sockets.
+The input pipeline takes the batches, perhaps in its own thread and some batches ahead; a step
+trains the oldest one that is not trained. No Keras, no model, no sockets.
 """
 
 from __future__ import annotations
@@ -27,32 +26,38 @@ from wbsp.process.host import HOST, Host
 from wbsp.sync.base import Push
 
 LOOK = Range(0, 0, 0)  # in place of a batch: shows the form of examples, and is not counted
-NOTHING = Range(0, -1, -1)  # there is no batch yet
+NOTHING = Range(0, -1, -1)  # no batch yet
 _GRAIN = 1.0  # seconds of waiting until a NOTHING
-_AGAIN = 5.0  # seconds after which a question that is not answered is asked again
-_TRIPS = 2  # round trips that what is held must last, or more is asked for
+_AGAIN = 5.0  # seconds after which an unanswered request is repeated
+_TRIPS = 2  # round trips that held examples must last; otherwise more are requested
 _NEWEST = 0.2  # weight of the newest duration in a mean
 
 
 class Share:
-    """See the head of this file. Between `begin` and `end` there is a run; any thread may call.
+    """The share of one worker, during a run from `begin` to `end`; any thread may call.
 
-    data:        as this worker wants it, and from `begin` on as the run has it
-    first_epoch: epochs that its loop has behind it
-    measured:    the newest result of a validation, by any worker, that is known; or None
-    rate:        the newest learning rate that the server has told; or None
-    batch:       examples of a step; the server may say another number
-    early:       the run has ended before all was trained
-    epoch:       of the newest example that was trained; before that, of those that the run is at
+    Attributes:
+        data: as this worker requests it, and from `begin` on the run's.
+        first_epoch: epochs that its loop has completed.
+        measured: the newest known result of a validation by any worker, or None.
+        rate: the newest learning rate from the server, or None.
+        batch: examples of a step; the server may change it.
+        early: the run has ended before all was trained.
+        epoch: of the newest trained example; before that, the run's.
     """
 
     def __init__(self, n: int, batch_size: int, seed: int = 0, on: Host = HOST,
                  validate: Literal["newest", "wait"] = "newest"):
-        """`n` examples in batches of `batch_size`, in an order that `seed` makes.
+        """Set up the data.
 
-        validate: as in `SharedData`
+        Args:
+            n: number of examples.
+            batch_size: examples of a batch.
+            seed: of the order.
+            validate: as in `SharedData`.
 
-        Raises ValueError for numbers that cannot be.
+        Raises:
+            ValueError: a number is out of range.
         """
         for name, value in (("n", n), ("batch_size", batch_size)):
             if isinstance(value, bool) or value != int(value) or value < 1:
@@ -72,25 +77,27 @@ class Share:
         self._clock = on.clock
         self._changed = on.scheduler.condition()
         self._sequence = WorkSequence()
-        self._handed: deque[Range] = deque()  # out, and not trained
+        self._handed: deque[Range] = deque()  # taken, and not trained
         self._run: object | None = None  # between `begin` and `end`, another at each
         self._iterated = False
         self._stopped = True
         self._ahead = False
-        self._asked: int | None = None  # where the sequence ended when the open question was asked
+        self._asked: int | None = None  # end of the sequence at the open request
         self._asked_at = 0.0
-        self._none = False  # the answer was that there is none now; another follows by itself
-        self._trip = self._step = 0.0  # seconds: of a question and its answer, and of a step
+        self._none = False  # the answer was that no work is free now; another follows by itself
+        self._trip = self._step = 0.0  # seconds of a request and its answer, and of a step
 
     def wants(self, epochs: int, first_epoch: int = 0) -> None:
-        """The loop is to make so many passes over the data, and has `first_epoch` behind it."""
+        """Set the passes over the data, of which the loop has completed `first_epoch`."""
         self.data = self.data._replace(epochs=epochs)
         self.first_epoch = first_epoch
 
     def begin(self, place: WorkPlace, ahead: bool) -> None:
-        """This worker is a member of the run.
+        """Begin a run as its member.
 
-        ahead: more is asked for before all that was given is trained
+        Args:
+            place: start in the run's data.
+            ahead: request more before all given examples are trained.
         """
         with self._changed:
             self.data = place.data
@@ -105,13 +112,13 @@ class Share:
             self._ahead = ahead
 
     def stop(self, early: bool = False) -> None:
-        """The run ends: no batch is waited for any more. `early`: as of `messages.Stop`."""
+        """Stop waiting for batches, because the run ends. `early`: as in `messages.Stop`."""
         with self._changed:
             self._stopped, self.early = True, self.early or early
             self._changed.notify_all()
 
     def end(self) -> None:
-        """No step will follow: readers come to their end."""
+        """End the readers; no step follows."""
         with self._changed:
             self._run = None
             self._stopped = True
@@ -137,14 +144,15 @@ class Share:
 
     @property
     def untaken_epoch(self) -> int:
-        """Epoch of what `take` would return, where that is here."""
+        """Epoch of the batch that `take` would return, if it is ready."""
         with self._changed:
             return self._sequence.next // self.data.n
 
     def take(self) -> Range:
-        """The next batch: positions of one epoch, `batch` at most; waits a while for it.
+        """Take the next batch: positions of one epoch, at most `batch`; wait a moment for it.
 
-        NOTHING: it has not come; LOOK: there is no run, or it ends.
+        Returns:
+            The batch; NOTHING: it has not arrived; LOOK: no run, or its end.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._sequence.untaken or self._stopped, _GRAIN)
@@ -154,9 +162,10 @@ class Share:
             return LOOK if self._stopped else NOTHING
 
     def __iter__(self) -> Iterator[Range]:
-        """Yield what `take` returns, until the run's `end`; outside of one, a single LOOK.
+        """Yield the results of `take` until the run's `end`; outside of a run, one LOOK.
 
-        A second reader in a run gets a RuntimeError: the first may have read ahead.
+        Raises:
+            RuntimeError: a second reader in a run, because the first may have read ahead.
         """
         if (run := self._run) is None:
             yield LOOK
@@ -172,19 +181,19 @@ class Share:
 
     @property
     def ready(self) -> bool:
-        """True if the next step's batch is here."""
+        """True if the next step's batch is ready."""
         with self._changed:
             return bool(self._handed or self._sequence.untaken)
 
     @property
     def handed_out(self) -> bool:
-        """True if a batch was taken that is not trained: a step that ended now has trained it."""
+        """True if a taken batch is not trained yet; a step that ends now has trained it."""
         with self._changed:
             return bool(self._handed)
 
     @property
     def next_epoch(self) -> int:
-        """Epoch of the next step's batch; `epoch` where that is not here, or of an earlier one."""
+        """Epoch of the next step's batch; `epoch` if that is not ready, or of an earlier one."""
         with self._changed:
             trained = self._sequence.trained
             start = next((r.start + max(0, trained - r.at) for r in self._sequence.held
@@ -193,14 +202,14 @@ class Share:
 
     @property
     def dry(self) -> bool:
-        """True if all that was given is trained, and there is no more now."""
+        """True if all given examples are trained, and no work is free now."""
         with self._changed:
             return self._none and self._sequence.trained == self._sequence.end
 
     def step_done(self, seconds: float) -> int:
-        """A step has trained the oldest batch that was handed out: its number of examples.
+        """Note a step on the oldest taken batch; return its number of examples.
 
-        seconds: of compute
+        `seconds`: of compute.
         """
         with self._changed:
             batch = self._handed.popleft()
@@ -211,9 +220,9 @@ class Share:
             return samples
 
     def question(self, pushes: int) -> AskWork | None:
-        """What to ask the server now, if anything: for more, or once more.
+        """Return the request for more work that is due now, new or repeated, or None.
 
-        pushes: as in `AskWork`
+        `pushes`: as in `AskWork`.
         """
         with self._changed:
             now, have = self._clock.monotonic(), self._sequence.end
@@ -235,10 +244,10 @@ class Share:
     # The communication thread.
 
     def received(self, work: Work) -> None:
-        """The server gives a range, or says that there is none now."""
+        """Handle a range from the server, or its answer that no work is free now."""
         with self._changed:
             if work.at != self._sequence.end:
-                return  # it came before
+                return  # received before
             if self._asked is not None and not self._none:
                 self._trip = _mean(self._trip, self._clock.monotonic() - self._asked_at)
             self._asked = None
@@ -247,21 +256,21 @@ class Share:
             self._changed.notify_all()
 
     def validated(self, result: Measured) -> None:
-        """A worker has validated an epoch."""
+        """Note a worker's validation of an epoch."""
         with self._changed:
             if self.measured is None or result.epoch > self.measured.epoch:
                 self.measured = result
 
     def answered(self, push: Push) -> list[Span]:
-        """This worker's push was answered: the positions in it."""
-        assert push.to is not None, "pushes of shared data say how far they have come"
+        """Note the answer to this worker's push; return the positions in it."""
+        assert push.to is not None, "pushes of shared data have a position"
         with self._changed:
             if push.dropped is not None:
                 self._sequence.answer(push.dropped)
             return self._sequence.answer(push.to)
 
     def held(self) -> WorkHeld:
-        """What a server must know that this worker attaches to."""
+        """Return the state for a server that this worker attaches to."""
         with self._changed:
             sequence = self._sequence
             end = sequence.end if self._run is not None else sequence.trained
@@ -270,7 +279,7 @@ class Share:
                 for r in sequence.held if r.at < end])
 
     def reattached(self) -> None:
-        """Another connection, perhaps to another server: an open question is asked again."""
+        """Repeat an open request over a new connection, perhaps to another server."""
         with self._changed:
             self._asked = None
             self._none = False

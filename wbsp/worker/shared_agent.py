@@ -26,24 +26,27 @@ class SharedAgent:
     """An agent under a lock, and its commands for the compute thread.
 
     This object is the transport's Listener: in the communication thread it makes each message an
-    event of the agent. A Fetch that the agent commands is for that thread; all other commands touch
-    the model, and wait in `commands` for the compute thread.
+    event of the agent. A Fetch that the agent commands is for that thread; all other commands
+    concern the model, and wait in `commands` for the compute thread.
 
-    agent:    guarded by `changed`
-    changed:  notified when there are commands, nothing is waited for, or the server is lost
-    commands: guarded by `changed`
-    version_at: the newest answer to AskVersion; guarded by `changed`
-    server_ends: with this run, by which it was ended
+    Attributes:
+        agent: guarded by `changed`.
+        changed: notified when commands exist, the wait is over, or the server is lost.
+        commands: guarded by `changed`.
+        version_at: the newest answer to AskVersion; guarded by `changed`.
+        server_ends: the server ends with this run.
     """
 
     def __init__(self, agent: Agent, recorder: Recorder, say: Callable[[str], None],
                  assignments: Assignments | None,
                  bring: Callable[[np.ndarray], Any] = lambda vector: vector, on: Host = HOST,
                  share: Share | None = None):
-        """`assignments`: of examples to this worker; None: the worker chooses its own.
+        """Set up.
 
-        bring: the replica's, which takes a version to where the model lives
-        share: of the run's shared data; None: this worker's data are its own
+        Args:
+            assignments: of examples to this worker; None: the worker chooses its own.
+            bring: the replica's, which copies a version to the model's device.
+            share: of the run's shared data; None: this worker has its own data.
         """
         self.agent = agent
         self.changed = on.scheduler.condition()
@@ -56,7 +59,7 @@ class SharedAgent:
         self._assignments = assignments
         self._bring = bring
         self._share = share
-        self._versions: dict[int, Any] = {}  # that were brought and may be adopted
+        self._versions: dict[int, Any] = {}  # that were copied and may be adopted
         self._final_received = False
         self._idle = False  # the compute thread waits in `wait`; guarded by `changed`
         self._rejected = 0  # pushes
@@ -65,7 +68,7 @@ class SharedAgent:
     # Used by the compute thread.
 
     def take_version(self, version: int) -> Any:
-        """The fetched version that is to be adopted now, as the replica's `bring` returned it."""
+        """Return the fetched version to adopt now, in the form of the replica's `bring`."""
         with self.changed:
             vector = self._versions[version]
             self._versions = {other: kept for other, kept in self._versions.items()
@@ -73,8 +76,10 @@ class SharedAgent:
             return vector
 
     def wait(self, seconds: float) -> None:
-        """Wait for `changed`, which the caller has locked, for no longer than `seconds`, in the
-        phase of whatever the agent waits for."""
+        """Wait for `changed`, which the caller has locked, for at most `seconds`.
+
+        The wait is booked in the phase of what the agent waits for.
+        """
         self._enter_waiting()
         self._idle = True
         try:
@@ -83,14 +88,14 @@ class SharedAgent:
             self._idle = False
 
     def fed(self) -> list[Command]:
-        """A step begins, of a worker that was starved: what is to be carried out before it."""
+        """Begin a step after starvation; return the commands to carry out before it."""
         with self.changed:
             self.agent.fed()
             commands, self.commands = self.commands, []
             return commands
 
     def end_assignments(self) -> None:
-        """No step will follow: end all waits for examples."""
+        """End all waits for examples; no step follows."""
         if self._assignments is not None:
             self._assignments.end()
         if self._share is not None:
@@ -99,7 +104,7 @@ class SharedAgent:
     # The Listener, used by the communication thread.
 
     def acked(self, ack: m.Ack, seconds: float) -> Next:
-        """The newest push was acknowledged, `seconds` after the cut."""
+        """Handle the acknowledgement of the newest push, `seconds` after the cut."""
         self._recorder.acked(ack.seq, seconds, len(m.encode(ack)))
         if not ack.accepted:
             self._say_rejected(ack)
@@ -108,7 +113,7 @@ class SharedAgent:
 
     def fetched(self, version: int, vector: np.ndarray, nbytes: int,
                 seconds: float) -> Next:
-        """The requested version (float32 [size]) is here, `seconds` after the request."""
+        """Handle the requested version (float32 [size]), `seconds` after the request."""
         self._recorder.fetched(version, seconds, nbytes)
         if self._adopted_again:
             vector.flags.writeable = False
@@ -118,7 +123,7 @@ class SharedAgent:
             return self._follow(self.agent.fetched(version))
 
     def received(self, message: m.Message) -> Next:
-        """Another message to a member came in."""
+        """Handle any other message to a member."""
         with self.changed:
             match message:
                 case m.Directed():
@@ -155,37 +160,37 @@ class SharedAgent:
             return self._follow(self.agent.received(message))
 
     def _worked(self, work: m.Work) -> Next:
-        """The server gives more of the run's data, or says that there is none now."""
+        """Handle more of the run's data, or the answer that no work is free now."""
         if self._share is None:
             return None
         self._share.received(work)
         return self._follow(self.agent.starved() if self._share.dry else [])
 
     def failed(self) -> None:
-        """The server is lost, or this worker has left the run."""
+        """Handle the loss of the server, or the end of this worker's membership."""
         self.end_assignments()
         with self.changed:
             self.changed.notify_all()
 
     @property
     def waits(self) -> bool:
-        """True while the compute thread waits for a version."""
+        """Return whether the compute thread waits for a version."""
         with self.changed:
             return self.agent.waiting == "model"
 
     def report(self) -> Report:
-        """This worker's totals so far; what it has logged is written, each time."""
+        """Return this worker's totals; each call writes the log."""
         self._recorder.write_log()
         return self._recorder.report()
 
     @property
     def _adopted_again(self) -> bool:
-        """True if the rule may have a version adopted more than once."""
+        """Return whether the rule may adopt a version more than once."""
         rule = self.agent.rule
         return rule.push == "on_adopt" or rule.adopt == "return"
 
     def _follow(self, commands: Sequence[Command]) -> Next:
-        """Make ready what the agent commands; the fetch among that."""
+        """Queue the agent's commands; return the fetch among them."""
         fetch: Next = None
         for command in commands:
             if isinstance(command, Fetch | Expect):
@@ -194,7 +199,7 @@ class SharedAgent:
                 self.commands.append(command)
         if self.commands or self.agent.waiting is None:
             self.changed.notify_all()
-        elif self._idle:  # to wake the compute thread for this takes as long as half a push
+        elif self._idle:  # waking the compute thread for this costs half the time of a push
             self._enter_waiting()
         return fetch
 
@@ -208,7 +213,7 @@ class SharedAgent:
             self._recorder.enter("wait")
 
     def _say_rejected(self, ack: m.Ack) -> None:
-        """Say now and then that pushes were rejected: some models reject by rule, and often."""
+        """Print rejected pushes at a limited rate, because some models reject often by rule."""
         self._rejected += 1
         if self._rejections.due(self._clock.monotonic()):
             self._say(f"worker {self.agent.worker}: push {ack.seq} was rejected: "

@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM in a process that has no handlers of its own for them.
+"""Ctrl-C and SIGTERM in a process without its own handlers for them.
 
-The first signal asks the worker to leave in good order, and has its usual effect after that; a
-second one has its usual effect at once.
+The first signal makes the worker leave in good order, and then has its usual effect; a second one
+has its usual effect at once.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ _USUAL: dict[signal.Signals, _Handler] = {
 
 
 class Signals:
-    """Handlers that hold the signals back from `hold` to `release`.
+    """Handlers that delay the signals from `hold` to `release`.
 
-    A signal is held back only where its handler is Python's own.
+    A signal is delayed only if its handler is Python's default.
 
-    interrupt: called with the reason, in the main thread, between any two of its instructions
-    caught:    number of a signal that was held back, for `raise_again`
+    Attributes:
+        interrupt: called with the reason, in the main thread, between any two instructions.
+        caught: number of a delayed signal, for `raise_again`.
     """
 
     def __init__(self, interrupt: Callable[[str], None]):
@@ -37,7 +38,7 @@ class Signals:
     def hold(self, needed: Callable[[], bool]) -> None:
         """Begin, if this is the main thread.
 
-        needed: called when a signal comes; False: the signal has its usual effect
+        `needed`: called at a signal; False: the signal has its usual effect.
         """
         self.caught = None
         if threading.current_thread() is not threading.main_thread():
@@ -58,12 +59,12 @@ class Signals:
             self._restore()
 
     def forked(self) -> None:
-        """Have no part in a process that was forked from the one that holds signals back."""
+        """Restore the handlers in a process that was forked from this one."""
         self._needed = self.caught = None
         self._restore()
 
     def raise_again(self) -> None:
-        """Give a signal that was held back its usual effect; to be called after `release`."""
+        """Raise a delayed signal with its usual effect; call this after `release`."""
         signum = self.caught
         self.caught = None
         if signum is not None:
@@ -71,7 +72,7 @@ class Signals:
 
     @property
     def _holds(self) -> bool:
-        """True if a signal is to be held back; never in a process forked from this one."""
+        """Return whether to delay a signal; never in a process forked from this one."""
         return self._needed is not None and self._process == os.getpid() and self._needed()
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:

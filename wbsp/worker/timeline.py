@@ -1,4 +1,4 @@
-"""What a worker of a user's own training does when, in the folder of its run."""
+"""The timeline of a worker of a user's own training, in the folder of its run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _MOST = 1 << 28  # bytes: that many hours, at some hundred steps a second
 
 def timeline(settings: Mapping[str, str], worker: int, say: Callable[[str], None],
              on: Host) -> WorkerLog | None:
-    """The timeline of a worker in the run with these settings, as the server's Welcome says them.
+    """Return the timeline of a worker in the run with these settings of the server's Welcome.
 
-    None: this machine does not see the run's folder, or may not write into it.
+    None: this machine cannot access the run's folder, or cannot write to it.
     """
     folder = on.disk.path(settings.get("path", ""))
     try:

@@ -266,7 +266,7 @@ def test_a_standby_that_cannot_have_the_memory_is_sent_its_copies(server):
             follow = server.until(m.Follow)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert "segment 1 did not come" in server.primary.trouble.replace(
+    assert "segment 1 did not arrive" in server.primary.trouble.replace(
         server.primary.trouble.split()[1], "1")
     assert server.lending.follow(follow.socket) == "TCP (the standby shares no memory)"
     assert server.lending.copy(COPY.snapshot.vector) == (None, 0)

@@ -106,9 +106,9 @@ def test_a_users_own_model_trains_with_one_callback_in_fit(jobs, back_ends):
         worker.find("^run_steps")[0].split() for worker in workers))
     assert 160 <= known[0][0] <= known[1][0] == 320, "the last answer counts the steps of all"
     assert known[1][1] == np.float32(0.005), "and the schedule does, of which each made 160"
-    (stood,) = workers[0].find("worker 0: all its steps were done after .* it then stood for")
+    (stood,) = workers[0].find("worker 0: all its steps were done after .* it then waited")
     assert "hook.examples(" in stood and "hook.UNTIL_TOLD" in stood
-    assert not workers[1].find("it then stood for")
+    assert not workers[1].find("it then waited")
     steps = json.loads((server.folder / "summary.json").read_text())["workers"]
     assert steps["1"]["seconds"]["callbacks"] >= 160 * 0.02
     assert [steps[w]["steps"] for w in ("0", "1")] == 2 * [5 * 32]

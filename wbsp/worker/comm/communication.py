@@ -1,10 +1,10 @@
-"""The communication thread: requests of the worker, answers of the server, signs of life.
+"""The communication thread: requests of the worker, answers of the server, heartbeats.
 
-Heartbeats come from this thread, so that a worker in a long step is never mistaken for a dead one.
-Members' messages are passed on to a `Listener`; nothing here knows a model or a rule.
+This thread sends the heartbeats, so that a worker in a long step is never mistaken for a lost one.
+It passes members' messages to a `Listener`, and is independent of models and rules.
 
-A connection that is made again may lead to another server. So a member introduces itself with
-Reattach, and whatever else there is to send waits until the server and its shards know this worker.
+A reconnection may lead to another server. So a member introduces itself with Reattach, and all
+other messages wait until the server and its shards know this worker.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from wbsp.worker.comm.inbox import Inbox, Listener, Next
 from wbsp.worker.comm.session import Session
 from wbsp.worker.errors import TransportError, refused
 
-# Seconds for which a member that is refused without proof looks for its run's server: that may be
-# started again, or its standby may take over.
+# Seconds for which a member that is refused without proof searches for its run's server, which may
+# be restarted, or replaced by its standby.
 _DOUBT = 60.0
-_SETTLE = 0.005  # seconds of silence after which there is time to add up what is kept
+_SETTLE = 0.005  # seconds of silence after which there is time to add to the resend buffer
 Shares = tuple[float | None, float | None]  # 0..1, of processors and memory in use; None: not known
 
 
@@ -46,11 +46,12 @@ Shares = tuple[float | None, float | None]  # 0..1, of processors and memory in 
 class SendUpdate:
     """Push an update, which must not be written to any more.
 
-    update: the communication thread waits for it, and brings it to the host
-    fetch:  number of the fetch that the push carries; 0: it carries none
-    usage:  called by that thread, too: of the machine, as the push is to say
-    words:  of the update, in the run's format, once it is ready to be sent
-    sent:   what these words are worth: what the push hands over
+    Attributes:
+        update: the communication thread waits for it, and copies it to the host.
+        fetch: number of the fetch that the push carries; 0: none.
+        usage: returns the machine's load for the push; called by that thread.
+        words: the update in the run's format, once it is ready to be sent.
+        sent: the decoded words, which are the pushed update.
     """
 
     push: Push
@@ -86,17 +87,18 @@ class PendingRequest:
 
     Times are seconds of the monotonic clock.
 
-    counts: of messages and chunks that went out or came in; a change is progress
+    Attributes:
+        counts: of messages and chunks that were sent or received; a change is progress.
     """
 
     request: Request
     counts: tuple[int, ...]
     requested_at: float
     sent_at: float  # for the last time
-    progress_at: float  # when a part of the request or of its answer last went through
+    progress_at: float  # time of the newest part of the request or of its answer
 
     def is_answered_by(self, message: m.Message) -> bool:
-        """True if the message is the answer to this request, and not to an earlier one."""
+        """Return whether the message is the answer to this request, and not to an earlier one."""
         return (type(message) is _ANSWERS[type(self.request)]
                 and _number(message) == _number(self.request))
 
@@ -107,12 +109,12 @@ class PendingRequest:
             self.progress_at = now
 
     def idle(self, now: float) -> float:
-        """Seconds since the request was sent, or since the last progress."""
+        """Return the seconds since the request was sent, or since the last progress."""
         return now - max(self.sent_at, self.progress_at)
 
 
 def _number(message: Request) -> int | None:
-    """Number of a request, and of that which a message answers; None if it has none."""
+    """Return the number of a request, or of the one that a message answers, or None."""
     match message:
         case SendUpdate():
             return message.push.seq
@@ -130,14 +132,15 @@ def _number(message: Request) -> int | None:
 
 
 class CallQueue:
-    """Calls that the compute thread hands over and the communication thread makes, in order.
+    """Calls from the compute thread to the communication thread, in order.
 
     Both threads need Python's one interpreter lock. So the compute thread appends while it is busy,
-    which costs it little, and wakes the communication thread when it is about to leave Python for
-    long. The wake-up is a byte between two sockets, so that the communication thread can wait for
-    it and for the server at once; those of the system take half as long as ZeroMQ's.
+    which is cheap, and wakes the communication thread when it is about to leave Python for long.
+    The wake-up is a byte between two sockets, so that the communication thread can wait for it and
+    for the server at once; the system's sockets take half as long as ZeroMQ's.
 
-    wakes: a file descriptor, readable after a `wake`
+    Attributes:
+        wakes: a file descriptor, readable after a `wake`.
     """
 
     def __init__(self, on: Host = HOST):
@@ -148,30 +151,30 @@ class CallQueue:
         self.wakes = self._woken.fileno()
 
     def __len__(self) -> int:
-        """Number of calls that have not been made."""
+        """Return the number of calls that have not been made."""
         return len(self._calls)
 
     # Used by the compute thread.
 
     def append(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Have the communication thread make this call, at the next `wake` or earlier."""
+        """Queue a call for the communication thread, at the next `wake` or earlier."""
         self._calls.append((call, arguments))
 
     def wake(self) -> None:
-        """Wake the communication thread, if there are calls for it."""
+        """Wake the communication thread if calls are queued."""
         if self._calls:
             with contextlib.suppress(OSError):  # the thread has ended, or has many to read
                 self._waker.send(b"\0")
 
     def close(self) -> None:
-        """The thread has ended."""
+        """Close the queue after the thread's end."""
         self._waker.close()
         self._woken.close()
 
     # Used by the communication thread.
 
     def take_wake(self) -> None:
-        """Read what `wake` has sent."""
+        """Read the bytes of `wake`."""
         self._woken.recv(1024)
 
     def make(self) -> None:
@@ -182,16 +185,17 @@ class CallQueue:
 
 
 class Communication:
-    """Body of the communication thread. Other threads call through `CallQueue` alone.
+    """Body of the communication thread. Other threads call only through `CallQueue`.
 
-    error:     why the thread has ended; None while it runs
-    handshake: answers to Hello and Join; the error, if the thread ends
-    session:   this worker's place in the run
+    Attributes:
+        error: why the thread has ended; None while it runs.
+        handshake: answers to Hello and Join; the error, if the thread ends.
+        session: this worker's membership in the run.
     """
 
     def __init__(self, connection: Connection, calls: CallQueue, address: str,
                  say: Callable[[str], None] = lambda text: None):
-        """`say`: prints one line for a person."""
+        """Start; `say`: prints a console line."""
         self.error: TransportError | None = None
         self.handshake: queue.SimpleQueue[m.Message | TransportError] = (
             connection.on.scheduler.queue())
@@ -210,7 +214,7 @@ class Communication:
 
     @property
     def progress_at(self) -> float:
-        """When the pending request last made progress; 0 if none is pending. For any thread."""
+        """Time of the pending request's newest progress; 0 if none is pending. For any thread."""
         pending = self._pending
         return pending.progress_at if pending else 0.0
 
@@ -227,7 +231,7 @@ class Communication:
             self._fail(TransportError("this worker has left the run"))
         except TransportError as error:
             self._fail(error)
-        except Exception as error:  # whatever it is, the compute thread must not wait for ever
+        except Exception as error:  # the compute thread must not wait forever
             self._fail(TransportError(f"the communication thread failed: {error!r}"))
         finally:
             self._connection.close()
@@ -235,9 +239,9 @@ class Communication:
     # Calls of the compute thread.
 
     def request(self, request: Request) -> None:
-        """Send a request, and again until it is answered; or a message that is not answered.
+        """Send a request, and repeat it until it is answered; or send a message without an answer.
 
-        What a push has carried is expected, and sent only if that is lost.
+        A fetch that a push has carried is sent only if the push is lost.
         """
         if type(request) not in _ANSWERS:
             self._send(request)
@@ -265,7 +269,7 @@ class Communication:
             self._send(request)
 
     def listen(self, listener: Listener, size: int) -> None:
-        """Pass on all messages to this member, whose model has `size` floats."""
+        """Pass all messages to this member, whose model has `size` floats."""
         self._inbox = Inbox(listener, size, self.session.wire.versions)
         early = self._early
         self._early = []
@@ -277,7 +281,7 @@ class Communication:
         self._closes_by = deadline
 
     def _send(self, request: Request) -> None:
-        """Queue a request, for the first time or again, as it is to be said now."""
+        """Queue a request, for the first time or again, in its present form."""
         plane, session = self._connection.plane, self.session
         match request:
             case SendUpdate(push=push, words=words, fetch=fetch) if words is not None:
@@ -303,7 +307,7 @@ class Communication:
         pending.sent_at = now
         request = pending.request
         if isinstance(request, SendUpdate) and request.sent is not None:
-            # it may be on its way yet when the first sending is answered
+            # it may still be in flight when the first sending is answered
             request.sent.flags.writeable = False
         self._send(request)
 
@@ -327,7 +331,7 @@ class Communication:
             if ready.message:
                 self._receive()
             else:
-                self.session.kept.settle()  # while the server is busy with a push, or this worker
+                self.session.kept.settle()  # while the server or this worker is busy
             self._connection.flush()
             self._keep_alive(clock.monotonic())
 
@@ -406,15 +410,21 @@ class Communication:
                     self._fetch(self._pass_on(message, chunk, now))
 
     def _turned_away(self, epoch: int, now: float) -> bool:
-        """True for a server of a lower epoch than one that this worker knows: it is left."""
+        """Leave a server of a lower epoch than this worker knows; return whether it is one."""
         reason = self.session.outdated(epoch)
         if reason is not None:
             self._connection.monitor.turn_away(reason, now)
         return reason is not None
 
     def _refused(self, refusal: m.Refused, now: float) -> None:
-        """This worker is refused. A member does not believe any process: another one may listen
-        where its server was. Raises TransportError where it does."""
+        """Handle a refusal.
+
+        A member does not trust every process, because another one may listen at its server's
+        address.
+
+        Raises:
+            TransportError: the refusal is trusted.
+        """
         reason, claim = one_line(refusal.reason), self.session.claim
         if not self.session.member or self._trusted or hmac.compare_digest(
                 refusal.proof, answer(self._connection.contact, claim.nonce, "refused",
@@ -426,19 +436,21 @@ class Communication:
             raise refused(reason, refusal.over, refusal.ends)
         self._connection.monitor.turn_away(
             f"the process at {self._address} refuses this worker, and has not proven that it is of "
-            f"the same user, token or run ({reason}); looking for the run's server for up to "
+            f"the same user, token or run ({reason}); searching for the run's server for up to "
             f"{_DOUBT:g} s", now)
 
     @property
     def _trusted(self) -> bool:
-        """Whether the process at the other end has proven that it is the run's server, or one that
-        waits to be it: as the one that made this worker a member, or by an answer since."""
+        """Return whether the peer has proven that it is the run's server, or its standby.
+
+        It did by making this worker a member, or by a later answer.
+        """
         session = self.session
         return (session.member and not self._connection.monitor.broken
                 and (self._attaching is None or session.claim.bond is not None))
 
     def _meet(self, challenge: m.Challenge, now: float) -> None:
-        """The process at the other end asks who this member is, and proves who it is itself."""
+        """Answer a challenge of the peer, which proves its own identity, too."""
         claim, attaching = self.session.claim, self._attaching
         met = claim.meets(challenge)
         if met is False:
@@ -449,7 +461,8 @@ class Communication:
             self._send(attaching.request)
 
     def _pass_on(self, message: m.Message, chunk: memoryview | None, now: float) -> Next:
-        """Pass a message to a member on, now or when it listens; the fetch that it then wants."""
+        """Pass a message to a member, now or when it listens; return the fetch that it needs then.
+        """
         inbox = self._inbox
         if inbox is None:
             self._early.append(message)
@@ -477,23 +490,23 @@ class Communication:
         return None
 
     def _fetch(self, fetch: Next) -> None:
-        """Request what the listener wants, behind all that the compute thread has requested."""
+        """Request the listener's fetch, after all requests of the compute thread."""
         if fetch is not None:
             self._calls.make()
             self.request(fetch)
 
     def _take_answered(self, message: m.Message) -> PendingRequest | None:
-        """The request that this message answers, which is pending no more; None: no request."""
+        """Remove and return the request that this message answers, or None."""
         pending = self._pending
         if pending is None or not pending.is_answered_by(message):
             return None
         self._pending = None
         return pending
 
-    # A connection that was made again.
+    # Reconnections.
 
     def _introduce_again(self, now: float) -> None:
-        """Say who this worker is; a member's pending request waits for the answer."""
+        """Introduce this worker again; a member's pending request waits for the answer."""
         self._connection.detach()
         session = self.session
         if session.member:
@@ -505,13 +518,13 @@ class Communication:
             self._connection.plane.post(session.introduction)
         if (self._pending and isinstance(self._pending.request, m.Join | SendInitial)
                 and session.join is not None):
-            # also where W_0 was under way: another may be asked for it
+            # also during the transfer of W_0: another worker may be asked for it
             self.request(session.join)
         else:
             self._repeat_request(now)
 
     def _go_on(self, answer: m.Reattached, now: float) -> None:
-        """The server knows this worker, and lacks nothing."""
+        """Continue with a server that knows this worker, and lacks none of its pushes."""
         self._attaching = None
         self._connection.arrange(answer)
         self._connection.monitor.served()
@@ -523,7 +536,7 @@ class Communication:
         self._repeat_request(now)
         self._fetch(fetch)
 
-    # Signs of life.
+    # Heartbeats.
 
     def _keep_alive(self, now: float) -> None:
         if self._connection.check(now):  # the shards are ready, for the first time or again
@@ -547,7 +560,7 @@ class Communication:
 
     @property
     def _introduced(self) -> bool:
-        """True once the server knows this session; before, it accepts nothing but Hello."""
+        """True once the server knows this session; before, it accepts only Hello."""
         return self._pending is None or not isinstance(self._pending.request, m.Hello)
 
     def _counts(self) -> tuple[int, ...]:

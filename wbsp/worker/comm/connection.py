@@ -36,19 +36,25 @@ class Ready(NamedTuple):
 class Connection:
     """Messages and vectors to and from a server; used by the communication thread.
 
-    monitor: health of the connection
-    plane:   how vectors go and come, and messages with them
+    Attributes:
+        monitor: health of the connection.
+        plane: transfer of vectors, and of messages with them.
     """
 
     def __init__(self, address: str, token: bytes | None, bandwidth: float | None,
                  patience: float, say: Callable[[str], None], share: bool = True,
                  on: Host = HOST):
-        """`address`: as in `Route`; `bandwidth`: bytes per second each way, or None.
+        """Connect.
 
-        patience: as in `Monitor`
-        share:    whether memory may be shared; it never is where there is a bandwidth
+        Args:
+            address: as in `Route`.
+            token: the server's shared secret, or None.
+            bandwidth: bytes/s in each direction, or None.
+            patience: as in `Monitor`.
+            share: whether memory may be shared; it never is with a bandwidth.
 
-        Raises ValueError for a bad address or bandwidth.
+        Raises:
+            ValueError: the address or the bandwidth is bad.
         """
         hosts = [host for host, _ in split_addresses(address)]
         keep_freed()
@@ -60,10 +66,10 @@ class Connection:
         self._limiters = RateLimiter(bandwidth), RateLimiter(bandwidth)
         self._server = QueuedSocket(self._socket, *self._limiters)
         self._door = Door(share and bandwidth is None, on)
-        self._failed = False  # memory did not come: none is wanted until there is a new connection
-        self._said = False  # that it did not
-        self._let_go_at = math.inf  # by the server, of the memory that was shared
-        self._arriving: list[QueuedSocket] = []  # lines of which there may be a message
+        self._failed = False  # memory did not arrive: share none until the next connection
+        self._said = False  # that was printed
+        self._let_go_at = math.inf  # time at which the server ended the sharing
+        self._arriving: list[QueuedSocket] = []  # sockets that may have a message
         self._use(self._over_socket())
 
     def _over_socket(self) -> DataPlane:
@@ -83,18 +89,17 @@ class Connection:
         self.detach()
         self._door.close()
 
-    # What is shared.
+    # Shared memory.
 
     @property
     def door(self) -> str:
-        """Name of the socket at which servers of this machine find this worker, to share memory;
-        "": it shares nothing (now)."""
+        """Name of the socket for servers of this machine to share memory; "": none (now)."""
         return "" if self._failed else self._door.name
 
     def arrange(self, answer: m.Joined | m.Resend | m.Reattached) -> None:
-        """These shards belong to the server from here on, and this memory is shared.
+        """Use the server's shards and shared memory from its answer on.
 
-        See `let_go` where the memory cannot be had.
+        See `let_go` if the memory is not available.
         """
         self._let_go_at = math.inf
         if (answer.group, answer.memory) != (self.plane.group, self.plane.memory):
@@ -109,10 +114,11 @@ class Connection:
                 if link := self._door.link(answer.memory):
                     self._use(MemoryPlane(link, answer.memory, self.monitor.liveness, self.on))
                 else:
-                    self._sharing_ended(SharingEnded(f"segment {answer.memory} did not come", True))
+                    self._sharing_ended(
+                        SharingEnded(f"segment {answer.memory} did not arrive", True))
 
     def detach(self) -> None:
-        """Share no memory until a server answers anew."""
+        """Share no memory until a server answers again."""
         self._let_go_at = math.inf
         if self.plane.memory:
             self.plane.close()
@@ -123,13 +129,13 @@ class Connection:
         self._failed = self._failed or error.failed
         if self._failed and not self._said:
             self._said = True
-            self._say(f"shared memory is not available ({error}): continuing over TCP, and "
-                      "trying again at the next connection to a server")
+            self._say(f"shared memory is not available ({error}): continuing over TCP; trying "
+                      "again at the next connection to a server")
 
     def let_go(self, now: float) -> bool:
-        """True if the server is to hear that memory is shared no more, though the connection lives.
+        """Return whether to tell a connected server that the sharing has ended.
 
-        That of a server that has died ends in a moment, too, and then there is another to speak to.
+        The connection to a server that was lost also ends soon, and then the message is needless.
         """
         return now - self._let_go_at > timeouts.SHARING_ENDED
 
@@ -146,11 +152,11 @@ class Connection:
         return not any(self._lines)
 
     def transferring(self, now: float) -> bool:
-        """True while the rate limit delays a message on its way out or in."""
+        """Return whether the rate limit delays a message in either direction."""
         return any(line.transferring(now) for line in self._lines)
 
     def poll(self, wakes: int, seconds: float) -> Ready:
-        """Wait, for at most `seconds`, until there is something to do or `wakes` can be read."""
+        """Wait, for at most `seconds`, for an event, or until `wakes` can be read."""
         now = self.on.clock.monotonic()
         wait = min(seconds, *(line.register(self._poller, now) for line in self._lines))
         self._poller.register(wakes, _IN)
@@ -160,9 +166,10 @@ class Connection:
         return Ready(bool(self._arriving), self.monitor.socket in found, wakes in found)
 
     def receive(self) -> Received | None:
-        """The next message, with its chunk if it has one; None: there is none yet.
+        """Return the next message with its chunk, if any, or None.
 
-        Raises WireError.
+        Raises:
+            WireError: the message is invalid.
         """
         try:
             return self.plane.receive(self._arriving)
@@ -172,7 +179,7 @@ class Connection:
             return self.plane.receive(self._arriving)
 
     def flush(self) -> None:
-        """Send all queued messages that the rate limit and the socket allow."""
+        """Send all queued messages that the rate limit and the socket permit."""
         now = self.on.clock.monotonic()
         for line in self._lines:
             line.flush(now)
@@ -180,39 +187,40 @@ class Connection:
     # The connection.
 
     def read_event(self) -> bool:
-        """Read all events of the connection. True: the connection is a new one.
+        """Read all events of the connection; return whether it is a new one.
 
-        All messages that were on their way, and the rest of what was queued, are lost then. No
-        message of a new connection is read before this has said so.
+        Then all messages in flight and all queued ones are lost. No message of a new connection is
+        read before this has returned True.
         """
         renewed = False
         while self.monitor.socket.poll(0):
             renewed = self.monitor.event(self.on.clock.monotonic()) or renewed
         if renewed:
             self._server.clear()
-            self._failed = False  # what failed before may succeed now
+            self._failed = False  # it may succeed now
         return renewed
 
     @property
     def contact(self) -> bytes:
-        """The key of a first contact; see `ServerSocket.contact`."""
+        """Return the key of a first contact; see `ServerSocket.contact`."""
         return contact(self._token, self.on)
 
     def woke(self, now: float, seconds: float) -> None:
-        """This process has slept for so many seconds until `now`: patience counts from here on."""
+        """Handle the end of a suspension of some `seconds`: patience counts from `now` on."""
         self.monitor.woke(now, seconds)
         self.plane.woke(seconds)
 
     def check(self, now: float) -> bool:
-        """See whether there are connections; True if the shards have come to know this worker.
+        """Check the connections; return whether the shards know this worker since now.
 
-        Raises TransportError when the server, or one of them, is lost.
+        Raises:
+            TransportError: the server or a shard is lost.
         """
         self.monitor.check(now)
         return self.plane.check(now, self.monitor.broken)
 
     def close(self) -> None:
-        """Close the socket, and all others of the context; what was not sent is lost."""
+        """Close the socket, and all others of the context; unsent messages are lost."""
         self.plane.close()
         self._door.close()
         self._socket.disable_monitor()

@@ -1,7 +1,7 @@
-"""How vectors go to a server and versions come from there: over its socket, in memory that it
-shares, or by way of shards (`shards.ShardPlane`).
+"""Transfer of updates to a server and of versions from it: over its socket, in shared memory, or
+through shards (`shards.ShardPlane`).
 
-A connection has a data plane of one of these kinds, as the server says; `Connection` knows which.
+A connection has a data plane of one of these kinds, which the server chooses.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Received = tuple[m.Message, memoryview | None]  # with its chunk, if it has one
 
 
 class SharingEnded(Exception):
-    """The server shares its memory no more. `failed`: a segment of it did not come."""
+    """The server has ended the sharing of memory. `failed`: a segment did not arrive."""
 
     def __init__(self, reason: str, failed: bool):
         super().__init__(reason)
@@ -34,14 +34,15 @@ class SharingEnded(Exception):
 
 
 class DataPlane:
-    """Vectors go in chunks over the server's socket, and versions come there.
+    """Vectors and versions travel in chunks over the server's socket.
 
-    group:    of shards; None: there are none
-    memory:   number of the segment that the server shares first; 0: it shares none
-    ready:    False while what is put could not be sent
-    lines:    to what else messages go, and come from
-    monitors: of the connections of these, for `events`
-    where:    endpoints of these connections
+    Attributes:
+        group: of shards, or None.
+        memory: number of the segment that the server shares first; 0: none.
+        ready: False while vectors cannot be sent.
+        lines: further sockets for messages.
+        monitors: of the connections of these, for `events`.
+        where: endpoints of these connections.
     """
 
     group: m.ShardGroup | None = None
@@ -52,12 +53,12 @@ class DataPlane:
     where: Sequence[str] = ()
 
     def __init__(self, server: QueuedSocket, liveness: Liveness, on: Host):
-        """`server`: to which messages to the server go; `liveness`: of the server."""
+        """Start; `server`: the socket for messages to the server; `liveness`: of the server."""
         self._server, self._liveness, self._on = server, liveness, on
 
     @property
     def returned(self) -> int:
-        """As in a Fetch."""
+        """Number of the oldest fetch with shared memory in use, as in a Fetch."""
         return 0
 
     def post(self, message: m.Message, chunk: memoryview | None = None,
@@ -70,15 +71,19 @@ class DataPlane:
             parts: Sequence[np.ndarray] = ()) -> None:
         """Send a vector (float32 [size]), each chunk after the message `header`(offset).
 
-        parts: what goes to each shard, where there are some; none: its range of the vector
+        `parts`: the part for each shard, if the server has shards; none: its range of the vector.
         """
         for offset, chunk in split(vector):
             self.post(header(offset), chunk)
 
     def receive(self, arriving: list[QueuedSocket]) -> Received | None:
-        """The next message of these lines, in their order; None: there is none yet.
+        """Return the next message of these sockets, in their order, or None.
 
-        A line that has no more is taken away. Raises WireError, SharingEnded.
+        A socket without further messages is removed from the list.
+
+        Raises:
+            WireError: a message is invalid.
+            SharingEnded: the server has ended the sharing.
         """
         while arriving:
             frames = arriving[0].receive(self._on.clock.monotonic())
@@ -89,26 +94,29 @@ class DataPlane:
         return None
 
     def _read(self, line: QueuedSocket, frames: Sequence[zmq.Frame]) -> Received | None:
-        """What came on this line; None: it was for this plane alone."""
+        """Return the message on this socket; None: it was for this plane only."""
         return self._of_server(frames[0].buffer), frames[1].buffer if len(frames) == 2 else None
 
     def events(self, found: dict[Any, int], now: float) -> None:
-        """Read what the monitors say; `found`: of the poller."""
+        """Read the monitors' events; `found`: of the poller."""
 
     def check(self, now: float, alone: bool) -> bool:
-        """True if it is `ready`, and was not at the last look.
+        """Return whether the plane is `ready`, and was not at the last check.
 
-        alone: the server is lost, too, and the next one may have another plane
+        Args:
+            now: seconds.
+            alone: the server is lost, too, and the next one may have another plane.
 
-        Raises TransportError for what is out of reach for too long.
+        Raises:
+            TransportError: a shard is unreachable for too long.
         """
         return False
 
     def woke(self, seconds: float) -> None:
-        """This process has slept for so many seconds."""
+        """Handle the end of a suspension of some `seconds`."""
 
     def close(self) -> None:
-        """End it; what was not sent is lost."""
+        """Close the plane; unsent vectors are lost."""
 
     def _of_server(self, data: memoryview) -> m.Message:
         self._liveness.hear(self._on.clock.monotonic())
@@ -116,8 +124,8 @@ class DataPlane:
 
 
 class MemoryPlane(DataPlane):
-    """Vectors and versions lie in memory that a server of this machine shares, and all messages go
-    over the socket beside it."""
+    """Vectors and versions in memory shared with a server of this machine; messages use its link.
+    """
 
     def __init__(self, link: Link, memory: int, liveness: Liveness, on: Host):
         self.memory = memory
@@ -140,7 +148,7 @@ class MemoryPlane(DataPlane):
         message: m.Message | None = self._enclosed
         self._enclosed = None
         if message is None and self._shared.line in arriving:
-            arriving.remove(self._shared.line)  # to look for another one in vain takes its time
+            arriving.remove(self._shared.line)  # a further check would cost time
             message = self._next()
             if isinstance(message, m.Ack):
                 self._enclosed = message.model
@@ -155,7 +163,7 @@ class MemoryPlane(DataPlane):
             frames = self._shared.line.receive(self._on.clock.monotonic())
         except ConnectionError as error:
             raise SharingEnded(str(error), failed=False) from None
-        except OSError as error:  # a segment did not come through, and would not so soon again
+        except OSError as error:  # a segment did not arrive, and would not soon
             raise SharingEnded(str(error), failed=True) from None
         return None if frames is None else self._of_server(frames[0].buffer)
 

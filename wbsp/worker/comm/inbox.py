@@ -1,4 +1,4 @@
-"""What comes to a member of a run: messages, for its listener, and versions, in chunks."""
+"""Incoming data of a member: messages for its listener, and versions in chunks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.wire.assembly import VectorAssembly
 from wbsp.wire.messages import codec as m
 
-Next = m.Fetch | Expect | None  # what is requested once a message was handled
+Next = m.Fetch | Expect | None  # the request that follows a handled message
 
 
 class Listener(Protocol):
     """Receiver of a member's messages, called in the communication thread.
 
-    `seconds` is the time from the request to the last byte of the answer, of `nbytes`. What is
-    returned is requested next.
+    `seconds` is the time from the request to the last byte of the answer, of `nbytes`. The return
+    value is requested next.
     """
 
     def acked(self, ack: m.Ack, seconds: float) -> Next: ...
@@ -38,37 +38,43 @@ class Listener(Protocol):
 
 
 class Inbox:
-    """A member's listener, and the version that comes in; `chunks` of versions have come so far."""
+    """A member's listener, and the arriving version; `chunks`: of versions received so far."""
 
     def __init__(self, listener: Listener, size: int, wire: Codec = FLOAT32):
-        """`size`: of the model, in floats; `wire`: format of differences."""
+        """Start; `size`: of the model, in floats; `wire`: format of differences."""
         self.listener = listener
         self.chunks = 0
         self._versions = VectorAssembly(size, wire)
-        self._group: m.ShardGroup | None = None  # of shards, that send the versions' ranges
+        self._group: m.ShardGroup | None = None  # the shards that send the versions' ranges
         self._early: list[tuple[m.Model, memoryview | None, m.ShardGroup]] = []
 
     def put_by(self, model: m.Model, chunk: memoryview | None, group: m.ShardGroup | None) -> None:
-        """Keep a chunk that was not waited for: a shard may be faster than the server's answer that
-        grants it."""
+        """Keep an early chunk, because a shard may be faster than the server's grant."""
         if group is not None:
             self._early = [one for one in self._early if one[0].request == model.request]
             self._early.append((model, chunk, group))
 
     def early(self, request: int | None,
               group: m.ShardGroup | None) -> list[tuple[m.Model, memoryview | None]]:
-        """What was put by of the answer to this request, and of these shards."""
+        """Return the early chunks of the answer to this request, from these shards."""
         early, self._early = self._early, []
         return [(model, chunk) for model, chunk, origin in early
                 if model.request == request and origin == group]
 
     def take(self, model: m.Model, chunk: memoryview | None,
              group: m.ShardGroup | None) -> tuple[np.ndarray, int] | None:
-        """The whole model, float32 [size], and the number of bytes in which it came, if this chunk
-        was the last of them. Raises WireError."""
+        """Take a chunk.
+
+        Returns:
+            The model, float32 [size], and the number of received bytes, if this chunk completed it;
+            else None.
+
+        Raises:
+            WireError: the chunk is invalid.
+        """
         if chunk is None:
             raise m.WireError("a model without values")
-        if group != self._group:  # what came from the shards before may be of another version
+        if group != self._group:  # earlier chunks of the shards may be of another version
             self._group = group
             self._versions.divide(1 if group is None else len(group.addresses))
         self.chunks += 1

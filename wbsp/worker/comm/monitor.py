@@ -1,8 +1,8 @@
-"""A worker's connection: the addresses at which its server and the standby may be, one of which is
-tried after the other, and its health: what the socket's monitor and the newest message show of it.
+"""A worker's connection: the addresses of its server and the standby, tried in turn, and its
+health, from the socket's monitor and the newest message.
 
-libzmq repairs a broken connection by itself, and answers pings from a thread of its own, so that a
-server that is merely busy counts as connected.
+libzmq repairs a broken connection by itself, and answers pings from its own thread, so that a busy
+server counts as connected.
 """
 
 from __future__ import annotations
@@ -25,24 +25,34 @@ _NOTICE = 10.0  # seconds between two lines about a lost server
 
 
 class Route:
-    """Connects a socket to one address after another, until a connection is made.
+    """Connection of a socket to one address after another, until one succeeds.
 
-    address: which is tried, or connected to; "": none yet
-    number:  of addresses, as far as their names could be resolved, at least 1
-    moved:   a second address was tried
-    unknown: why the host name cannot be resolved; None if it can be
+    Attributes:
+        address: the one that is tried, or connected to; "": none yet.
+        number: of addresses whose names could be resolved, at least 1.
+        moved: a second address was tried.
+        unknown: why the host name cannot be resolved, or None.
     """
 
     def __init__(self, socket: zmq.Socket, address: str, on: Host = HOST):
-        """`address`: host:port, or several of them, with commas between. Raises ValueError."""
+        """Start.
+
+        Args:
+            socket: to connect.
+            address: host:port, or several of them, separated by commas.
+            on: the host that this process runs on.
+
+        Raises:
+            ValueError: the address is bad.
+        """
         self._socket = socket
         self._network = on.network
         self._servers = split_addresses(address)
         self.address = ""
         self.number = 1
-        self._left = False  # that one is not connected any more
+        self._left = False  # that address is disconnected
         self._turn_at = 0.0
-        self._ends = False  # it has ended a connection since it has its turn
+        self._ends = False  # it has ended a connection in its present turn
         self.moved = False
         self.unknown: str | None = None
 
@@ -52,7 +62,7 @@ class Route:
         return self.address.removeprefix("tcp://").rpartition(":")[0]
 
     def turn(self, now: float) -> None:
-        """Try the next address, if it is time; to be called while there is no connection."""
+        """Try the next address if it is due; call this while no connection exists."""
         if now < self._turn_at:
             return
         self._turn_at = now + timeouts.NO_ANSWER
@@ -68,10 +78,10 @@ class Route:
         self._socket.connect(self.address)
 
     def left(self, endpoint: str) -> bool:
-        """True for an address that is tried no longer: what happened there is of no interest.
+        """Return whether an address is no longer tried, so that its events are ignored.
 
-        libzmq reports a connection in a queue. One that is made in the moment in which the next
-        address gets its turn is ended again, without another word, before this side reads of it.
+        libzmq reports connections in a queue. If one is made at the moment at which the next
+        address has its turn, it is ended without a report before this side reads of it.
         """
         return self._left or not self.address or numbers(endpoint) != numbers(self.address)
 
@@ -85,13 +95,15 @@ class Route:
         self._turn_at = min(self._turn_at, now + timeouts.REFUSED)
 
     def ended(self, now: float) -> None:
-        """Note that a connection to this address was ended: the next one is tried soon, also where
-        this one accepts connections again and again."""
+        """Note that a connection to this address was ended: the next one is tried soon.
+
+        That holds even if this address accepts connections repeatedly.
+        """
         self._ends = True
         self.refused(now)
 
     def accepted(self, now: float) -> None:
-        """Note that a process listens at this address: its handshake is given time."""
+        """Note that a process listens at this address, and allow time for its handshake."""
         if not self._ends:
             self._turn_at = now + timeouts.HANDSHAKE
 
@@ -113,8 +125,10 @@ class Route:
 
 
 def numbers(endpoint: str) -> tuple[str, str]:
-    """Address and port of "tcp://address:port": once a connection was broken, libzmq names them in
-    another way than before."""
+    """Return address and port of "tcp://address:port".
+
+    libzmq writes them differently after a connection was broken.
+    """
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     return plain_address(host.partition("%")[0]), port
 
@@ -122,11 +136,12 @@ def numbers(endpoint: str) -> tuple[str, str]:
 class Monitor:
     """Health of one socket's connection; times are seconds of the monotonic clock.
 
-    patience: seconds without a connection after which the server is lost for good
-    route:    to the addresses at which the server may be
-    socket:   the one to poll; each of its messages is for `event`
-    made:     there has been a connection
-    liveness: of the server; the receiver of messages has it hear them
+    Attributes:
+        patience: seconds without a connection after which the server is lost for good.
+        route: to the addresses of the server.
+        socket: the one to poll; each of its messages is for `event`.
+        made: a connection has existed.
+        liveness: of the server; the receiver of messages updates it.
     """
 
     def __init__(self, socket: zmq.Socket, address: str, patience: float,
@@ -142,10 +157,10 @@ class Monitor:
         self.made = False
         self.liveness = Liveness(SERVER, 0.0)
         self._failures = Counter[str]()  # address -> handshakes that failed
-        self._refusal = ""  # why the newest of them may have, for the lines about a lost server
+        self._refusal = ""  # possible reason of the newest, for the lines about a lost server
         self._broken_since: float | None = None
-        self._unserved_since: float | None = None  # no server, though there are connections
-        self._lost = False  # who serves
+        self._unserved_since: float | None = None  # no server, despite connections
+        self._lost = False  # the serving server
         self._notice = Throttle(_NOTICE)
 
     def event(self, now: float) -> bool:
@@ -179,7 +194,7 @@ class Monitor:
         return False
 
     def turn_away(self, reason: str, now: float) -> None:
-        """The process at the other end does not serve: leave it for the next address."""
+        """Leave a peer that does not serve for the next address."""
         self._lost = True
         if self._unserved_since is None:
             self._unserved_since = now
@@ -189,7 +204,7 @@ class Monitor:
         self.route.leave(now)
 
     def served(self) -> None:
-        """The process at the other end serves."""
+        """Note that the peer serves."""
         self._unserved_since = None
         if self._lost:
             self._lost = False
@@ -197,12 +212,11 @@ class Monitor:
 
     @property
     def broken(self) -> bool:
-        """True from a break until there is a connection again. For any thread."""
+        """True from a break until the reconnection. For any thread."""
         return self._broken_since is not None
 
     def woke(self, now: float, seconds: float) -> None:
-        """This process has slept for so many seconds until `now`: it could not have heard of the
-        server, or tried to reach it."""
+        """Handle the end of a suspension of some `seconds`, in which no contact was possible."""
         self.liveness.woke(now)
         if self._unserved_since is not None:
             self._unserved_since += seconds
@@ -211,9 +225,10 @@ class Monitor:
         self._notice.next += seconds
 
     def check(self, now: float) -> None:
-        """Try the next address while there is no connection.
+        """Try the next address while no connection exists.
 
-        Raises TransportError when the server is lost.
+        Raises:
+            TransportError: the server is lost.
         """
         if (not self.made or self._broken_since is not None) and not self.socket.poll(0):
             self.route.turn(now)
@@ -232,13 +247,16 @@ class Monitor:
                                  f"for {SERVER.silent:g} s: it hangs")
 
     def _fail(self, event: int, now: float) -> None:
-        """A handshake failed. A forwarder whose server is away ends connections without a reason,
-        as a server does that has another token: so all addresses get their turns."""
+        """Handle a failed handshake.
+
+        A forwarder without its server ends connections without a reason, like a server with another
+        token. So all addresses are tried.
+        """
         without_reason = event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
         self.route.ended(now)
         self._failures[self.route.address] += 1 if without_reason else HANDSHAKES
-        self._refusal = (" (it ends connections in their handshake: is its token another one, or "
-                         "is it no wbsp server?)")
+        self._refusal = (" (it ends connections in their handshake: does it have another token, or "
+                         "is it not a wbsp server?)")
         refusing = [one for one, times in self._failures.items() if times >= HANDSHAKES]
         if self.made or len(refusing) < self.route.number:
             return  # perhaps the connection broke; libzmq tries again

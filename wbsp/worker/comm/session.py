@@ -1,4 +1,4 @@
-"""A worker's place in a run: how it introduces itself, to a server that knows it or does not."""
+"""A worker's membership in a run: its introduction to known and unknown servers."""
 
 from __future__ import annotations
 
@@ -23,27 +23,28 @@ from wbsp.worker.share import Share
 
 
 class Session:
-    """A worker's place in a run, over all its connections; used by the communication thread.
+    """A worker's membership in a run, over all its connections; used by the communication thread.
 
-    A worker never goes back to a server of a lower epoch than the highest that it knows: that one
-    has been replaced, whether it has heard of it or not.
+    A worker never returns to a server of a lower epoch than the highest that it knows, because that
+    server has been replaced, even if it does not know.
 
-    hello:   None before the first
-    join:    None before the first
-    member:  a server has taken this worker in
-    kept:    decided cuts that a server which dies would lose
-    lacks:   push from which on the server that this worker attaches to lacks what was decided
-    version: newest that was received
-    left:    this worker has finished, and waits for the final version
-    wire:    the run's format
-    claim:   that this is the process which has this place: what it proves, and to whom
-    sending: what of a cut is sent, and what of it stays for the next
-    held:    version that the server may add differences to; NONE: there is none
-    share:   of the run's shared data; None: this worker's data are its own
+    Attributes:
+        hello: None before the first.
+        join: None before the first.
+        member: a server has admitted this worker.
+        kept: decided cuts that would be lost with the server.
+        lacks: first push whose decision the server lacks that this worker attaches to.
+        version: newest received one.
+        left: this worker has finished, and waits for the final version.
+        wire: the run's format.
+        claim: proof that this process owns its index.
+        sending: error feedback: the sent part of a cut, and the rest for the next.
+        held: version that the server may add differences to; NONE: none.
+        share: of the run's shared data; None: this worker has its own data.
     """
 
     def __init__(self, say: Callable[[str], None] = lambda text: None, on: Host = HOST) -> None:
-        """`say`: prints one line for a person."""
+        """Start; `say`: prints a console line."""
         self._say = say
         self._on = on
         self.hello: m.Hello | None = None
@@ -61,29 +62,33 @@ class Session:
         self._run: str | None = None  # id
         self._joined: m.Joined | None = None
         self._epoch = 0  # of the server that this worker belongs to: the highest that it knows
-        # Of the newest answer by which a server took this worker in: what is kept is counted as
-        # that one's ledger does. A server is known before, from what it says of itself.
+        # Of the newest answer by which a server admitted this worker: the resend buffer counts by
+        # that server's ledger. A server is known earlier, from its own messages.
         self._ledger = 0
-        self._promised = 0  # epoch of the one that it has promised to belong to; 0: of none
-        self._doubted: dict[int, float] = {}  # epoch -> time of the first wish that got no promise
+        self._promised = 0  # epoch of the server that it has voted for; 0: none
+        self._doubted: dict[int, float] = {}  # epoch -> time of the first request without a vote
         self._zero = 0.0  # of the run's time, in seconds of the monotonic clock
 
     @property
     def introduction(self) -> m.Hello:
-        """Hello, with what this worker knows of the run by now."""
+        """Return Hello, with this worker's present knowledge of the run."""
         assert self.hello is not None
         return self.hello if not self._epoch else structs.replace(
             self.hello, run=self._run or "", epoch=self._epoch)
 
     def outdated(self, epoch: int) -> str | None:
-        """Why this worker does not go to a server of this epoch, in one line; None: it does."""
+        """Return why this worker avoids a server of this epoch, in one line, or None."""
         if epoch >= self._epoch:
             return None
         return (f"the server there is of epoch {epoch}, and this worker knows a later one of epoch "
-                f"{self._epoch}: looking for that")
+                f"{self._epoch}: searching for that")
 
     def welcomed(self, welcome: m.Welcome) -> None:
-        """A server answered Hello. Raises TransportError where it serves another run."""
+        """Handle a server's answer to Hello.
+
+        Raises:
+            TransportError: the server serves another run.
+        """
         run = welcome.settings.get("id", "")
         if self._run not in (None, run):
             raise TransportError(f"the server was restarted, and serves another run ({run} instead "
@@ -99,7 +104,7 @@ class Session:
         self.leads(welcome.epoch)
 
     def admitted(self, joined: m.Joined) -> None:
-        """This worker is a member."""
+        """Note that this worker is a member."""
         self._joined = joined
         self.member = True
         self.leads(joined.epoch, joined.ticket)
@@ -113,7 +118,8 @@ class Session:
     def reattach(self, connection: Connection, waits: bool) -> None:
         """Introduce a member over a new connection.
 
-        waits: as in `Reattach`; it is to hold until the server answers: let the member hear nothing
+        `waits`: as in `Reattach`; it must hold until the server answers, so that the member must
+        receive no messages before.
         """
         self.lacks = None
         assert self.hello and self.join and self._joined, "this worker is a member"
@@ -125,42 +131,43 @@ class Session:
             work=None if self.share is None else self.share.held())))
 
     def resend_lacking(self, connection: Connection) -> None:
-        """Send the sum of what the server lacks, if it does, once its shards are ready for it.
+        """Send the sum that the server lacks, if any, once its shards are ready.
 
-        Raises TransportError where that is not kept.
+        Raises:
+            TransportError: the buffer does not hold the sum.
         """
         if self.lacks is None or not connection.plane.ready:
             return
         assert self.join
         found = self.kept.since(self.lacks)
         if found is None or found[0].first != self.lacks:
-            raise TransportError(f"the server asks for pushes from {self.lacks} on, and this "
-                                 f"worker does not keep them: it has {found and found[0]}")
+            raise TransportError(f"the server requests pushes from {self.lacks} on, which this "
+                                 f"worker no longer holds: it has {found and found[0]}")
         work, total = found
         size = total_size(self.join.layout)
         connection.plane.put(np.zeros(size, np.float32) if total is None else total,
                              lambda offset: m.Kept(work, offset, size))
 
     def received(self, version: int) -> None:
-        """A version is here, whole."""
+        """Note a complete version."""
         self.version = version
         if not self.wire.lossless:
             self.held = version
 
     def reattached(self, answer: m.Reattached) -> None:
-        """The server knows this worker again."""
+        """Note that the server knows this worker again."""
         self.lacks = None
-        self.held = m.NONE  # another server knows its own versions alone
+        self.held = m.NONE  # another server knows only its own versions
         if answer.joined and (answer.since or answer.epoch) > self._ledger:
             self.kept.replayed(answer.safe, answer.mark, answer.void)
         self._ledger = max(self._ledger, answer.epoch)
         self.leads(answer.epoch, answer.ticket)
 
     def answered(self, push: Push, sent: np.ndarray, ack: m.Ack) -> None:
-        """Keep what an answered push has handed over, until it is durable.
+        """Keep an answered push in the resend buffer until it is durable.
 
-        What a format has left over of one that is not finite, or too large, would make the next
-        ones so: it is dropped with it.
+        The rest that a format has left of a push that is not finite, or too large, would spoil the
+        next ones: it is dropped with the push.
         """
         if ack.reason in UNFIT:
             self.sending.unsent = None
@@ -169,8 +176,9 @@ class Session:
                       None if ack.accepted else ack.reason or "", spans)
 
     def leads(self, epoch: int, ticket: bytes = b"") -> None:
-        """The server that this worker belongs to has this epoch, which the ticket proves, if there
-        is one. A promise that was made to the other one that follows on the epoch before is void.
+        """Note the epoch of this worker's server, which the ticket proves, if any.
+
+        A vote for the other server that follows the epoch before is void.
         """
         if epoch > self._epoch:
             self._epoch = epoch
@@ -181,14 +189,13 @@ class Session:
 
     def choose(self, message: m.Elect | m.Leading | m.NotServing,
                attached: bool = True) -> m.Elected | None:
-        """A server says whether it serves, or wants to be the one that does: the answer, if any.
+        """Handle a server's request for a vote, or its report that it serves; return the answer.
 
-        A worker promises itself to one server only of those that follow on the same epoch, so that
-        no two can have enough workers. The promise stays, wherever the worker goes, until the
-        server that has it gives it back, or the other one says that it serves, and that the first
-        one knows.
+        A worker votes for only one of the servers that follow one epoch, so that no two can win.
+        The vote stays, wherever the worker connects, until its server releases it, or the other one
+        reports that it serves, and that the first one knows.
 
-        attached: a server has answered over this connection; else what it says may be an old word
+        `attached`: a server has answered over this connection; otherwise its message may be old.
         """
         if isinstance(message, m.Leading):
             if message.epoch == self._epoch and attached:
@@ -209,15 +216,17 @@ class Session:
         return m.Elected(elect.epoch)
 
     def _lacks(self, elect: m.Elect) -> bool:
-        """True for a server that would go on from less than was durable, while there is still hope
-        for the one that has it: that may be silent for a moment only."""
+        """Return whether to withhold a vote from a server with less than the durable state.
+
+        A worker does so while the server with that state may still reconnect.
+        """
         durable = self.kept.durable
         if elect.due >= durable:
             return False
         now = self._on.clock.monotonic()
         if elect.epoch not in self._doubted:
             self._doubted[elect.epoch] = now
-            self._say(f"a server that was started again holds this worker's pushes below "
-                      f"{elect.due}, and another one holds those below {durable}: waiting up to "
-                      f"{timeouts.VOTE_WITHHELD:g} s for that; start it again if it has ended")
+            self._say(f"a restarted server holds this worker's pushes below {elect.due}, and "
+                      f"another one holds those below {durable}: waiting up to "
+                      f"{timeouts.VOTE_WITHHELD:g} s for that; restart it if it has ended")
         return now - self._doubted[elect.epoch] < timeouts.VOTE_WITHHELD

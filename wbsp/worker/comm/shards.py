@@ -1,9 +1,9 @@
-"""A worker's connections to the shards of its server: updates go there, and versions come back.
+"""A worker's connections to the shards of its server, for updates and versions.
 
-A shard takes nothing from a worker that has not introduced itself over the same connection, and
-answers the introduction once its server has told it of the worker; each proves to the other that it
-knows the secret of the two. Until all have answered, nothing that needs them is sent; what was
-under way when a connection broke is then repeated.
+A shard accepts messages only from a worker that has introduced itself over the same connection, and
+answers the introduction once its server has announced the worker; each proves to the other that it
+knows their secret. Until all shards have answered, messages that need them are not sent; those in
+flight when a connection broke are then repeated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from wbsp.wire.sockets import worker_socket
 from wbsp.worker.comm.data_plane import DataPlane, Received
 from wbsp.worker.errors import TransportError
 
-_NOTICE = 10.0  # seconds between two lines about a shard that is out of reach
+_NOTICE = 10.0  # seconds between two lines about an unreachable shard
 
 
 class _Shard(QueuedSocket):
@@ -39,7 +39,7 @@ class _Shard(QueuedSocket):
 
     def __init__(self, context: zmq.Context, host: str, port: int, token: bytes | None,
                  limiters: tuple[RateLimiter, RateLimiter], key: bytes, on: Host):
-        """`key`: of the attachment, by which both prove who they are."""
+        """Connect; `key`: of the attachment, with which both prove their identities."""
         self.name, self._on = f"{host}:{port}", on
         self.claim = Claim(on.scheduler.random, key)
         self.strange = False  # the process there has not proven that it is the shard
@@ -57,7 +57,7 @@ class _Shard(QueuedSocket):
         self.post(m.encode(message), *chunk, now=self._on.clock.monotonic())
 
     def renewed(self) -> bool:
-        """Read what the monitor says; True: there is a new connection."""
+        """Read the monitor's events; return whether the connection is a new one."""
         renewed = False
         while self.monitor.poll(0):
             event = self._on.network.event(self.monitor)["event"]
@@ -74,10 +74,12 @@ class _Shard(QueuedSocket):
 
 
 class ShardPlane(DataPlane):
-    """Slices of updates go to all shards, and chunks of versions come from them; heads of updates
-    and all else go to the server.
+    """Slices of updates are sent to all shards, which send chunks of versions.
 
-    ready: all shards know this worker
+    Heads of updates and all other messages are sent to the server.
+
+    Attributes:
+        ready: all shards know this worker.
     """
 
     ready = False
@@ -86,10 +88,14 @@ class ShardPlane(DataPlane):
                  group: m.ShardGroup, here: str, token: bytes | None,
                  limiters: tuple[RateLimiter, RateLimiter], patience: float,
                  say: Callable[[str], None], on: Host):
-        """`here`: the host at which the server was reached.
+        """Connect.
 
-        limiters: of what goes out, and of what comes in
-        patience: seconds for which to try to reach a shard
+        Args:
+            server: the socket to the server.
+            liveness: of the server.
+            here: the host at which the server was reached.
+            limiters: rate limits of outgoing and incoming data.
+            patience: seconds for which to try to reach a shard.
         """
         super().__init__(server, liveness, on)
         self.group: m.ShardGroup = group
@@ -106,7 +112,7 @@ class ShardPlane(DataPlane):
     def put(self, vector: np.ndarray, header: Callable[[int], m.Update | m.Kept | m.Initial],
             parts: Sequence[np.ndarray] = ()) -> None:
         head = header(0)
-        assert not isinstance(head, m.Initial), "who has shards has W_0"
+        assert not isinstance(head, m.Initial), "a server with shards has W_0"
         self.post(head)
         again = isinstance(head, m.Kept)
         seq = head.work.last if isinstance(head, m.Kept) else head.push.seq
@@ -123,11 +129,11 @@ class ShardPlane(DataPlane):
         if isinstance(message, s.Challenge):
             self._meet(line, message)
         elif line.claim.bond is None:
-            return None  # any process may say it
+            return None  # any process may send it
         elif isinstance(message, m.Model) and message.place is None and len(frames) == 2:
             return message, frames[1].buffer
         elif isinstance(message, s.Ready) and message.name == self._name:
-            if line.known:  # something came too early for it: all is repeated
+            if line.known:  # a slice arrived too early there: all are repeated
                 self._unready(self._on.clock.monotonic())
             line.known = True
         return None
@@ -152,8 +158,8 @@ class ShardPlane(DataPlane):
         missing = next(shard for shard in self.lines if not shard.known)
         waited = now - self._unready_since
         if waited > self._patience:
-            raise TransportError(f"the shard at {missing.name} is out of reach for "
-                                 f"{self._patience:g} s, and its server is not")
+            raise TransportError(f"the shard at {missing.name} is unreachable for "
+                                 f"{self._patience:g} s, but its server is connected")
         if self._notice.due(now):
             self._say((f"the process at {missing.name} has not proven that it is a shard of this "
                        "worker's run" if missing.strange else
@@ -166,7 +172,7 @@ class ShardPlane(DataPlane):
         return False
 
     def woke(self, seconds: float) -> None:
-        self._unready_since += seconds  # it could not have reached a shard meanwhile
+        self._unready_since += seconds  # no shard could be reached meanwhile
 
     def close(self) -> None:
         for shard in self.lines:
@@ -182,7 +188,7 @@ class ShardPlane(DataPlane):
         shard.send(shard.claim.sealed(s.Present(self._name)))
 
     def _meet(self, shard: _Shard, challenge: s.Challenge) -> None:
-        """The process there asks for a proof, and gives its own."""
+        """Answer a challenge of the process there, which sends its own proof."""
         met = shard.claim.meets(challenge)
         if met is not None:
             shard.strange = not met

@@ -1,6 +1,6 @@
-"""A worker's line to its server, as the compute thread uses it.
+"""A worker's connection to its server, for the compute thread.
 
-A second thread owns the socket (`Communication`): no method here but `hello` and `join` waits for
+A second thread owns the socket (`Communication`); of these methods only `hello` and `join` wait for
 the server.
 """
 
@@ -25,26 +25,32 @@ from wbsp.worker.comm.inbox import Listener
 from wbsp.worker.errors import TransportError
 from wbsp.worker.share import Share
 
-_GRAIN = 0.5  # seconds between two looks for an interrupt while waiting
-_FIRST_NOTICE, _NEXT_NOTICE = 2.0, 10.0  # seconds of waiting for the server until a line says so
+_GRAIN = 0.5  # seconds between two checks for an interrupt while waiting
+_FIRST_NOTICE, _NEXT_NOTICE = 2.0, 10.0  # seconds of waiting for the server before a line
 Answer = TypeVar("Answer", bound=m.Message)
 
 
 class Transport:
-    """A worker's line to its server.
+    """A worker's connection to its server.
 
-    say:         prints one line for a person
-    interrupted: called while waiting for the server; True ends the wait by a TransportError
+    Attributes:
+        say: prints a console line.
+        interrupted: called while waiting for the server; True ends the wait with a TransportError.
     """
 
     def __init__(self, address: str, worker: int, token: bytes | None = None,
                  bandwidth: float | None = None, say: Callable[[str], None] = print,
                  interrupted: Callable[[], bool] = lambda: False,
                  patience: float = timeouts.WORKER_PATIENCE, share: bool = True, on: Host = HOST):
-        """`address`: host:port; `bandwidth`: bytes per second each way, or None.
+        """Prepare; `hello` connects.
 
-        patience: seconds for which to try to reach a server that is lost
-        share:    memory is shared with a server of this machine and user, if there is no bandwidth
+        Args:
+            address: host:port, or several of them, separated by commas.
+            worker: index of the worker.
+            token: the server's shared secret, or None.
+            bandwidth: bytes/s in each direction, or None.
+            patience: seconds for which to try to reach a lost server.
+            share: share memory with a server of this machine and user, if there is no bandwidth.
         """
         self.address = address
         self.worker = worker
@@ -58,7 +64,7 @@ class Transport:
 
     @property
     def error(self) -> TransportError | None:
-        """Why the connection has ended; None while it has not."""
+        """Why the connection has ended, or None."""
         return self._communication.error
 
     @property
@@ -72,15 +78,17 @@ class Transport:
         return self._connection.monitor.route.host
 
     def update_bytes(self, size: int) -> int:
-        """Bytes that an update of `size` floats takes on the wire of this run."""
+        """Return the bytes of an update of `size` floats in the run's wire format."""
         return 4 * self._communication.session.wire.words(size)
 
     def hello(self, expected: dict[str, str], timeout: float, series: str = "", fit: int = 0,
               leaves: bool = False) -> m.Welcome:
-        """Introduce this worker and wait for the run's settings. `series`, `fit`, `leaves`: as of
-        `Hello`.
+        """Introduce this worker and wait for the run's settings.
 
-        Raises TransportError when no server answers within `timeout` seconds, or it refuses.
+        `series`, `fit`, `leaves`: as in `Hello`.
+
+        Raises:
+            TransportError: no server answers within `timeout` seconds, or it refuses.
         """
         self.request(m.Hello(m.PROTOCOL, self.worker, expected,
                              own=self.on.scheduler.random(16), series=series, fit=fit,
@@ -112,8 +120,8 @@ class Transport:
         share:  of data that all workers of the run share; None: its data are its own
         frozen: what no step changes, and no version carries; None: nothing
 
-        Raises TransportError when there is no progress for `timeout` seconds, and for a layout
-        that no server takes.
+        Raises:
+            TransportError: no progress for `timeout` seconds, or no server accepts the layout.
         """
         data, first_epoch = (None, 0) if share is None else (share.data, share.first_epoch)
         join = m.Join(list(layout), self._connection.door, layers, data, first_epoch,
@@ -127,7 +135,7 @@ class Transport:
         self.request(join)
         try:
             joined = self._await(m.Joined, timeout)
-            while joined.send_initial:  # again, where the server was restarted meanwhile
+            while joined.send_initial:  # again, if the server was restarted meanwhile
                 self.request(SendInitial(initial(), np.empty(0, np.float32) if frozen is None
                                          else frozen.read()))
                 joined = self._await(m.Joined, timeout)
@@ -153,9 +161,10 @@ class Transport:
         return values
 
     def past(self, timeout: float) -> m.VersionAt:
-        """Where the final version is of the run that this worker's fit was, and that has ended.
+        """Return where to read the final version of an ended run that was this worker's fit.
 
-        Raises TransportError where that does not come.
+        Raises:
+            TransportError: the answer does not arrive.
         """
         end = self.on.clock.monotonic() + timeout
         while True:
@@ -169,14 +178,13 @@ class Transport:
             self.on.clock.sleep(_GRAIN)
 
     def listen(self, listener: Listener, layout: Sequence[TensorSpec]) -> None:
-        """Have all messages to this member passed on to `listener`, the earlier ones as well."""
+        """Pass all messages to this member, also earlier ones, to `listener`."""
         size = total_size(layout)
         self._calls.append(self._communication.listen, listener, size)
         self.wake()
 
     def request(self, request: Request) -> None:
-        """Have this sent at the next `wake`, and again until it is answered; the listener receives
-        the answer."""
+        """Send a request at the next `wake`, and repeat it until the listener has the answer."""
         self._calls.append(self._communication.request, request)
 
     def leave(self, reason: str, finished: bool) -> None:
@@ -197,22 +205,24 @@ class Transport:
                 self._calls.close()
 
     def forked(self) -> None:
-        """Release everything, in a process that was forked from this worker's: the connection is
-        that one's, and goes on there."""
-        self._thread = None  # it is not in this process
+        """Release all resources in a process forked from this worker's, which keeps the connection.
+        """
+        self._thread = None  # it does not run in this process
         self._communication.error = TransportError(
-            "this process was forked from a worker's, and has no part in its run")
+            "this process was forked from a worker's, and is not part of its run")
         self._connection.forked()
         self._calls.close()
 
     def wake(self) -> None:
-        """Have the communication thread send what was requested; see `CallQueue`."""
+        """Let the communication thread send the requests; see `CallQueue`."""
         self._calls.wake()
 
     def _await(self, answer: type[Answer], timeout: float) -> Answer:
         """Wait for the answer to Hello or Join, `timeout` seconds from the last progress.
 
-        Raises TimeoutError or TransportError.
+        Raises:
+            TimeoutError: no answer arrived.
+            TransportError: the connection has ended.
         """
         self.wake()
         start, left = self.on.clock.monotonic(), timeout

@@ -54,7 +54,10 @@ class SyncCallback(keras.callbacks.Callback):
                  say: Callable[[str], None] = say, patience: float = timeouts.WORKER_PATIENCE,
                  transport: str | None = None, session: Worker | None = None,
                  frozen: Sequence[str] | None = None):
-        """Read from the environment what is None of address, worker_index, token_file, transport.
+        """Set up the worker; `fit` connects it.
+
+        address, worker_index, token_file and transport are read from the environment if they are
+        None.
 
         Args:
             address: host:port of the server; with a standby: host:port,host:port.
@@ -72,8 +75,8 @@ class SyncCallback(keras.callbacks.Callback):
                 that they are frozen. []: none; all travel.
 
         Raises:
-            ValueError: for a bad or missing argument.
-            OSError: for a token file that cannot be read.
+            ValueError: an argument is bad or missing.
+            OSError: the token file cannot be read.
         """
         super().__init__()
         with in_one_line():
@@ -111,14 +114,14 @@ class SyncCallback(keras.callbacks.Callback):
         `fit` connects by itself.
 
         Raises:
-            TransportError: there is no server, or it refuses this worker.
+            TransportError: no server answers, or it refuses this worker.
         """
         with in_one_line():
             return self._worker.connect()[1].settings
 
     @property
     def rule(self) -> WorkerRule:
-        """What the run's synchronization model lets each worker do on its own; connects."""
+        """Return the rule of the run's synchronization model for workers; connects."""
         with in_one_line():
             return self._worker.connect()[1].rule
 
@@ -141,7 +144,7 @@ class SyncCallback(keras.callbacks.Callback):
             data = hook.examples(lambda i: (x[i], y[i]), n=len(x), batch_size=64)
             model.fit(data, epochs=5, steps_per_epoch=hook.UNTIL_TOLD, callbacks=[hook])
 
-        Each example is trained once an epoch, by whichever worker has time for it.
+        Each example is trained once an epoch, by any worker.
 
         Args:
             function: indices, int64 [at most batch_size], of 0 ... n - 1 -> x, (x, y) or
@@ -162,7 +165,7 @@ class SyncCallback(keras.callbacks.Callback):
             A tf.data.Dataset on TensorFlow, a generator on JAX, a DataLoader on PyTorch.
 
         Raises:
-            ValueError: for a number out of range, and for arrays of other lengths.
+            ValueError: a number is out of range, or arrays have other lengths.
         """
         with in_one_line():
             share = Share(n, batch_size, seed, validate=validate)
@@ -211,7 +214,7 @@ class SyncCallback(keras.callbacks.Callback):
         self._worker.interrupt(reason)
 
     def close(self) -> None:
-        """Leave the run after a `fit` that did not come to its end, without its unsent progress.
+        """Leave the run after a `fit` that was interrupted, without its unsent progress.
 
         A `fit` that still runs gets a TransportError.
         """
@@ -225,9 +228,9 @@ class SyncCallback(keras.callbacks.Callback):
 
     @property
     def run_steps(self) -> int:
-        """Steps of all workers in the run, as far as this worker knows.
+        """Steps of all workers in the run, as this worker knows them.
 
-        What the answer to its newest push said, and its own steps since then.
+        That is the count in the answer to its newest push, plus its own steps since then.
         """
         runtime = self._worker.runtime
         return runtime.agent.run_steps if runtime else 0
