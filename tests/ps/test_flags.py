@@ -14,8 +14,9 @@ OF_A_SERVER = {"sync", "sync_option", "outer", "outer_option", "wire", "log_root
 
 
 @pytest.mark.parametrize("command, default, others", [
-    (["-m", "wbsp.ps"], "(default: 'pcc')", "--shard has"),
-    (["runcifar10gpu.py"], "default: the last part of --base_dir", "--job_name=shard has")],
+    (["-m", "wbsp.ps"], "(default: 'pcc')", "started with --shard"),
+    (["runcifar10gpu.py"], "default: the last part of --base_dir",
+     "started with --job_name=shard")],
     ids=["wbsp.ps", "launcher"])
 def test_help_shows_each_flag_of_a_server(command, default, others):
     text = subprocess.run([sys.executable, *command, "--help"], cwd=ROOT, capture_output=True,

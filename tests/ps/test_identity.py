@@ -188,7 +188,7 @@ def test_a_shard_follows_who_proves_to_be_the_run_s_next_server(shard):
     assert isinstance(shard.leads(other, FAR, contact), m.Challenge), "not of this run"
     assert isinstance(shard.leads(other, FAR, contact, run="cd34"), s.Denied)
     assert shard.leads(later, 2, run, contact) == s.Led(2)
-    assert "epoch 2, has come" in shard.says(first).reason, "who is replaced is told"
+    assert "epoch 2, has connected" in shard.says(first).reason, "who is replaced is told"
     assert isinstance(shard.leads(first, 1, run, contact), s.Denied)
 
 

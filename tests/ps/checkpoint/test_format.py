@@ -108,7 +108,7 @@ def test_others_may_read_it_if_the_umask_says_so(tmp_path):
 
 
 def test_nothing_to_resume_is_one_clear_line(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no checkpoint at .*absent: there is nothing"):
+    with pytest.raises(FileNotFoundError, match="no checkpoint at .*absent, so no run can be"):
         load(tmp_path / "absent")
 
 

@@ -170,7 +170,7 @@ def test_what_the_standby_holds_is_durable_and_nothing_else(world):
     assert world.replication.settled and world.noted["standby"] == "127.0.0.1:2607"
     world.push()
     assert not world.replication.settled
-    with pytest.raises(m.WireError, match="copy 7, which was never made"):
+    with pytest.raises(m.WireError, match="snapshot 7, which was never made"):
         world.held(7)
 
 

@@ -547,7 +547,7 @@ def test_another_token_is_said_at_once_and_at_the_end(server, follows, caplog):
     now = HOST.clock.monotonic()
     assert standby._verdict(now) is None and standby._verdict(now) is None
     [line] = caplog.messages
-    assert line.startswith(f"no server at localhost:{server.port} yet; this process holds nothing;")
+    assert line.startswith(f"no server at localhost:{server.port} yet; this process holds no ")
     assert "its token is another one" in line
     assert standby._verdict(now + 601) == 1
     assert "its token is another one" in caplog.messages[-1]

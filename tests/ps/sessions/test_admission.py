@@ -172,7 +172,7 @@ def test_who_was_about_to_join_an_earlier_run_is_told(server):
 def test_no_worker_joins_when_the_run_is_over(server):
     waiting = server.asked(2)[0]
     server.dispatcher.entrance.dismiss("the run has ended (done)")
-    assert "comes too late" in server.hears(waiting, m.Refused).reason
+    assert "is too late" in server.hears(waiting, m.Refused).reason
     late = server.asked(1)[1]
     assert late.reason == "worker 1 is too late: the run has ended (done)" and late.over
 

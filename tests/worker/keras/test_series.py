@@ -122,7 +122,7 @@ def test_who_was_refused_as_late_is_waited_for_until_its_process_ends(jobs):
     other = script(jobs, server.address, 0, 1)
     server.until("starting with 1 of 2 workers")
     other.ends_well()
-    with pytest.raises(TransportError, match="comes too late"):
+    with pytest.raises(TransportError, match="too late"):
         fit(hook)
     server.until("waiting for the next fit of worker")
     next_run.close_all()
