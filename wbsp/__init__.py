@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wbsp.worker.keras.callback import SyncCallback
     from wbsp.worker.keras.run_schedule import RunSchedule
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 __all__ = ["RunSchedule", "SyncCallback", "Worker", "load", "read_run", "versions"]
 _AT = {"RunSchedule": "wbsp.worker.keras.run_schedule",
        "SyncCallback": "wbsp.worker.keras.callback", "Worker": "wbsp.worker.any_loop",
