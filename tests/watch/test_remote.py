@@ -49,6 +49,7 @@ def pushes(state):
 
 def test_the_page_is_that_of_the_folder_and_continues_with_the_run(jobs, tmp_path, monkeypatch):
     """With a token, shards, and a process of the server's that is killed in between."""
+    monkeypatch.setattr("wbsp.timeouts.WATCH_FIRST", 30.0)  # the file server has yet to start
     (tmp_path / "token").write_text(SECRET)
     token = f"--token_file={tmp_path / 'token'}"
     server = jobs.server(token, "--shards=2", "--check_period=0.2").listens()
