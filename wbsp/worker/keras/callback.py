@@ -250,6 +250,7 @@ class SyncCallback(keras.callbacks.Callback):
         worker.enter(fit)
         with worker.leaving_on_error():
             _, welcome = worker.connect()
+            fit.build(model)
             self._passed = PassedFit(worker, model, fit) if worker.passes else None
             if self._passed:
                 return

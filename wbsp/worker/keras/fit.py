@@ -18,6 +18,7 @@ from typing import Any
 
 import keras
 
+from wbsp.replica.layers import every_layer
 from wbsp.worker.loop import Loop
 
 PERIOD = 1.0  # seconds between two looks
@@ -105,6 +106,14 @@ class Fit(Loop):
         """What the call was given under this name; the default where that is not known."""
         return default if self._frame is None else self._frame.f_locals.get(name, default)
 
+    def build(self, model: keras.Model) -> None:
+        """Make the variables that Keras makes in the first step, as of a subclassed model or a
+        Sequential without an Input: call the model on the beginning of its data.
+
+        Of a generator none is taken, since its training would miss it; the model stays as it is.
+        """
+        build(model, self.argument("x", None))
+
     def forget(self) -> None:
         # Stop watching, and release the frame, which holds the data that `fit` was given.
         while self.undo:
@@ -124,3 +133,23 @@ class Fit(Loop):
         while frame is not None and frame is not wanted:
             frame = frame.f_back
         return frame is wanted
+
+
+def build(model: keras.Model, x: Any) -> None:
+    """As of `Fit.build`, on the data `x`."""
+    if not all(layer.built for layer in every_layer(model)) and (batch := _first(x)) is not None:
+        model(batch)
+
+
+def _first(x: Any) -> Any:
+    """Inputs of a model; None: not known."""
+    tf = sys.modules.get("tensorflow")
+    if isinstance(x, keras.utils.PyDataset):
+        return keras.utils.unpack_x_y_sample_weight(x[0])[0]
+    if tf is not None and isinstance(x, tf.data.Dataset):
+        for batch in x.take(1):
+            return keras.utils.unpack_x_y_sample_weight(batch)[0]
+    arrays = keras.tree.flatten(x)
+    if arrays and all(hasattr(one, "shape") and hasattr(one, "__getitem__") for one in arrays):
+        return keras.tree.map_structure(lambda one: one[:1], x)
+    return None
