@@ -45,7 +45,7 @@ def test_every_variable_of_the_environment_is_described(reference):
 def test_the_page_of_messages_has_what_processes_say(reference):
     page = reference.messages()
     for text, who in [("saving the final version", "server"),
-                      ("no worker was connected for … s", "server"),
+                      ("no worker was connected for … s; ending the run", "server"),
                       ("synchronization option … is not of the form key=value", "synchronization")]:
         assert f"| {text} | {who}" in page, text
     assert page.count("\n") > 300
