@@ -185,7 +185,7 @@ def test_bad_numbers_are_refused_in_one_line(given, line):
 
 def test_where_the_server_sets_the_batches_the_data_are_shared(jobs):
     server = jobs.server(f"--sync_option=batch={BATCH}", sync="lbbsp").listens()
-    with pytest.raises(ValueError, match="^under lbbsp the server says who trains which examples"):
+    with pytest.raises(ValueError, match="^under lbbsp the server assigns the examples"):
         with worker(server):
             pass
     (fast, seen, _), (slow, _, _) = both((count, server, 0, 0.001), (count, server, 1, 0.01))
