@@ -4,11 +4,13 @@ import errno
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from jobs import free_port
+from hostile_peer import Peer
+from jobs import free_port, until
 
 from wbsp.core.engine import Engine
 from wbsp.core.store import Store
@@ -25,6 +27,7 @@ from wbsp.runlog.files import write_document
 from wbsp.runlog.folder import is_held, read_settings, write_settings
 from wbsp.sync import create
 from wbsp.tensors.layout import TensorSpec
+from wbsp.wire.messages import codec as m
 from wbsp.wire.sockets import ServerSocket
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -227,6 +230,23 @@ def test_an_ended_run_that_is_named_continues_only_where_something_is_left_to_do
         return
     assert serve() == 0 and says in caplog.messages[-1]
     assert (folder / "run.json").read_bytes() == written and not is_held(folder)
+
+
+def test_nobody_joins_a_run_whose_final_version_others_may_have(tmp_path):
+    folder = tmp_path / "asp" / "run-001"
+    folder.mkdir(parents=True)
+    saved = copy().saved
+    start.save(folder / CHECKPOINT, saved._replace(state=replace(saved.state, ended=True)))
+    write_settings(folder, {"id": "ab12", "epoch": 1, "workers": 2, "wire": "float32",
+                            "ended": False})
+    plan = planned(create("asp"), tmp_path, free_port())
+    server = plan.prepare(plan.listen(), None).__self__
+    with Peer(f"localhost:{plan.config.port}") as peer, ThreadPoolExecutor() as pool:
+        peer.send(m.Hello(m.PROTOCOL, 0, {}))
+        answer = pool.submit(peer.hears, m.Welcome, m.Refused)
+        until(lambda: server._attend() and answer.done(), "an answer", 30)
+    server.close()
+    assert answer.result().reason == "worker 0 is too late: the run has ended"
 
 
 @pytest.mark.parametrize("entry", ["wbsp.ps.__main__", "launcher.server"])

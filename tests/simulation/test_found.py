@@ -63,6 +63,9 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
     (Plan("auto", data=(24, 7, 2), memory=True, period=1.0, kills=2, leaves=1, cuts=1, slow=0.02,
           drift=0.02),
      [1008559]),  # reads what a server that has died lent, over a link that is closed: law 12
+    (Plan("dssp", workers=2, steps=3, power=True, kill_workers=2, storm=0.03, full=0.3,
+          speeds=(0.03,)),
+     [124, 1026]),  # joins a run that has ended, whose disk was full at the end: law 2
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "none of no workers", "epoch before the answer",
@@ -71,7 +74,8 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
         "shards have followed a later server", "another is elected meanwhile",
         "holds work while it waits", "goes on when it has ended", "heard during an election",
         "a number given twice", "too late before it was safe",
-        "loses what the dead had", "does again what one had done", "reads what the dead lent"])
+        "loses what the dead had", "does again what one had done", "reads what the dead lent",
+        "joins a run that has ended"])
 def test_it_stays_mended(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

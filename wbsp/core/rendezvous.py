@@ -24,8 +24,7 @@ class Rendezvous:
     Attributes:
         awaited: workers that a resumed run waits for; None: it had not begun at the checkpoint.
         resumed: the run resumes from a checkpoint.
-        ended: the checkpoint holds the last version: a worker that has not finished is too late to
-            reattach, but may join.
+        ended: the checkpoint holds the last version: a worker that has not finished is too late.
         owed: workers that had finished without the final version; None: not known.
         left: workers that reattached and have finished.
         answers: to workers that reattached before the start.

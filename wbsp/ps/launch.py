@@ -275,7 +275,7 @@ class _Plan:
                 socket.close()
                 hold.close()
                 return lambda: 0
-            saved = saved._replace(state=replace(saved.state, over=False))
+            saved = saved._replace(state=replace(saved.state, over=False, ended=False))
         over = saved is not None and saved.state.over
 
         if saved and other and "id" not in before:

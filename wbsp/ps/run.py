@@ -88,6 +88,8 @@ class Run:
             self.engine, self.checkpoints,
             EpochVersions(reporter.folder, layout, self.engine, dispatcher.on, frozen),
             self._take_found, self._tell_measured, None if state is None else state.best)
+        if self.engine.rendezvous.ended:  # others may have its final version, and end with that
+            dispatcher.entrance.dismiss("the run has ended")
         if self._over:
             self._reporter.say("the run has ended, except for its last files")
             self._requests.replies.send(self.engine.start(clock.run()))
