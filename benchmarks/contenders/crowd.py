@@ -184,7 +184,8 @@ class _Member:
             ends = bounds(size, len(self._shards))
             for shard, start, stop in zip(self._shards, ends, ends[1:], strict=False):
                 for offset, chunk in split(self._update[start:stop]):
-                    at = shard.send(s.Slice(self._name, push.seq, False, offset), chunk)
+                    at = shard.send(s.Slice(self._name, push.seq, False, offset,
+                                            stop - start), chunk)
         self.sent.append(at)
 
     def leave(self) -> None:

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from wbsp.core.ledger import Ledger
 from wbsp.core.outer_optimizer import create_outer
-from wbsp.core.store import UNSENT, Store
+from wbsp.core.store import UNSENT, Snapshot, Store
+from wbsp.tensors import blocks
 from wbsp.tensors.codecs import FLOAT32, parse
 from wbsp.tensors.error_feedback import advanced
 from wbsp.tensors.ops import is_finite
@@ -213,3 +214,80 @@ def test_the_ledger_knows_what_was_handled_and_what_is_missing():
     assert ledger.state() == {0: 1, 1: 4}
     with pytest.raises(ValueError, match="worker 0 pushed seq 3, but seq 1 was never received"):
         ledger.seen(0, 3)
+
+
+FLOATS = 4000
+
+
+def at(*starts):
+    """An update of blocks that begin there, and the same as a vector."""
+    vector = np.zeros(FLOATS, np.float32)
+    for start in starts:
+        vector[start:start + 8] = np.arange(1, 9)
+    return blocks.read(blocks.encoded(vector), FLOATS), vector
+
+
+def held(snapshot, before):
+    """What a worker that has the version `before` makes of what it is sent."""
+    words, base = snapshot.sendable(before.version)
+    if base < 0:
+        return words, words.size
+    vector = before.vector.copy()
+    blocks.read(words, FLOATS).put_into(vector)
+    return vector, words.size
+
+
+@pytest.mark.parametrize("dense", [None, 0, 1, 2], ids=["", "first", "second", "third"])
+def test_updates_of_blocks_make_the_version_that_vectors_make(dense):
+    initial = np.full(FLOATS, -0.0, np.float32)
+    mixed, plain = Store(initial), Store(initial)
+    for number, (starts, weight) in enumerate([((0, 160), 1.0), ((160, 3992), 0.5), ((64,), 2.0)]):
+        some, vector = at(*starts)
+        mixed.accept(vector.copy() if number == dense else some, weight)
+        plain.accept(vector, weight)
+    assert np.array_equal(mixed.commit().vector, plain.commit().vector)
+    before = Snapshot(0, initial)
+    made, words = held(mixed.latest, before)
+    assert made.tobytes() == mixed.latest.vector.tobytes(), "what did not change is -0.0 still"
+    assert words == (1 + 4 * 17 if dense is None else FLOATS)
+
+
+def test_a_worker_that_is_some_versions_behind_gets_the_blocks_of_all_of_them():
+    store = Store(np.zeros(FLOATS, np.float32))
+    versions = [store.latest]
+    for starts in [(0,), (0, 320), (), (3200,)]:
+        if starts:
+            store.accept(at(*starts)[0], 1.0)
+        versions.append(store.commit(7 if starts == (3200,) else None))
+    for before, count in zip(versions, [3, 3, 1, 1, 0], strict=True):
+        made, words = held(store.latest, before)
+        assert made.tobytes() == store.latest.vector.tobytes()
+        assert words == (1 + 17 * count if count else 0)
+    assert held(store.latest, Snapshot(3, versions[0].vector + 1))[1] == 1 + 17
+    assert held(store.latest, Snapshot(6, versions[0].vector))[1] == FLOATS, "of no version"
+    store.accept(np.ones(FLOATS, np.float32), 1.0)
+    assert held(store.commit(), versions[-1])[1] == FLOATS
+
+
+def test_versions_of_many_blocks_and_those_of_an_outer_step_go_whole():
+    store = Store(np.zeros(FLOATS, np.float32))
+    before = store.latest
+    for part in range(10):
+        store.accept(at(*range(400 * part, 400 * part + 200, 16))[0], 1.0)
+        store.commit()
+    assert held(store.latest, before)[1] == FLOATS
+    stepped = Store(np.zeros(FLOATS, np.float32), outer=create_outer("nesterov"))
+    stepped.accept(at(0)[0], 1.0)
+    assert held(stepped.commit(), before)[1] == FLOATS
+    lossy = Store(np.zeros(FLOATS, np.float32), wire=parse("int8"))
+    lossy.accept(at(0)[0], 1.0)
+    words, base = lossy.commit().sendable(0)
+    assert base == 0 and np.array_equal(advanced(parse("int8").versions, before.vector, words),
+                                        lossy.latest.vector)
+
+
+def test_blocks_of_another_model_are_refused():
+    store = Store(np.zeros(FLOATS + 1, np.float32))
+    with pytest.raises(ValueError, match="update has 4000 floats, the model 4001"):
+        store.check(at(0)[0])
+    Store(np.zeros(FLOATS, np.float32)).check(at(0)[0])

@@ -3,7 +3,8 @@
 Two workers with whole numbers note every cut and every answer: the final model must be W_0 and the
 sum of these, each once, to the last bit, and every worker has made the steps of its plan.
 `WBSP_KILLS=1` tries every point with every model, with one process and with two shards, with a
-standby and without, which takes half an hour; otherwise some of them are tried.
+standby and without, every other with updates of few blocks, in half an hour; otherwise some
+of them are tried.
 """
 
 import itertools
@@ -12,6 +13,7 @@ import random
 import signal
 
 import pytest
+from integer_replica import SPARSE
 from jobs import PLAIN, free_port
 from kill_points import OF_SERVER, OF_SHARD
 from server_and_standby import OFTEN, ServerAndStandby
@@ -24,13 +26,14 @@ ALL = [(sync, shards, standby, point)
        for sync, shards, standby in itertools.product(MODELS, (1, 2), (False, True))
        for point in (*OF_SERVER, *OF_SHARD)
        if (shards > 1 or point not in OF_SHARD) and (standby or point != "replicated")]
-SOME = [("pcc", 1, False, "decided"), ("bsp", 2, False, "committed"), ("asp", 1, True, "answered"),
-        ("wbsp", 2, False, "made")]
+ALL = [(*one, (5, SPARSE)[number % 2]) for number, one in enumerate(ALL)]
+SOME = [("pcc", 1, False, "decided", 5), ("bsp", 2, False, "committed", SPARSE),
+        ("asp", 1, True, "answered", SPARSE), ("wbsp", 2, False, "made", 5)]
 
 
-@pytest.mark.parametrize(("sync", "shards", "standby", "point"),
+@pytest.mark.parametrize(("sync", "shards", "standby", "point", "size"),
                          ALL if "WBSP_KILLS" in os.environ else SOME)
-def test_nothing_is_lost_and_nothing_counts_twice(jobs, sync, shards, standby, point):
+def test_nothing_is_lost_and_nothing_counts_twice(jobs, sync, shards, standby, point, size):
     number = random.Random(f"{sync} {shards} {standby} {point}").randint(
         2, 5 if point in OF_VERSIONS else 12)
     flags = [OFTEN, *PLAIN, *([f"--sync_option={OPTIONS[sync]}"] if sync in OPTIONS else [])]
@@ -40,10 +43,10 @@ def test_nothing_is_lost_and_nothing_counts_twice(jobs, sync, shards, standby, p
     where = ",".join(f"localhost:{port}" for port in ports) or str(shards)
     pair = ServerAndStandby(jobs, sync, shards=where, standby=standby, flags=flags,
                             dies=None if ports else (point, number))
-    pair.worker(90, seconds=0.004)
+    pair.worker(90, seconds=0.004, size=size, share=size != SPARSE)
     if standby:  # which holds W_0 before there are two workers, and so before anybody pushes
         pair.standby.until("holding version")
-    pair.worker(60, seconds=0.01)
+    pair.worker(60, seconds=0.01, size=size)
     doomed = elsewhere[-1] if ports else pair.server
     assert doomed.ends() == -signal.SIGKILL
     if ports:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from wbsp.core.messages import Place
+from wbsp.tensors import blocks
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.ops import bounds
 from wbsp.wire.assembly import Updates, VectorAssembly, VectorStream, split
@@ -177,3 +178,42 @@ def test_the_largest_value_of_an_update_is_known():
     assert np.array_equal(whole, update) and updates.most >= SIZE - 1
     *_, whole = [updates.add(offset, chunk) for offset, chunk in split(ramp(SIZE) * 0)]
     assert updates.most < 1, "of the newest alone"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_update_may_come_as_its_blocks(shared):
+    size = 100_000
+    vector = np.zeros(size, np.float32)
+    vector[::4000] = np.arange(1, 26)
+    words = blocks.encoded(vector)
+    updates = Updates(size, BufferPool(), shared=shared)
+    for _ in range(2):  # the second one begins anew
+        found = updates.add(0, memoryview(words).cast("B"), words.size)
+    assert np.array_equal(found.whole(), vector) and 25 <= updates.most
+    with pytest.raises(WireError, match="an update of .* words of"):
+        updates.add(0, memoryview(words[:-1]).cast("B"), words.size - 1)
+    *_, whole = [updates.add(offset, chunk, size) for offset, chunk in split(vector)]
+    assert np.array_equal(whole, vector), "whole"
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_version_may_come_as_the_blocks_that_changed(parts):
+    size = 100_000
+    assembly = VectorAssembly(size, parts=parts)
+    old = ramp(size)
+    for chunk in of_range(4, 0, size, size) if parts == 1 else [
+            *of_range(4, 0, size // 2, size), *of_range(4, size // 2, size, size)]:
+        found = assembly.add(*chunk, keep=True)
+    assert assembly.held == 4 and np.array_equal(found[0], old)
+    new = old.copy()
+    new[7] = new[99_999] = 1
+    for start, stop in zip(range(0, size, size // parts), range(size // parts, size + 1,
+                                                                size // parts), strict=True):
+        where = np.flatnonzero((new != old)[start:stop]) // blocks.BLOCK
+        words = blocks.of(new[start:stop], where.astype("<u4")).words
+        found = assembly.add(m.Model(2, 5, start, words.size, base=4), memoryview(words).cast("B"),
+                             keep=False)
+    assert np.array_equal(found[0], new) and found[1] == 4 * (17 * 2 + parts)
+    assert np.array_equal(old, ramp(size)) and assembly.held == m.NONE
+    with pytest.raises(WireError):
+        assembly.add(m.Model(3, 6, 0, 1, base=5), memoryview(bytes(4)))

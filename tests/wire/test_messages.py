@@ -164,7 +164,7 @@ TO_SHARD = [
     m.Over("all workers finished"),
     s.Present(1 << 62),
     s.Present(1 << 62, bytes(32), bytes(32)),
-    s.Slice(1 << 62, 7, True, 5),
+    s.Slice(1 << 62, 7, True, 5, 9),
 ]
 FROM_SHARD = [
     s.Led(3),
@@ -194,7 +194,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {20: "4e026414b9a19302fd950a92d6ef637466225272646b16a0f957910c41807872"}
+BYTES = {21: "3b4c4c7c365be37acee4e5844de03a369c7f8230bff8175f4fc04bf07f284c2a"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

@@ -60,6 +60,7 @@ from wbsp.core.stats import COUNTED, AnsweredWork, Member, count_rejected
 from wbsp.core.store import Store
 from wbsp.core.work_ledger import NOT_OWN
 from wbsp.sync.base import UNFIT, Action, Commit, Direct, Push, SyncModel
+from wbsp.tensors.blocks import Blocks
 from wbsp.tensors.ops import magnitude
 
 T = TypeVar("T")
@@ -220,7 +221,7 @@ class Engine:
             return outgoing + self._tell_all(self._stop(self.stop_reason))
         return outgoing + self._stop_if_due(now) + self._feed(now)
 
-    def resend(self, worker: int, work: AnsweredWork, update: np.ndarray | None,
+    def resend(self, worker: int, work: AnsweredWork, update: np.ndarray | Blocks | None,
                now: float, most: float = 0.0, held: WorkHeld | None = None) -> None:
         """Handle a resent sum of pushes that an earlier server had decided on and lost.
 
@@ -239,7 +240,7 @@ class Engine:
         """
         self.store.check(update)
         due = self.ledger.next_seq(worker)
-        most = most if update is None else magnitude(update)
+        most = most if update is None else _most(update)
         if work.first != due or work.pushes < 1:
             raise ValueError(f"worker {worker} sent {work} again, but push {due} is due")
         if reason := self.store.objection(1.0, most):
@@ -350,7 +351,7 @@ class Engine:
             outgoing += self._conclude(now)
         return outgoing + self._feed(now)
 
-    def push(self, push: Push, update: np.ndarray | None, now: float, fetch: int = 0,
+    def push(self, push: Push, update: np.ndarray | Blocks | None, now: float, fetch: int = 0,
              most: float | None = None) -> list[Outgoing]:
         """Handle a complete push.
 
@@ -378,7 +379,7 @@ class Engine:
         if push.base_version < self._first:  # the versions since are not known
             push = push._replace(base_version=self._first - 1)
         if most is None:
-            most = 0.0 if update is None else magnitude(update)
+            most = 0.0 if update is None else _most(update)
         size, owns = most, self._owns(push)
         records = self._ask(lambda model: self._decide(model, model.push(push, now), push, size,
                                                        owns))
@@ -705,7 +706,7 @@ class Engine:
         return self._with_versions(outgoing_of(records))
 
     def _apply(self, records: Iterable[Record], now: float, push: Push | None = None,
-               update: np.ndarray | None = None, most: float = 0.0) -> None:
+               update: np.ndarray | Blocks | None = None, most: float = 0.0) -> None:
         """Apply the records to the store, and log them; `update` and `most` as in `push`."""
         for record in records:
             merged = self.store.accepted
@@ -753,3 +754,8 @@ def event_of(record: Record, push: Push | None, version: int, merged: int,
     if isinstance(record, Accepted):
         return "accept", {**who, "version": version, **work, "weight": record.weight}
     return "reject", {**who, "reason": record.reason, **work, "version": version}
+
+
+def _most(update: np.ndarray | Blocks) -> float:
+    """Return the largest magnitude of the update's values, as `magnitude` does."""
+    return magnitude(update.values.reshape(-1) if isinstance(update, Blocks) else update)

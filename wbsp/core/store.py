@@ -16,21 +16,27 @@ from wbsp.core.decisions import Accepted, Committed, Record, Resent
 from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.core.overflow import Reach
 from wbsp.sync.base import NOT_FINITE, TOO_LARGE
+from wbsp.tensors import blocks
+from wbsp.tensors.blocks import Blocks
+from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.error_feedback import ErrorFeedback
 from wbsp.tensors.ops import add_weighted, is_finite, largest
 
 UNSENT = "unsent"  # entry of a `Whole`: the part that the versions' format has not sent yet
 _NOTHING = np.empty(0, np.float32)
+_KEPT = 256  # differences, at most
 _TYPICAL = 1 << 20  # floats of a model whose tensors are not known
 
 
 class Difference(NamedTuple):
-    """The step from version `base` to the next: base + decoded words, float32."""
+    """The step from version `base` to the next: base + decoded words, float32; or, where versions
+    travel as float32, the blocks in which the two differ."""
 
     base: int
     share: float  # of the bytes of the whole version
     words: np.ndarray | None  # see `wbsp.tensors.codecs`; None without tensors
+    where: np.ndarray | None = None  # indices of blocks, see `wbsp.tensors.blocks`; None: words
 
 
 class Snapshot(NamedTuple):
@@ -40,7 +46,7 @@ class Snapshot(NamedTuple):
         version: its number.
         vector: float32 [size], or None without tensors.
         differences: the last ones that led to it, oldest first, as many as are shorter than the
-            whole; empty where versions travel as float32.
+            whole.
     """
 
     version: int
@@ -64,9 +70,15 @@ class Snapshot(NamedTuple):
             -1.
         """
         found = self.since(held)
+        vector = self.vector
+        if found and found[0].where is not None and vector is not None:
+            where = blocks.union([one.where for one in found if one.where is not None])
+            if blocks.is_worth(where.size, vector.size):
+                return blocks.of(vector, where).words, held
+            found = None
         if found is None:
-            assert self.vector is not None, "there is nothing to send without tensors"
-            return self.vector, -1
+            assert vector is not None, "there is nothing to send without tensors"
+            return vector, -1
         words = [one.words for one in found if one.words is not None]
         return words[0] if len(words) == 1 else np.concatenate([_NOTHING, *words]), held
 
@@ -117,7 +129,8 @@ class Store:
         """
         self.outer = outer or OuterOptimizer()
         self._sending = ErrorFeedback(wire.versions, unsent)
-        self._pending: np.ndarray | None = None
+        self._pending: np.ndarray | Blocks | None = None
+        self._pool = BufferPool()  # of versions that are not made in an update's memory
         self.accepted = 0  # updates in the pending sum
         vector = None
         if initial is not None:
@@ -148,11 +161,13 @@ class Store:
         unsent = self._sending.unsent
         return self.outer.state() | ({} if unsent is None else {UNSENT: unsent})
 
-    def check(self, update: np.ndarray | None) -> None:
+    def check(self, update: np.ndarray | Blocks | None) -> None:
         """Raise ValueError if `update` cannot be one of this model."""
         vector = self.latest.vector
-        if vector is None:
+        if vector is None or (isinstance(update, Blocks) and update.size == vector.size):
             return
+        if isinstance(update, Blocks):
+            raise ValueError(f"update has {update.size} floats, the model {vector.size}")
         if update is None:
             raise ValueError(f"there is no update, the model is float32{list(vector.shape)}")
         if update.shape != vector.shape or update.dtype != np.float32:
@@ -177,9 +192,11 @@ class Store:
         """Measure the values, because bounds only grow."""
         unsent = largest(self._sending.unsent)
         self.reach.since = 0.0
-        self.reach.measured(largest(self.latest.vector) + unsent, largest(self._pending))
+        pending = self._pending
+        self.reach.measured(largest(self.latest.vector) + unsent, largest(
+            pending.values.reshape(-1) if isinstance(pending, Blocks) else pending))
 
-    def apply(self, record: Record, update: np.ndarray | None) -> None:
+    def apply(self, record: Record, update: np.ndarray | Blocks | None) -> None:
         """Apply a decision to the global model; `update` is the decision's."""
         if isinstance(record, Accepted):
             self.accept(update, record.weight)
@@ -188,44 +205,81 @@ class Store:
         elif isinstance(record, Committed):
             self.commit(record.version)
 
-    def accept(self, update: np.ndarray | None, weight: float) -> None:
+    def accept(self, update: np.ndarray | Blocks | None, weight: float) -> None:
         """Add weight * update (float32 [size], finite) to the pending sum.
 
         The store owns the update from here on; its memory may become the next version's.
         """
         if update is not None and self.latest.vector is not None:
-            if self._pending is None:
-                self._pending = update if update.flags.writeable else np.empty_like(update)
-                if weight != 1.0 or self._pending is not update:
-                    np.multiply(update, np.float32(weight), out=self._pending)
-            else:
-                add_weighted(self._pending, update, weight)
+            self._pending = _sum(self._pending, update, weight)
         self.accepted += 1
 
     def commit(self, version: int | None = None) -> Snapshot:
         """Make a version of all updates accepted since the last: the next number, or `version`."""
         base, vector, _ = self.latest
         words = _NOTHING
-        share = 0.0
+        share, where = 0.0, None
+        if isinstance(self._pending, Blocks) and not self._sends_blocks:
+            self._pending = self._pending.whole()
         if vector is None:
             share = self._sending.wire.words(_TYPICAL, self.accepted) / _TYPICAL
-        elif self._pending is not None:
+        elif self._pending is None:
+            where = blocks.union([]) if self._sends_blocks else None
+        elif isinstance(self._pending, Blocks):
+            before, vector = vector, self._pool.take(vector.size)
+            np.copyto(vector, before)
+            self._pending.add_to(vector)
+            vector.flags.writeable = False
+            where = self._pending.where
+            share = blocks.WORDS * where.size / vector.size
+        else:
             words, change = self._sending.send(self.outer.step(self._pending))
             vector = np.add(vector, change, out=change)
             vector.flags.writeable = False
             share = words.size / vector.size
-        made = Difference(base, share, None if vector is None else words)
+        made = Difference(base, share, None if vector is None else words, where)
         self._pending = None
         self.accepted = 0
         self.latest = Snapshot(base + 1 if version is None else version, vector,
                                self._differences(made))
         return self.latest
 
+    @property
+    def _sends_blocks(self) -> bool:
+        """True if a version differs from the one before in the blocks of the pending sum alone."""
+        return (self._sending.wire.lossless and self._sending.unsent is None
+                and type(self.outer) is OuterOptimizer)
+
     def _differences(self, newest: Difference) -> tuple[Difference, ...]:
         """Return the newest difference, and earlier ones while all are shorter than a version."""
-        if self._sending.wire.lossless:
+        if self._sending.wire.lossless and newest.where is None:
             return ()
-        kept = (*self.latest.differences, newest)
+        kept = (*self.latest.differences, newest)[-_KEPT:]
         while kept and sum(one.share for one in kept) >= 1:
             kept = kept[1:]
         return kept
+
+
+def _sum(pending: np.ndarray | Blocks | None, update: np.ndarray | Blocks,
+         weight: float) -> np.ndarray | Blocks:
+    """Return pending + weight * update; the memory of both may be used."""
+    if isinstance(update, Blocks):
+        part = Blocks(update.size, update.where, update.values * np.float32(weight))
+        if pending is None:
+            return part
+        if isinstance(pending, Blocks):
+            return pending.plus(part)
+        part.add_to(pending)
+        return pending
+    if isinstance(pending, Blocks):
+        total = _sum(None, update, weight)
+        assert isinstance(total, np.ndarray)
+        pending.add_to(total)
+        return total
+    if pending is not None:
+        add_weighted(pending, update, weight)
+        return pending
+    total = update if update.flags.writeable else np.empty_like(update)
+    if weight != 1.0 or total is not update:
+        np.multiply(update, np.float32(weight), out=total)
+    return total

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wbsp.tensors import blocks
+from wbsp.tensors.blocks import Blocks
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.error_feedback import advanced
@@ -132,13 +134,18 @@ class Updates:
         `VectorStream`."""
         self.size, self._wire, self._pool = size, wire, pool
         self.most = 0.0
+        self._shared = shared
         self._floats = VectorStream([size], pool, shared, measured=True)
         self._words = None if wire.lossless else VectorStream([wire.words(size)], pool)
+        self._blocks: VectorStream | None = None  # of an update that is sent as such
 
     def add(self, offset: int, data: memoryview, size: int | None = None,
-            again: bool = False) -> np.ndarray | None:
+            again: bool = False) -> np.ndarray | Blocks | None:
         """Take one chunk of a push or, `again`, of a sum; return all of it, float32 [size], if the
-        chunk was the last. `size`, and what it raises: as of `VectorStream.add`."""
+        chunk was the last. `size`, and what it raises: as of `VectorStream.add`; of float32, words
+        of a part of the blocks are fewer."""
+        if self._words is None and not again and size is not None and size < self.size:
+            return self._add_blocks(offset, data, size)
         if self._words is None or again:
             found = self._floats.add(offset, data, size)
             self.most = self._floats.most
@@ -152,6 +159,21 @@ class Updates:
             raise WireError(f"an update of {error}") from None
         self.most = magnitude(vector)
         return vector
+
+
+    def _add_blocks(self, offset: int, data: memoryview, size: int) -> Blocks | None:
+        if self._blocks is None or not offset:
+            self._blocks = VectorStream([size], shared=self._shared)
+        words = self._blocks.add(offset, data, size)
+        if words is None:
+            return None
+        self._blocks = None
+        try:
+            found = blocks.read(words[0], self.size)
+        except ValueError as error:
+            raise WireError(f"an update of {error}") from None
+        self.most = magnitude(found.values.reshape(-1))
+        return found
 
 
 @dataclass
@@ -183,12 +205,12 @@ class VectorAssembly:
     def __init__(self, size: int, wire: Codec = FLOAT32, parts: int = 1):
         """
         size:  of the vector, in floats
-        wire:  format of differences; with one that loses nothing there are none
+        wire:  format of differences; of one that loses nothing, blocks of the version
         parts: number of ranges
         """
         self.size, self._wire = size, wire
         self._pool = BufferPool()
-        self._held = m.NONE  # version that differences are added to, with its floats
+        self.held = m.NONE  # version that differences are added to, with its floats
         self._floats: np.ndarray | None = None
         self.divide(parts)
 
@@ -199,12 +221,14 @@ class VectorAssembly:
         self._starts = [one.start for one in self._ranges]
         self._vector: np.ndarray | None = None  # incomplete
 
-    def add(self, model: m.Model, data: memoryview) -> tuple[np.ndarray, int] | None:
+    def add(self, model: m.Model, data: memoryview,
+            keep: bool = False) -> tuple[np.ndarray, int] | None:
         """Take one chunk; return the whole version, float32 [size], and in how many bytes it came,
         if the chunk was the last of all ranges.
 
         A vector in one piece, of shared memory say, is a view of `data`. The rest of what was
-        broken off is passed over. Raises WireError for what no server or shard sends, which changes
+        broken off is passed over. A version that is kept, as by a format that loses something, is
+        `held`: it is read-only. Raises WireError for what no server or shard sends, which changes
         nothing.
         """
         one, whole = self._range(model), model.base == m.NONE
@@ -231,7 +255,8 @@ class VectorAssembly:
                 self._vector = self._pool.take(self.size)
             start = model.offset if whole else one.start
             self._vector[start:start + floats.size] = floats
-        return self._joined(one.version)
+        return self._joined(one.version, not self._wire.lossless or (
+            keep and model.place is None))
 
     def _range(self, model: m.Model) -> _Range:
         """Of which this is a chunk. Raises WireError for one that cannot be."""
@@ -242,10 +267,10 @@ class VectorAssembly:
             if model.size != self.size:
                 raise WireError(f"a vector of {model.size} floats was announced, the model has "
                                 f"{self.size}")
-        elif (model.base != self._held or self._floats is None
+        elif (model.base != self.held or self._floats is None
                 or not 0 <= model.size <= one.stop - one.start):
             raise WireError(f"version {model.version} in {model.size} words that are added to "
-                            f"version {model.base}, and version {self._held} of {self.size} "
+                            f"version {model.base}, and version {self.held} of {self.size} "
                             "floats is here")
         return one
 
@@ -258,15 +283,20 @@ class VectorAssembly:
         if found is None:
             return None
         alone = one.stop - one.start == self.size
+        held = self._floats if alone else self._floats[one.start:one.stop]
         try:
-            floats = advanced(self._wire, self._floats if alone
-                              else self._floats[one.start:one.stop], found[0])
+            if self._wire.lossless:
+                floats = self._pool.take(held.size) if alone else np.empty_like(held)
+                np.copyto(floats, held)
+                blocks.read(found[0], held.size).put_into(floats)
+            else:
+                floats = advanced(self._wire, held, found[0])
         except ValueError as error:
             raise WireError(f"version {one.version} as {error}") from None
         one.filled = one.length
         return floats
 
-    def _joined(self, version: int) -> tuple[np.ndarray, int] | None:
+    def _joined(self, version: int, keep: bool) -> tuple[np.ndarray, int] | None:
         """The vector, if all ranges are here, and of this version."""
         if any(one.filled < one.length or one.version != version for one in self._ranges):
             return None
@@ -275,7 +305,8 @@ class VectorAssembly:
         self._vector = None
         for one in self._ranges:
             one.version, one.words = m.NONE, None
-        if not self._wire.lossless:  # what a later difference is added to
+        self.held, self._floats = m.NONE, None
+        if keep:  # what a later difference is added to
             vector.flags.writeable = False
-            self._held, self._floats = version, vector
+            self.held, self._floats = version, vector
         return vector, nbytes

@@ -68,7 +68,7 @@ class WorkerRuntime:
         self._interrupted = interrupted
         self._usage = usage
         self._recorder = Recorder(joined.now, log, transport.on)
-        self._update_bytes = transport.update_bytes(total_size(replica.layout))
+        self._size = total_size(replica.layout)
         self._share = share
         if share is not None:
             if joined.work is None:
@@ -305,7 +305,7 @@ class WorkerRuntime:
     def _push(self, command: Cut) -> None:
         self._recorder.enter("push")
         update = self.replica.cut()
-        self._recorder.cut(self._update_bytes)
+        self._recorder.cut(self.transport.update_bytes(self._size))
         self.transport.request(SendUpdate(command.push, update, command.fetch, self._usage))
 
     def _wait(self, what: str, until: Callable[[], bool] = lambda: True) -> None:

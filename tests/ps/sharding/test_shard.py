@@ -42,7 +42,7 @@ def told(notice):
 def hand_over(shard, update, seq, again=False, secret=77):
     """All chunks of a slice; what the shard says to the server."""
     part = update[shard.start:shard.start + shard.size]
-    said = [shard.take(WORKER, s.Slice(named(secret), seq, again, offset),
+    said = [shard.take(WORKER, s.Slice(named(secret), seq, again, offset, part.size),
                        memoryview(bytes(chunk)))
             for offset, chunk in split(part)]
     assert said[:-1] == [None] * (len(said) - 1)
@@ -148,11 +148,11 @@ def test_what_strangers_and_the_dismissed_send_changes_nothing():
     body = update.data.cast("B")
     for identity, secret in [(b"stranger", 77), (WORKER, 78)]:
         with pytest.raises(m.WireError, match="not attached"):
-            shard.take(identity, s.Slice(named(secret), 0, False, 0), body)
+            shard.take(identity, s.Slice(named(secret), 0, False, 0, 10), body)
     for offset, data in [(0, body[:36]), (4, body[:24]), (-1, body), (10, body[:0]),
                          (1 << 40, body)]:
         with pytest.raises(m.WireError):
-            shard.take(WORKER, s.Slice(named(77), 0, False, offset), data)
+            shard.take(WORKER, s.Slice(named(77), 0, False, offset, 10), data)
     hand_over(shard, update, 0)
     shard.follow(s.Admit(0, 79))  # the worker has attached again, or another process has
     with pytest.raises(m.WireError, match="not attached"):
@@ -170,11 +170,11 @@ def test_the_rest_of_a_broken_push_is_no_part_of_the_next():
     size = m.CHUNK + 4
     shard, update = begun(0, size, np.zeros(size, np.float32)), np.ones(size, np.float32)
     (_, first), (offset, second) = split(update)
-    assert shard.take(WORKER, s.Slice(named(77), 0, False, 0), first) is None
-    assert shard.take(WORKER, s.Slice(named(77), 0, True, 0), first) is None, "a sum in place of it"
+    assert shard.take(WORKER, s.Slice(named(77), 0, False, 0, size), first) is None
+    assert shard.take(WORKER, s.Slice(named(77), 0, True, 0, size), first) is None, "a sum"
     with pytest.raises(m.WireError, match="the rest of push 0"):
-        shard.take(WORKER, s.Slice(named(77), 0, False, offset), second)
-    assert shard.take(WORKER, s.Slice(named(77), 0, True, offset), second).again
+        shard.take(WORKER, s.Slice(named(77), 0, False, offset, size), second)
+    assert shard.take(WORKER, s.Slice(named(77), 0, True, offset, size), second).again
 
 
 @pytest.mark.parametrize("sizes", [[0], [3], [0, 1], [2, 0, 3], [m.CHUNK + 1, m.CHUNK + 1, 1]])

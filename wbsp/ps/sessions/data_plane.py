@@ -17,6 +17,7 @@ from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.core.store import Snapshot, Store
 from wbsp.ps.sharding.coordinator import Shards
 from wbsp.ps.sharding.store import ShardedStore
+from wbsp.tensors.blocks import Blocks
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import Codec
 from wbsp.wire.assembly import Updates, split
@@ -31,7 +32,7 @@ class Arrived(NamedTuple):
     """A complete push, or a complete resent sum of pushes."""
 
     head: m.Update | m.Kept
-    vector: np.ndarray | None  # float32 [size]; None: in the shards
+    vector: np.ndarray | Blocks | None  # float32 [size]; None: in the shards
     most: float  # as of `magnitude`
 
 

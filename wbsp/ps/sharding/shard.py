@@ -15,6 +15,7 @@ import numpy as np
 
 from wbsp.core.outer_optimizer import create_outer
 from wbsp.core.store import UNSENT, Snapshot, Store
+from wbsp.tensors.blocks import Blocks
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import parse
 from wbsp.wire.assembly import Updates, floats_of, split
@@ -41,7 +42,7 @@ class Attachment:
     updates: Updates
     identity: bytes | None = None  # of its socket, once it has connected
     arriving: Key | None = None  # slice that arrives in chunks
-    held: dict[Key, np.ndarray] = field(default_factory=dict)  # slices of updates, float32
+    held: dict[Key, np.ndarray | Blocks] = field(default_factory=dict)  # slices of updates, float32
     decided: int = -1  # newest push in the log
     missed: bool = False  # a slice was dropped because too many were held
 
@@ -62,13 +63,13 @@ class Attachment:
         elif key != self.arriving:
             raise m.WireError(f"worker {self.worker} sent the rest of push {message.seq} without "
                               "its begin")
-        vector = self.updates.add(message.offset, body, again=message.again)
+        vector = self.updates.add(message.offset, body, message.size, message.again)
         if vector is None:
             return False
         self.held[key], self.arriving = vector, None
         return True
 
-    def release(self, seq: int, again: bool) -> np.ndarray:
+    def release(self, seq: int, again: bool) -> np.ndarray | Blocks:
         """Remove and return the slice of a push in the log."""
         vector = self.held.pop((seq, again), None)
         if vector is None:

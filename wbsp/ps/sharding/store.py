@@ -12,6 +12,7 @@ from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.core.overflow import Reach
 from wbsp.core.store import UNSENT, Snapshot, Store, Whole, initial_vector
 from wbsp.ps.sharding.coordinator import ShardLost, Shards
+from wbsp.tensors.blocks import Blocks
 from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.ops import bounds, largest
 from wbsp.wire.assembly import VectorStream
@@ -102,11 +103,11 @@ class ShardedStore(Store):
     def size(self) -> int:
         return self._size
 
-    def check(self, update: np.ndarray | None) -> None:
+    def check(self, update: np.ndarray | Blocks | None) -> None:
         if update is not None:
             raise ValueError("an update with tensors, but the shards have the tensors")
 
-    def apply(self, record: Record, update: np.ndarray | None) -> None:
+    def apply(self, record: Record, update: np.ndarray | Blocks | None) -> None:
         self._shards.log(record)
         super().apply(record, None)
 

@@ -2,10 +2,11 @@
 
 A message is one frame of MessagePack. Those with floats (Initial, Update, Kept, Model, CopyChunk,
 Floats, Slice) have a second one of raw little-endian float32 values: a chunk of the
-model's flat vector or, in an Update and a Model, of the words of the run's format, in which sizes
-and offsets count then. Where memory is shared, an Update, Kept or Model names a place in it; with
-shards, Update and Kept are the heads, without floats, of what goes there. Nothing is ever
-unpickled: bytes that do not decode to exactly one of these types raise `WireError`.
+model's flat vector or, in an Update and a Model, of the words of the run's format, or of its blocks
+(`wbsp.tensors.blocks`), in which sizes and offsets count then: an update of fewer floats than the
+model has, and a version with a base, come so. Where memory is shared, an Update, Kept or Model
+names a place in it; with shards, Update and Kept are the heads, without floats, of what goes there.
+Nothing is ever unpickled: bytes that do not decode to exactly one of these types raise `WireError`.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ from wbsp.wire.messages.watch import FilesAt, News, Read, Watch
 __all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "ShardGroup", "SharedData",
            "WorkHeld", "WorkPlace", "Impossible", "WireError"]
 
-PROTOCOL = 20  # to be raised when a message, or a type that a message embeds, changes
+PROTOCOL = 21  # to be raised when a message, or a type that a message embeds, changes
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving
               | AskWork | Measured | LearningRate | StopRun | Reattach | Kept | Goodbye | Elected
               | Follow | Held | Ask | Watch | Lead | NextVersion | AskVersion

@@ -195,6 +195,7 @@ class Slice(Message, frozen=True):
     seq: Count
     again: bool
     offset: Size  # floats or words of this slice before this chunk
+    size: Size  # of these, of the slice
 
 
 ToShard = (Lead | Begin | Floats | Admit | Dismiss | Apply | Drop | Commit | Send | Collect | Beat

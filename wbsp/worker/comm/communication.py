@@ -191,6 +191,7 @@ class Communication:
         error: why the thread has ended; None while it runs.
         handshake: answers to Hello and Join; the error, if the thread ends.
         session: this worker's membership in the run.
+        update_bytes: of the newest update; None before the first.
     """
 
     def __init__(self, connection: Connection, calls: CallQueue, address: str,
@@ -211,6 +212,7 @@ class Communication:
         self._heartbeat_at = 0.0
         self._refused_at: float | None = None  # without proof, for the first time since it attached
         self._closes_by: float | None = None
+        self.update_bytes: int | None = None
 
     @property
     def progress_at(self) -> float:
@@ -285,9 +287,11 @@ class Communication:
         plane, session = self._connection.plane, self.session
         match request:
             case SendUpdate(push=push, words=words, fetch=fetch) if words is not None:
-                plane.put(words, lambda offset: m.Update(
-                    push, offset, words.size, fetch, session.held, plane.returned),
-                    session.sending.wire.parts(words))
+                parts = session.parts(words, plane.group)
+                self.update_bytes = 4 * sum(part.size for part in parts)
+                size = words.size if plane.group else parts[0].size
+                plane.put(words if plane.group else parts[0], lambda offset: m.Update(
+                    push, offset, size, fetch, session.held, plane.returned), parts)
             case m.Fetch(number) | Expect(m.Fetch(number)):
                 plane.post(m.Fetch(number, session.held, plane.returned))
             case SendInitial(vector, frozen):
@@ -479,9 +483,10 @@ class Communication:
                 pending, group = self._pending, self._connection.plane.group
                 if pending is None or not pending.is_answered_by(message):
                     inbox.put_by(message, chunk, group)
-                elif (whole := inbox.take(message, chunk, group)) is not None:
+                elif (whole := inbox.take(
+                        message, chunk, group, self.session.sparse)) is not None:
                     self._pending = None
-                    self.session.received(message.version)
+                    self.session.received(message.version, inbox.held)
                     return inbox.listener.fetched(message.version, *whole,
                                                   now - pending.requested_at)
             case _:

@@ -61,9 +61,14 @@ class Inbox:
         return [(model, chunk) for model, chunk, origin in early
                 if model.request == request and origin == group]
 
-    def take(self, model: m.Model, chunk: memoryview | None,
-             group: m.ShardGroup | None) -> tuple[np.ndarray, int] | None:
-        """Take a chunk.
+    @property
+    def held(self) -> int:
+        """Version that the server may add differences to; NONE: none."""
+        return self._versions.held
+
+    def take(self, model: m.Model, chunk: memoryview | None, group: m.ShardGroup | None,
+             keep: bool = False) -> tuple[np.ndarray, int] | None:
+        """Take a chunk; `keep`: as in `VectorAssembly.add`.
 
         Returns:
             The model, float32 [size], and the number of received bytes, if this chunk completed it;
@@ -78,4 +83,4 @@ class Inbox:
             self._group = group
             self._versions.divide(1 if group is None else len(group.addresses))
         self.chunks += 1
-        return self._versions.add(model, chunk)
+        return self._versions.add(model, chunk, keep)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 from msgspec import structs
@@ -11,6 +12,7 @@ from wbsp import timeouts
 from wbsp.core.resend_buffer import ResendBuffer
 from wbsp.process.host import HOST, Host
 from wbsp.sync.base import UNFIT, Push
+from wbsp.tensors.blocks import encoded
 from wbsp.tensors.codecs import FLOAT32, Ranges, parse
 from wbsp.tensors.error_feedback import ErrorFeedback
 from wbsp.tensors.layout import total_size
@@ -39,6 +41,7 @@ class Session:
         wire: the run's format.
         claim: proof that this process owns its index.
         sending: error feedback: the sent part of a cut, and the rest for the next.
+        sparse: the newest update was sent as the blocks that are not zero.
         held: version that the server may add differences to; NONE: none.
         share: of the run's shared data; None: this worker has its own data.
     """
@@ -57,6 +60,7 @@ class Session:
         self.wire = FLOAT32
         self.claim = Claim(on.scheduler.random)
         self.sending = ErrorFeedback(self.wire)
+        self.sparse = False
         self.held = m.NONE
         self.share: Share | None = None
         self._run: str | None = None  # id
@@ -148,11 +152,21 @@ class Session:
         connection.plane.put(np.zeros(size, np.float32) if total is None else total,
                              lambda offset: m.Kept(work, offset, size))
 
-    def received(self, version: int) -> None:
-        """Note a complete version."""
-        self.version = version
+    def parts(self, words: np.ndarray, group: m.ShardGroup | None) -> list[np.ndarray]:
+        """Return what is sent of the words of an update, for each shard if there are some.
+
+        In float32 that is the blocks that are not zero, if most are.
+        """
         if not self.wire.lossless:
-            self.held = version
+            return self.sending.wire.parts(words) or [words]
+        ends = bounds(words.size, 1 if group is None else len(group.addresses))
+        parts = [encoded(words[start:stop]) for start, stop in pairwise(ends)]
+        self.sparse = sum(part.size for part in parts) < words.size
+        return parts
+
+    def received(self, version: int, held: int) -> None:
+        """Note a complete version, and the version that is held from here on."""
+        self.version, self.held = version, held
 
     def reattached(self, answer: m.Reattached) -> None:
         """Note that the server knows this worker again."""

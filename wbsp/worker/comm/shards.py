@@ -120,7 +120,7 @@ class ShardPlane(DataPlane):
         slices = parts or [vector[start:stop] for start, stop in itertools.pairwise(ends)]
         for shard, one in zip(self.lines, slices, strict=True):
             for offset, chunk in split(one):
-                shard.send(s.Slice(self._name, seq, again, offset), chunk)
+                shard.send(s.Slice(self._name, seq, again, offset, one.size), chunk)
 
     def _read(self, line: QueuedSocket, frames: Sequence[zmq.Frame]) -> Received | None:
         if not isinstance(line, _Shard):

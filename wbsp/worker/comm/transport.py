@@ -78,8 +78,11 @@ class Transport:
         return self._connection.monitor.route.host
 
     def update_bytes(self, size: int) -> int:
-        """Return the bytes of an update of `size` floats in the run's wire format."""
-        return 4 * self._communication.session.wire.words(size)
+        """Return the bytes of the newest update that was sent.
+
+        Before the first one, those of an update of `size` floats in the run's wire format.
+        """
+        return self._communication.update_bytes or 4 * self._communication.session.wire.words(size)
 
     def hello(self, expected: dict[str, str], timeout: float, series: str = "", fit: int = 0,
               leaves: bool = False) -> m.Welcome:

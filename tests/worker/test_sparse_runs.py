@@ -1,0 +1,79 @@
+"""Steps that touch a few rows of a table: what travels is what they touch. Real servers, workers as
+threads of the test that train arrays of JAX."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import wbsp
+from wbsp.ps.checkpoint import format as checkpoint
+from wbsp.worker import next_run
+
+jnp = pytest.importorskip("jax.numpy")
+
+ROWS, WIDTH, TOUCHED, STEPS = 5000, 64, 20, 6
+TABLE = ROWS * WIDTH * 4  # bytes
+
+
+@pytest.fixture(autouse=True)
+def process_ends():
+    """What the end of this process would do."""
+    yield
+    next_run.close_all()
+
+
+def rows(index, step):
+    """Those that a worker's step touches, in the order of the table."""
+    return np.sort(np.random.default_rng([index, step]).permutation(ROWS)[:TOUCHED])
+
+
+def train(server, index, transport, dense_at=None):
+    """Raise the values of some rows by 2 in each step, and of all in one; the final tree, and the
+    bytes of the newest update and version."""
+    tree = {"a": jnp.zeros(3), "table": jnp.zeros((ROWS, WIDTH))}
+    with wbsp.Worker(tree, address=server.address, worker_index=index, transport=transport,
+                     say=lambda text: None) as w:
+        tree = w.values
+        for step in range(STEPS):
+            touched = slice(None) if step == dense_at else rows(index, step)
+            tree = {"a": tree["a"] + 2, "table": tree["table"].at[touched].add(2)}
+            tree = w.step(0.5, tree)
+        report = w._member.begun().report()
+    return w.values, report.push_bytes, report.pull_bytes
+
+
+def both(*calls):
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return [job.result(120) for job in [threads.submit(*call) for call in calls]]
+
+
+@pytest.mark.parametrize("transport, flags", [("tcp", []), ("tcp", ["--shards=3"]), ("auto", [])],
+                         ids=["sockets", "shards", "memory"])
+@pytest.mark.parametrize("dense_at", [None, 2], ids=["", "one step touches all"])
+def test_what_steps_touch_travels_and_all_have_the_same_version(jobs, transport, flags, dense_at):
+    server = jobs.server(*flags, sync="bsp").listens()
+    found = both((train, server, 0, transport, dense_at), (train, server, 1, transport))
+    server.ends_well()
+    expected = np.zeros((ROWS, WIDTH), np.float32)
+    for index in range(2):
+        for step in range(STEPS):  # the mean of the two
+            expected[slice(None) if (index, step) == (0, dense_at) else rows(index, step)] += 1
+    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
+    assert saved.vector[:3].tolist() == [2 * STEPS] * 3
+    assert np.array_equal(saved.vector[3:].reshape(ROWS, WIDTH), expected)
+    touched = TOUCHED * WIDTH * 4
+    for tree, pushed, pulled in found:
+        assert np.array_equal(tree["table"], expected) and tree["a"].tolist() == [2 * STEPS] * 3
+        assert touched < pushed < 1.5 * touched
+        assert (pulled == TABLE + 12) if transport == "auto" else (pulled < 3 * touched)
+    assert (np.asarray(found[0][0]["table"]).tobytes()
+            == np.asarray(found[1][0]["table"]).tobytes())
+
+
+def test_a_format_that_loses_something_is_as_it_was(jobs):
+    server = jobs.server("--wire=int8", sync="bsp").listens()
+    found = both((train, server, 0, "tcp"), (train, server, 1, "tcp"))
+    server.ends_well()
+    assert np.array_equal(found[0][0]["table"], found[1][0]["table"])
+    assert 0.2 < found[0][1] / TABLE < 0.3

@@ -1,0 +1,128 @@
+"""Vectors of which most blocks are zero, and versions of which most blocks are as before: the rest
+travels, with its places. Nothing is lost: it is a matter of bits, and -0.0 is not zero.
+
+Words, as of `codecs`: how many blocks, their indices in ascending order (unsigned, of 32 bits),
+their values. A part of a block at the vector's end is filled up with zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+BLOCK = 16  # floats: a row of 64 that begins anywhere takes 5, of which their places are a 17th
+WORDS = 1 + BLOCK  # of a block
+_LEAST = 1 << 10  # floats of a vector below which nothing is gained
+_MOST = 0.5  # of a vector's floats: more words than that are not worth the work
+_SAMPLE = 64  # floats that are looked at first
+_PASS = 1 << 15  # floats that are looked at in one go, and stay in a processor's cache
+
+
+class Blocks:
+    """A vector that is zero but in some blocks.
+
+    size:   of the vector, in floats
+    where:  uint32 [n], ascending
+    values: float32 [n, BLOCK]
+    """
+
+    def __init__(self, size: int, where: np.ndarray, values: np.ndarray):
+        self.size, self.where, self.values = size, where, values
+
+    def add_to(self, vector: np.ndarray) -> None:
+        """vector += this, float32 [size], where this has blocks."""
+        rows, whole, rest = self._of(vector)
+        rows[self.where[:whole]] += self.values[:whole]
+        if rest.size:
+            rest += self.values[-1, :rest.size]
+
+    def put_into(self, vector: np.ndarray) -> None:
+        """vector = this, float32 [size], where this has blocks."""
+        rows, whole, rest = self._of(vector)
+        rows[self.where[:whole]] = self.values[:whole]
+        if rest.size:
+            rest[:] = self.values[-1, :rest.size]
+
+    def plus(self, other: Blocks) -> Blocks:
+        """The sum, in memory of its own."""
+        where = union([self.where, other.where])
+        values = np.zeros((where.size, BLOCK), np.float32)
+        for one in (self, other):
+            values[np.searchsorted(where, one.where)] += one.values
+        return Blocks(self.size, where, values)
+
+    def whole(self) -> np.ndarray:
+        """The vector, float32 [size]."""
+        vector = np.zeros(self.size, np.float32)
+        self.put_into(vector)
+        return vector
+
+    @property
+    def words(self) -> np.ndarray:
+        """See above."""
+        words = np.empty(WORDS * self.where.size + 1, np.float32)
+        words[:1].view("<u4")[0] = self.where.size
+        words[1:1 + self.where.size].view("<u4")[:] = self.where
+        words[1 + self.where.size:] = self.values.reshape(-1)
+        return words
+
+    def _of(self, vector: np.ndarray) -> tuple[np.ndarray, int, np.ndarray]:
+        """The vector's whole blocks [., BLOCK], how many of this one's are among them, and what the
+        last one of this is a part of, if it is not."""
+        full = self.size // BLOCK
+        whole = int(np.searchsorted(self.where, full))
+        return (vector[:full * BLOCK].reshape(-1, BLOCK), whole,
+                vector[full * BLOCK:] if whole < self.where.size else vector[:0])
+
+
+def read(words: np.ndarray, size: int) -> Blocks:
+    """What these words say of a vector of `size` floats. Raises ValueError for words that no peer
+    makes."""
+    count = int(words[:1].view("<u4")[0]) if words.size else 0
+    if words.size not in (1 + WORDS * count, 0):
+        raise ValueError(f"{words.size} words of {count} blocks")
+    where = words[1:1 + count].view("<u4")
+    if count and not (where[-1] < -(-size // BLOCK) and (where[1:] > where[:-1]).all()):
+        raise ValueError(f"blocks that do not ascend, or reach beyond {size} floats")
+    return Blocks(size, where, words[1 + count:].reshape(-1, BLOCK))
+
+
+def of(vector: np.ndarray, where: np.ndarray) -> Blocks:
+    """These blocks of a vector, float32 [size]."""
+    full = vector.size // BLOCK
+    whole = int(np.searchsorted(where, full))
+    values = np.zeros((where.size, BLOCK), np.float32)
+    values[:whole] = vector[:full * BLOCK].reshape(-1, BLOCK)[where[:whole]]
+    if whole < where.size:
+        values[-1, :vector.size % BLOCK] = vector[full * BLOCK:]
+    return Blocks(vector.size, where, values)
+
+
+def encoded(vector: np.ndarray) -> np.ndarray:
+    """The words of `vector`, float32 [size], where they are much fewer, else itself: that costs no
+    more than a look at some of its floats."""
+    full = vector.size // BLOCK
+    if vector.size < _LEAST:
+        return vector
+    rows = vector[:full * BLOCK].view("<u4").reshape(-1, BLOCK)
+    sample = vector[::1 + vector.size // _SAMPLE]
+    if np.count_nonzero(sample) > _MOST * sample.size:
+        return vector
+    step = _PASS // BLOCK
+    where = np.concatenate([
+        start + np.flatnonzero(np.bitwise_or.reduce(rows[start:start + step], axis=1))
+        for start in range(0, full, step)])
+    if vector[full * BLOCK:].view("<u4").any():
+        where = np.append(where, full)
+    return of(vector, where.astype("<u4")).words if is_worth(where.size, vector.size) else vector
+
+
+def is_worth(blocks: int, size: int) -> bool:
+    """True if so many blocks of a vector of `size` floats are sent in place of all."""
+    return size >= _LEAST and 1 + WORDS * blocks <= _MOST * size
+
+
+def union(several: Sequence[np.ndarray]) -> np.ndarray:
+    """All of these blocks, each once, ascending; uint32."""
+    return np.unique(np.concatenate([np.empty(0, "<u4"), *several]))
