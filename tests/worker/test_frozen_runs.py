@@ -1,7 +1,10 @@
 """What no step changes travels once, and is the same on all workers all the same: real servers,
 workers as threads of the test that train arrays of JAX."""
 
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,14 +31,14 @@ def params(seed):
                      "b": jnp.zeros(3)}, "head": jnp.zeros(5)}
 
 
-def train(server, index, seed, steps=4, change=lambda tree: tree, **given):
+def train(server, index, seed, steps=4, change=lambda tree: tree, until=None, **given):
     """Raise each value of the head by 1 in each step; the final tree, what was said, and the bytes
-    of a push."""
+    of a push. `until`: it is to stop."""
     said = []
     given = {"frozen": ["back"], "say": said.append, **given}
     with wbsp.Worker(params(seed), address=server.address, worker_index=index, **given) as w:
         tree = w.values
-        for _ in range(steps):
+        for _ in iter(until, True) if until else range(steps):
             tree = change({**tree, "head": tree["head"] + 1})
             tree = w.step(0.5, tree)
         report = w._member.begun().report()
@@ -78,6 +81,32 @@ def test_a_run_that_is_gone_on_with_has_it_and_gives_it_to_who_comes(jobs):
     again.ends_well()
     assert np.array_equal(after["back"]["k"], before["back"]["k"]) and len(said) == 1
     assert np.array_equal(after["head"], [8] * 5)
+
+
+def test_a_standby_that_takes_over_has_it(jobs):
+    often = "--check_period=0.1"
+    server = jobs.server(often, sync="asp").listens()
+    standby = jobs.server(often, f"--standby_of={server.address}", sync="asp").listens()
+    both_at = SimpleNamespace(address=f"{server.address},{standby.address}")
+    over = threading.Event()
+
+    def slowly(tree):
+        time.sleep(0.01)
+        return tree
+
+    with ThreadPoolExecutor(2) as threads:
+        trained = [threads.submit(train, both_at, index, 1, change=slowly, until=over.is_set)
+                   for index in range(2)]
+        standby.until("holding version")
+        server.kill()
+        standby.until("taking over")
+        over.set()
+        (one, _, _), (two, said, _) = [job.result(60) for job in trained]
+    standby.ends_well()
+    saved = checkpoint.load(standby.folder / "checkpoint.safetensors")
+    assert np.array_equal(saved.frozen.vector[3:], params(1)["back"]["k"])
+    assert one["head"].tolist() == two["head"].tolist() == saved.vector.tolist()
+    assert not [line for line in said if "other values" in line]
 
 
 def test_workers_that_freeze_others_are_refused_in_one_line(jobs):
