@@ -91,10 +91,10 @@ MISTAKES = [
     Mistake("a standby with another token", _server(_SERVER, token=OTHER_TOKEN), "token"),
     Mistake("a standby of fewer workers", _server(_SERVER, workers=-1), "disagree"),
     Mistake("a standby of another model", _server(_SERVER, sync="asp"), "disagree"),
-    Mistake("a standby of itself", _server(f"{{}}:{PORT}"), "this very process"),
+    Mistake("a standby of itself", _server(f"{{}}:{PORT}"), "of this process itself"),
     Mistake("a standby of a shard", _server(f"s0:{PORT}"), "is a shard", **_SHARDED),
     Mistake("a server whose shard is a server", _server(shards=lambda plan: f"{_SERVER},m9:{PORT}"),
-            "no shard"),
+            "not a shard"),
     Mistake("a server of another run's shards", _server(shards=_shards_of), "follows the server",
             **_SHARDED),
     Mistake("a server with another token than its shards", _server(
