@@ -66,6 +66,9 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
     (Plan("dssp", workers=2, steps=3, power=True, kill_workers=2, storm=0.03, full=0.3,
           speeds=(0.03,)),
      [124, 1026]),  # joins a run that has ended, whose disk was full at the end: law 2
+    (Plan("saps", workers=2, steps=4, data=(60, 7, 3), wire="int8", kills=1, power=True,
+          kill_workers=2, leaves=2, breaks=2, storm=0.01),
+     [2059230]),  # has an earlier process's push that no disk has, and was told nothing: law 10
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "none of no workers", "epoch before the answer",
@@ -75,7 +78,7 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
         "holds work while it waits", "goes on when it has ended", "heard during an election",
         "a number given twice", "too late before it was safe",
         "loses what the dead had", "does again what one had done", "reads what the dead lent",
-        "joins a run that has ended"])
+        "joins a run that has ended", "told nothing yet"])
 def test_it_stays_mended(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

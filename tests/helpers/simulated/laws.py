@@ -263,9 +263,9 @@ class Laws:
             if member.ended or session is None or not session.member:
                 continue
             there = int(state["next_seq"].get(str(member.index), 0))
-            if session.kept.first > there and member.runtime is not None:
+            if session.kept.durable > there and member.runtime is not None:
                 self.broken(10, f"worker {member.index} was told that its pushes below "
-                             f"{session.kept.first} are durable; below {there} are")
+                             f"{session.kept.durable} are durable; below {there} are")
 
     # At the end.
 
