@@ -149,8 +149,8 @@ def test_a_run_continues_in_the_format_in_which_it_was_begun(jobs):
     server.ends_well()
     before = checkpoint.load(server.folder / "checkpoint.safetensors")
     assert before.outer[UNSENT].any()
-    for flags, said in ((["--wire=topk:0.02"], "begun with --wire=int8"),
-                        (["--wire=int8", "--shards=2"], "begun with 1 of them")):
+    for flags, said in ((["--wire=topk:0.02"], "started with --wire=int8"),
+                        (["--wire=int8", "--shards=2"], "started with 1 shards")):
         other = jobs.server("--resume=run-001", *flags)
         assert other.ends() == 1
         (line,) = other.find("wbsp.ps:")

@@ -102,7 +102,7 @@ def test_a_server_may_die_while_a_worker_waits_for_the_others(jobs):
     first.until("is a member")  # which it knows later than the server
     until((run.server.folder / "checkpoint.safetensors").exists, "W_0 to be safe")
     run.kill("server")
-    run.server.until("worker 0 is back with version 0")
+    run.server.until("worker 0 reconnected with version 0")
     run.worker(20)
     run.ends(run.server)
     assert first.find("starts with seq 0")
@@ -125,7 +125,7 @@ def test_a_worker_that_is_missing_returns_later(jobs):
     run.server.until("starting with 1 of 2 workers")
     here.until("step 30 done")
     away.signal(18)
-    run.server.until("worker 1 is back")
+    run.server.until("worker 1 reconnected")
     run.go()
     run.ends(run.server)
 

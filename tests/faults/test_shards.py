@@ -89,7 +89,7 @@ def test_the_server_of_shards_may_die_and_come_back_with_more(jobs):
     until(lambda: gone(orphans), "shards to end with their server", 10)
     run.flags[-1] = "--shards=4"
     run.server = run.start_server("--resume")
-    run.server.until("worker . is back")
+    run.server.until("worker . reconnected")
     assert len(run.shards()) == 4
     run.server.kill()
     run.flags[-1] = "--shards=1"

@@ -137,8 +137,8 @@ def test_workers_share_the_memory_of_the_server_that_follows_on_one_that_was_kil
     pair = ServerAndStandby(jobs, sync="pcc", standby=False)
     pair.trains()
     pair.kill("server")
-    pair.server.until("worker 0 is back with version .* over shared memory")
-    pair.server.until("worker 1 is back with version .* over shared memory")
+    pair.server.until("worker 0 reconnected with version .* over shared memory")
+    pair.server.until("worker 1 reconnected with version .* over shared memory")
     for worker in pair.workers:
         here = [one.path for one in psutil.Process(worker.process.pid).memory_maps(grouped=False)]
         assert 1 <= sum("memfd:wbsp" in path for path in here) <= 10
@@ -151,7 +151,7 @@ def test_a_standby_that_takes_over_shares_its_own_memory(jobs):
     pair = ServerAndStandby(jobs, sync="wbsp")
     pair.trains()
     pair.server.kill()
-    pair.standby.until("worker 0 is back with version .* over shared memory")
+    pair.standby.until("worker 0 reconnected with version .* over shared memory")
     pair.go()
     pair.ends(pair.standby)
 
