@@ -60,7 +60,7 @@ from wbsp.core.stats import COUNTED, AnsweredWork, Member, count_rejected
 from wbsp.core.store import Store
 from wbsp.core.work_ledger import NOT_OWN
 from wbsp.sync.base import UNFIT, Action, Commit, Direct, Push, SyncModel
-from wbsp.tensors.blocks import Blocks
+from wbsp.tensors.blocks import Blocks, floats
 from wbsp.tensors.ops import magnitude
 
 T = TypeVar("T")
@@ -240,7 +240,7 @@ class Engine:
         """
         self.store.check(update)
         due = self.ledger.next_seq(worker)
-        most = most if update is None else _most(update)
+        most = most if update is None else magnitude(floats(update))
         if work.first != due or work.pushes < 1:
             raise ValueError(f"worker {worker} sent {work} again, but push {due} is due")
         if reason := self.store.objection(1.0, most):
@@ -379,7 +379,7 @@ class Engine:
         if push.base_version < self._first:  # the versions since are not known
             push = push._replace(base_version=self._first - 1)
         if most is None:
-            most = 0.0 if update is None else _most(update)
+            most = 0.0 if update is None else magnitude(floats(update))
         size, owns = most, self._owns(push)
         records = self._ask(lambda model: self._decide(model, model.push(push, now), push, size,
                                                        owns))
@@ -754,8 +754,3 @@ def event_of(record: Record, push: Push | None, version: int, merged: int,
     if isinstance(record, Accepted):
         return "accept", {**who, "version": version, **work, "weight": record.weight}
     return "reject", {**who, "reason": record.reason, **work, "version": version}
-
-
-def _most(update: np.ndarray | Blocks) -> float:
-    """Return the largest magnitude of the update's values, as `magnitude` does."""
-    return magnitude(update.values.reshape(-1) if isinstance(update, Blocks) else update)

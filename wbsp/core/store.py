@@ -192,9 +192,8 @@ class Store:
         """Measure the values, because bounds only grow."""
         unsent = largest(self._sending.unsent)
         self.reach.since = 0.0
-        pending = self._pending
-        self.reach.measured(largest(self.latest.vector) + unsent, largest(
-            pending.values.reshape(-1) if isinstance(pending, Blocks) else pending))
+        pending = None if self._pending is None else blocks.floats(self._pending)
+        self.reach.measured(largest(self.latest.vector) + unsent, largest(pending))
 
     def apply(self, record: Record, update: np.ndarray | Blocks | None) -> None:
         """Apply a decision to the global model; `update` is the decision's."""

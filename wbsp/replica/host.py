@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
 from wbsp.replica.base import Variables, Vector
 from wbsp.tensors.buffers import BufferPool
-from wbsp.tensors.layout import TensorSpec, total_size
+from wbsp.tensors.layout import TensorSpec, slices, total_size
 
 _BLOCK = 1 << 15  # floats; three vectors' blocks fit into the second-level cache
 
@@ -50,8 +49,7 @@ class HostVariables(Variables):
         self._layout = layout
         self._pool = pool
         self._size = total_size(layout)
-        ends = accumulate((spec.size for spec in layout), initial=0)
-        self._ranges = [slice(*pair) for pair in pairwise(ends)]  # of the variables in a vector
+        self._ranges = slices(layout)
 
     @abstractmethod
     def views(self) -> Iterator[np.ndarray]:

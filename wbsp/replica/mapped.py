@@ -4,12 +4,11 @@ the run's order of axes."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
 
 import numpy as np
 
 from wbsp.replica.base import Variables
-from wbsp.tensors.layout import TensorSpec
+from wbsp.tensors.layout import TensorSpec, slices
 
 # The run's name -> this worker's, or (this worker's, axes): np.transpose(mine, axes) is the run's.
 Names = Mapping[str, str | tuple[str, Sequence[int]]]
@@ -23,7 +22,7 @@ class Map:
 
     def __init__(self, mine: Sequence[TensorSpec], names: Names):
         """Raises ValueError, in one line, where not each of `mine` is named once."""
-        slices = dict(zip((spec.name for spec in mine), _slices(mine), strict=True))
+        here = dict(zip((spec.name for spec in mine), slices(mine), strict=True))
         specs = {spec.name: spec for spec in mine}
         self.layout: list[TensorSpec] = []
         self._parts: list[tuple[slice, tuple[int, ...], Sequence[int]]] = []
@@ -32,18 +31,18 @@ class Map:
             spec = specs.pop(own, None)
             if spec is None:
                 raise ValueError(f"names={{{name!r}: {said!r}}}: " + (
-                    f"{own!r} is named twice" if own in slices else
-                    f"there is no variable {own!r}; there are: {', '.join(slices)}"))
+                    f"{own!r} is named twice" if own in here else
+                    f"there is no variable {own!r}; there are: {', '.join(here)}"))
             axes = range(len(spec.shape)) if axes is None else axes
             if sorted(axes) != [*range(len(spec.shape))]:
                 raise ValueError(f"names={{{name!r}: {said!r}}}: {own} is of shape {spec.shape}; "
                                  f"give each of its axes, {[*range(len(spec.shape))]}, once")
             self.layout.append(TensorSpec(name, tuple(spec.shape[axis] for axis in axes)))
-            self._parts.append((slices[own], tuple(spec.shape), axes))
+            self._parts.append((here[own], tuple(spec.shape), axes))
         if specs:
             raise ValueError(f"names= says nothing of {', '.join(specs)}: give each variable a "
                              "name of the run")
-        self._here = _slices(self.layout)
+        self._here = slices(self.layout)
 
     def to_run(self, mine: np.ndarray) -> np.ndarray:
         """A new vector, float32 [size], in the run's order, of one in this worker's."""
@@ -73,8 +72,3 @@ class Mapped(Variables):
 
     def bring(self, vector: np.ndarray) -> np.ndarray:
         return vector
-
-
-def _slices(layout: Sequence[TensorSpec]) -> list[slice]:
-    return [slice(*ends) for ends in
-            pairwise(accumulate((spec.size for spec in layout), initial=0))]

@@ -76,6 +76,11 @@ class Blocks:
                 vector[full * BLOCK:] if whole < self.where.size else vector[:0])
 
 
+def floats(vector: np.ndarray | Blocks) -> np.ndarray:
+    """The floats of a vector, float32 [n]; of Blocks those that may not be zero."""
+    return vector.values.reshape(-1) if isinstance(vector, Blocks) else vector
+
+
 def read(words: np.ndarray, size: int) -> Blocks:
     """What these words say of a vector of `size` floats. Raises ValueError for words that no peer
     makes."""

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from wbsp.tensors.layout import TensorSpec, canonical_names, difference
+from wbsp.tensors.layout import TensorSpec, canonical_names, difference, slices
 
 
 class FrozenValues(NamedTuple):
@@ -27,8 +26,7 @@ class FrozenValues(NamedTuple):
 
     def parts(self) -> list[np.ndarray]:
         """The values of each variable, flat."""
-        ends = accumulate((spec.size for spec in self.layout), initial=0)
-        return [self.vector[start:end] for start, end in pairwise(ends)]
+        return [self.vector[where] for where in slices(self.layout)]
 
 
 NOTHING = FrozenValues()

@@ -9,6 +9,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Annotated, NamedTuple
 
 from msgspec import Meta
@@ -56,6 +57,12 @@ def total_size(layout: Sequence[TensorSpec]) -> int:
         if any(n < 0 for n in spec.shape):
             raise ValueError(f"variable {spec.name[:NAME]!r} has shape {spec.shape}")
     return sum(spec.size for spec in layout)
+
+
+def slices(layout: Sequence[TensorSpec]) -> list[slice]:
+    """Where each variable lies in the flat vector."""
+    ends = accumulate((spec.size for spec in layout), initial=0)
+    return [slice(*pair) for pair in pairwise(ends)]
 
 
 def check_layout(layout: Sequence[TensorSpec], frozen: Sequence[TensorSpec] = ()) -> None:

@@ -172,7 +172,7 @@ class Updates:
             found = blocks.read(words[0], self.size)
         except ValueError as error:
             raise WireError(f"an update of {error}") from None
-        self.most = magnitude(found.values.reshape(-1))
+        self.most = magnitude(blocks.floats(found))
         return found
 
 

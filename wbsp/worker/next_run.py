@@ -68,7 +68,7 @@ class NextRun:
     def close(self) -> None:
         """Tell the server that the process ends, or joins no more runs.
 
-        The server expects this process since that has left the last run. It is told at the end of
+        The server waits for a process that has left a run. It receives the message at the end of
         that run or while it waits for the next one; between the two, as soon as it waits.
         """
         with self._changed:

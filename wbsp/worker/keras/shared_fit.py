@@ -148,8 +148,8 @@ class SharedFit:
             self._model.stop_evaluating = True
             measured = -1 if share.measured is None else share.measured.epoch
             if share.waits and measured < epoch and not share.early:
-                self._worker.say(f"goes on without the results of epoch {epoch + 1}: nobody "
-                                 "validates it any more")
+                self._worker.say(f"continuing without the results of epoch {epoch + 1}: "
+                                 "no worker validates it any more")
 
     def test_batch_ends(self) -> None:
         """Where the run was ended early, so is the validation: the others wait for this worker."""
