@@ -69,6 +69,10 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
     (Plan("saps", workers=2, steps=4, data=(60, 7, 3), wire="int8", kills=1, power=True,
           kill_workers=2, leaves=2, breaks=2, storm=0.01),
      [2059230]),  # has an earlier process's push that no disk has, and was told nothing: law 10
+    (Plan("nbsync", workers=2, steps=4, data=(24, 7, 3), wire="topk:0.1", standby=True, period=0.1,
+          kills=1, leaves=2, isolations=2, breaks=1, sleeps=2, full=0.1,
+          aimed=(("take-over", "kill"), ("take-over", "kill"))),
+     [3003868]),  # ends with a full disk, and a standby that is cut off: judged as if that had it
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "none of no workers", "epoch before the answer",
@@ -78,7 +82,7 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
         "holds work while it waits", "goes on when it has ended", "heard during an election",
         "a number given twice", "too late before it was safe",
         "loses what the dead had", "does again what one had done", "reads what the dead lent",
-        "joins a run that has ended", "told nothing yet"])
+        "joins a run that has ended", "told nothing yet", "last version on no disk"])
 def test_it_stays_mended(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

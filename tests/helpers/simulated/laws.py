@@ -185,7 +185,8 @@ class Laws:
                              f"has {there}")
             ended = self._states.get(process.machine, {}).get("ended", False)
             self._last_unsaved = bool(self.cluster.plan.full) and not (
-                self.cluster.plan.standby or (ended and version <= there))
+                self._settings.get(process.machine, {}).get("standby")
+                or (ended and version <= there))
             self.cluster.phase("farewell", process)
         elif head.startswith(_HELD) and frames[0][6] and process not in self._holders:
             self._holders.add(process)  # of a copy, since it was started
