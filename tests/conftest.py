@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from collections import Counter
 from itertools import zip_longest
 
@@ -39,6 +40,19 @@ def pytest_collection_modifyitems(items):
     turns = [path for pair in zip_longest(computing, waiting) for path in pair if path]
     place = {path: place for place, path in enumerate(turns)}
     items.sort(key=lambda item: place[item.path])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """What Keras leaves in circles, iterators of tf.data among it, goes with its test.
+
+    Who deletes an iterator may wait as long as that has lived, up to a minute: its autotuning
+    sleeps longer each time, and is not always woken. That would be a test much later.
+    """
+    result = yield
+    if item.get_closest_marker("slow") and "tensorflow" in sys.modules:
+        gc.collect()
+    return result
 
 
 def pytest_collection_finish():

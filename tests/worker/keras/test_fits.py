@@ -1,6 +1,5 @@
 """Fits in a process that lives on, each with a real server: how they end, and what comes after."""
 
-import gc
 import signal
 import threading
 import time
@@ -47,9 +46,6 @@ def hook(said):
     yield make
     for one in hooks:
         one.close()
-    # The iterator of a fit that failed is in a circle. Who deletes it may wait as long as it has
-    # lived, up to a minute (tf.data's autotuning sleeps so long): better now than in another test.
-    gc.collect()
 
 
 @pytest.fixture

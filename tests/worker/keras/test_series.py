@@ -1,7 +1,6 @@
 """Several fits in a process that lives on: each is a run; the server ends with the last process."""
 
 import copy
-import gc
 import json
 import os
 import signal
@@ -43,7 +42,6 @@ def process_ends():
     """What the end of this process would do."""
     yield
     next_run.close_all()
-    gc.collect()  # as in test_fits
 
 
 def fit(hook, units=1, *callbacks):
