@@ -52,7 +52,7 @@ def fit(hook, units=1, *callbacks):
 
 
 def script(jobs, address, worker, *arguments):
-    path = jobs.folder / "train.py"
+    path = jobs.folder / f"train{worker}.py"  # another process may be reading its own right now
     path.write_text(SCRIPT)
     return jobs.start(f"worker{worker}", path, *arguments, fork=forked.KERAS,
                       WBSP_SERVER=address, WBSP_WORKER_INDEX=str(worker), CUDA_VISIBLE_DEVICES="")
