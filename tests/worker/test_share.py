@@ -100,7 +100,7 @@ def test_a_worker_that_waits_for_versions_asks_when_all_is_trained_and_others_in
     waits, busy = begun(ahead=False), begun(ahead=True)
     for share in (waits, busy):
         given(share, 0, 16)
-        share._trip = 0.04  # seconds of a question and its answer
+        share._trip = 0.02  # seconds of a question and its answer
         for _ in range(2):
             share.take()
             share.step_done(0.05)

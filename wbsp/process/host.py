@@ -6,6 +6,7 @@ runs whole trainings in one thread, in virtual time.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import queue as _queue
@@ -85,13 +86,36 @@ class Scheduler:
         return int.from_bytes(self.random(8), "little") >> 1
 
 
+class Waker(_socket.socket):
+    """A socket whose `send` wakes the thread at the other end, and does not wait for it.
+
+    Python releases its lock for the call of the system in `socket.send`. The woken thread takes
+    that lock, and the one that has sent goes on once the other waits again: half a millisecond
+    later, say. A call by PyDLL keeps the lock.
+    """
+
+    _write = ctypes.PyDLL(None).write
+    _write.argtypes, _write.restype = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t], (
+        ctypes.c_ssize_t)
+
+    def send(self, data: bytes) -> int:  # type: ignore[override]
+        """Return the number of bytes sent; -1: none, as the socket is closed or full."""
+        return self._write(self.fileno(), data, len(data))
+
+
+def _pair() -> tuple[Waker, _socket.socket]:
+    """Return two connected sockets: one that wakes, and one to wait at."""
+    wakes, woken = _socket.socketpair()
+    return Waker(fileno=wakes.detach()), woken
+
+
 class Network:
     """ZeroMQ, and the system's sockets."""
 
     context: Callable[[], zmq.Context] = staticmethod(zmq.Context)
     poller: Callable[[], zmq.Poller] = staticmethod(zmq.Poller)
     socket = staticmethod(_socket.socket)
-    pair = staticmethod(_socket.socketpair)
+    pair = staticmethod(_pair)
     # None: this system has no epoll
     epoll: Callable[[], Any] | None = staticmethod(select.epoll) if hasattr(
         select, "epoll") else None

@@ -7,7 +7,8 @@ trains the oldest one that is not trained. No Keras, no model, no sockets.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Literal
 
 from wbsp.core.messages import (
@@ -21,6 +22,7 @@ from wbsp.core.messages import (
     WorkHeld,
     WorkPlace,
 )
+from wbsp.core.stats import Phase
 from wbsp.core.work_sequence import WorkSequence
 from wbsp.process.host import HOST, Host
 from wbsp.sync.base import Push
@@ -29,7 +31,7 @@ LOOK = Range(0, 0, 0)  # in place of a batch: shows the form of examples, and is
 NOTHING = Range(0, -1, -1)  # no batch yet
 _GRAIN = 1.0  # seconds of waiting until a NOTHING
 _AGAIN = 5.0  # seconds after which an unanswered request is repeated
-_TRIPS = 2  # round trips that held examples must last; otherwise more are requested
+_TRIPS = 2  # round trips that held examples must last at the next look; else more are requested
 _NEWEST = 0.2  # weight of the newest duration in a mean
 
 
@@ -78,6 +80,8 @@ class Share:
         self._changed = on.scheduler.condition()
         self._sequence = WorkSequence()
         self._handed: deque[Range] = deque()  # taken, and not trained
+        self._made = 0  # batches that were, of these
+        self._awaits: Callable[[], object] | None = None  # told when the next one is made
         self._run: object | None = None  # between `begin` and `end`, another at each
         self._iterated = False
         self._stopped = True
@@ -106,6 +110,7 @@ class Share:
             self.measured = self.rate = None
             self._sequence = WorkSequence(place.at)
             self._handed.clear()
+            self._made, self._awaits = 0, None
             self._run = object()
             self._iterated = self._stopped = self._none = self.early = False
             self._asked = None
@@ -161,6 +166,14 @@ class Share:
                 return batch
             return LOOK if self._stopped else NOTHING
 
+    def made(self) -> None:
+        """The oldest batch that was taken and not made is made, by a thread of the pipeline."""
+        with self._changed:
+            self._made += 1
+            awaits, self._awaits = self._awaits, None
+            if awaits is not None:
+                awaits()
+
     def __iter__(self) -> Iterator[Range]:
         """Yield the results of `take` until the run's `end`; outside of a run, one LOOK.
 
@@ -184,6 +197,13 @@ class Share:
         """True if the next step's batch is ready."""
         with self._changed:
             return bool(self._handed or self._sequence.untaken)
+
+    def fetch(self, enter: Callable[[Phase], object]) -> None:
+        """A step needs its batch, of a pipeline that says what it has made: in phase `data` until
+        that is made, then `compute`."""
+        with self._changed:
+            self._awaits = None if self._made else partial(enter, "compute")
+            enter("compute" if self._made else "data")
 
     @property
     def handed_out(self) -> bool:
@@ -213,6 +233,7 @@ class Share:
         """
         with self._changed:
             batch = self._handed.popleft()
+            self._made = max(0, self._made - 1)
             samples = batch.stop - batch.start
             self._sequence.train(samples)
             self.epoch = max(self.epoch, batch.start // self.data.n)
@@ -238,8 +259,10 @@ class Share:
 
     def _runs_low(self) -> bool:
         left = self._sequence.end - self._sequence.trained
-        return left == 0 or (
-            self._ahead and 0 < -(-left // self.batch) * self._step < _TRIPS * self._trip)
+        if not (left and self._ahead):
+            return left == 0
+        behind = -(-left // self.batch) - 1  # batches at the next look, which is a step later
+        return behind == 0 or 0 < behind * self._step < _TRIPS * self._trip
 
     # The communication thread.
 

@@ -259,5 +259,10 @@ def test_the_same_data_serve_one_fit_after_the_other(jobs, worker, back_end):
         job.ends_well()
     for job in workers:
         assert len(job.find("^history ")) == 2
+    if back_end == "tensorflow":
+        summary = json.loads((server.folder / "summary.json").read_text())
+        for worker in summary["workers"].values():
+            seconds = worker["seconds"]
+            assert seconds["data"] > 0.1 and not seconds.get("data or compute"), "it reads slowly"
     finals = [np.load(jobs.folder / f"final-{index}.npy") for index in range(2)]
     assert finals[0].tobytes() == finals[1].tobytes() and (finals[0] > 0).all()

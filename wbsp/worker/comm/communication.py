@@ -9,7 +9,6 @@ other messages wait until the server and its shards know this worker.
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import queue
 from collections import deque
@@ -163,8 +162,7 @@ class CallQueue:
     def wake(self) -> None:
         """Wake the communication thread if calls are queued."""
         if self._calls:
-            with contextlib.suppress(OSError):  # the thread has ended, or has many to read
-                self._waker.send(b"\0")
+            self._waker.send(b"\0")  # in vain where the thread has ended, or has many to read
 
     def close(self) -> None:
         """Close the queue after the thread's end."""

@@ -85,6 +85,7 @@ class SyncCallback(keras.callbacks.Callback):
                 patience, transport)
         self._frozen = frozen
         self._once: list[keras.callbacks.Callback] = []
+        self._data: Any = None  # of the share
         self._shared: SharedFit | None = None  # the fit under way, where its data are the run's
         self._passed: PassedFit | None = None  # the fit under way, where its run has ended
         self._surrounds = False  # all callbacks of the fit under way: see `_surround`
@@ -170,7 +171,7 @@ class SyncCallback(keras.callbacks.Callback):
         with in_one_line():
             share = Share(n, batch_size, seed, validate=validate)
             data = dataset(share, function, class_weight, processes)
-        self._worker.share = share
+        self._worker.share, self._data = share, data
         return data
 
     def stop_run(self, reason: str) -> None:
@@ -275,7 +276,8 @@ class SyncCallback(keras.callbacks.Callback):
             self._surrounds = self._surround(fit)
             self._steps = None
             if self._surrounds:
-                self._steps = TimedSteps(model, worker.begun().enter)
+                own = self._data is not None and fit.argument("x", None) is self._data
+                self._steps = TimedSteps(model, worker.begun().enter, worker.share if own else None)
                 fit.undo.append(self._steps.release)
             if self._shared:
                 self._shared.begins()

@@ -10,13 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from wbsp.worker.keras.shared_batches import Batches
-from wbsp.worker.share import NOTHING, Range
+from wbsp.worker.share import LOOK, NOTHING, Range
 
 _END, _NONE, _BATCH = -1, 0, 1
 
 
 def dataset(batches: Batches) -> tf.data.Dataset:
-    """A batch for each step, made in a thread of tf.data's, one ahead of the step."""
+    """A batch for each step, made in threads of tf.data's, ahead of the step."""
     look = [np.asarray(array) for array in keras.tree.flatten(batches.look)]
     types = [tf.as_dtype(array.dtype) for array in look]
     readers: list[Iterator[Range]] = []  # one for each iterator of the dataset
@@ -30,6 +30,8 @@ def dataset(batches: Batches) -> tf.data.Dataset:
         if positions is None or positions == NOTHING:
             return np.int64(_END if positions is None else _NONE), *look
         made = [np.asarray(array) for array in keras.tree.flatten(batches.of(positions))]
+        if positions != LOOK:
+            batches.share.made()
         return np.int64(_BATCH), *(array.astype(known.dtype, copy=False)
                                    for array, known in zip(made, look, strict=True))
 
@@ -49,7 +51,7 @@ def dataset(batches: Batches) -> tf.data.Dataset:
         lambda _: tf.ensure_shape(tf.numpy_function(open_reader, [], tf.int64), [])).flat_map(
         lambda reader: endless.map(lambda _: call(reader)))
     stream = pieces.take_while(lambda state, *_: state >= _NONE).prefetch(1).filter(
-        lambda state, *_: state == _BATCH).map(batch)
+        lambda state, *_: state == _BATCH).map(batch).prefetch(1)
     options = tf.data.Options()
     options.autotune.enabled = False  # its thread may delay an iterator's deletion for a minute
     return stream.with_options(options)

@@ -2,7 +2,8 @@
 
 Keras tells callbacks when a step begins and ends. It fetches the batch in between, within the
 model's `train_function`, but on PyTorch. So for a `fit` that public attribute is another function,
-which fetches the batch itself, or times Keras's fetch of it. The computation stays the same.
+which fetches the batch itself, or times Keras's fetch of it. The computation stays the same. Where
+the data are the run's, as a tf.data.Dataset, the thread that makes a batch says when it has.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import keras
 
 from wbsp.core.stats import Phase
+from wbsp.worker.share import Share
 
 Enter = Callable[[Phase], object]  # what the compute thread goes on with
 Function = Callable[..., Any]
@@ -21,10 +23,11 @@ Function = Callable[..., Any]
 class TimedSteps:
     """The steps of one `fit`, between its on_train_begin and `release`."""
 
-    def __init__(self, model: keras.Model, enter: Enter):
+    def __init__(self, model: keras.Model, enter: Enter, share: Share | None = None):
+        """`share`: the data of the `fit` are those of this one, as they were made."""
         self._model = model
         self._function: Function = model.train_function
-        model.train_function = self._timed = _timed(model, enter)
+        model.train_function = self._timed = _timed(model, enter, share)
 
     @property
     def phase(self) -> Phase:
@@ -38,7 +41,7 @@ class TimedSteps:
             self._model.train_function = self._function
 
 
-def _timed(model: keras.Model, enter: Enter) -> Function:
+def _timed(model: keras.Model, enter: Enter, share: Share | None) -> Function:
     """The model's train_function, in phases `data` and `compute`, and `callbacks` behind it."""
     function: Function = model.train_function
 
@@ -55,9 +58,20 @@ def _timed(model: keras.Model, enter: Enter) -> Function:
             return _on_jax(function, enter)
         case "torch":
             return _on_torch(function, enter)
+        case "tensorflow" if share is not None:
+            return _on_shared(function, enter, share)
         case "tensorflow" if model.steps_per_execution == 1:
             return _on_tensorflow(function, opaque, model.run_eagerly, enter)
     return opaque
+
+
+def _on_shared(function: Function, enter: Enter, share: Share) -> Function:
+    def told(iterator: Any) -> Any:  # one call of TensorFlow, as without: each takes two switches
+        share.fetch(enter)           # between threads
+        outputs = function(iterator)
+        enter("callbacks")
+        return outputs
+    return told
 
 
 def _on_tensorflow(function: Function, opaque: Function, eagerly: bool, enter: Enter) -> Function:
