@@ -153,7 +153,43 @@ def test_a_large_cluster_keeps_the_files_of_a_hundred_workers(tmp_path):
     assert len(run.spans) == 100 and len(run.summary["workers"]) == 300
 
 
+TWO = """[[workers]]
+step_seconds = "10ms"
+bandwidth = "none"
+[[workers]]
+step_seconds = "100ms"
+"""
+
+
+def test_an_advice_on_shared_data_says_how_long_the_epochs_take(tmp_path):
+    (tmp_path / "two.toml").write_text(TWO)
+    done = command(tmp_path, "--advise=two.toml", "--model=timing", "--shared_data",
+                   "--examples=640", "--batch_size=64", "--epochs=20", "--sync=bsp,pcc",
+                   "--nofigures", "--out=o")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
+    assert rows[0][2] == "seconds for 20 epochs"
+    seconds = {row[1]: float(row[2]) for row in rows[2:]}
+    assert list(seconds) == ["pcc", "the fastest machine alone", "bsp"]
+    assert seconds["the fastest machine alone"] == 2.0  # 200 steps, and nothing is sent
+    assert 200 / 110 <= seconds["pcc"] < 2.0  # both machines make 110 steps/s
+    assert seconds["bsp"] == 10.0  # 100 rounds of two steps
+    said = done.stdout.splitlines()
+    assert said[-3].startswith("pcc takes 1.9 s for 20 epochs, worth 1.1 of the fastest machine "
+                               "alone (2.0 s).")
+    assert "at least 10.0 s on a part each (worth 0.20 of" in said[-1]
+    assert "at least 20.0 s on all data each (worth 0.10)" in said[-1]
+    for sync in ("pcc", "bsp"):
+        run = read_run(tmp_path / "o" / sync / "run-001")
+        assert run.settings["shared_data"] == {"examples": 640, "epochs": 20}
+        assert run.summary["total"]["samples"] == 20 * 640, "each example once an epoch"
+
+
 @pytest.mark.parametrize("flags, words", [
+    (["--model=timing", "--shared_data", "--epochs=3"], "how many examples are there? give"),
+    (["--model=timing", "--shared_data", "--examples=9"], "needs a whole number of --epochs"),
+    (["--model=timing", "--shared_data", "--examples=9", "--epochs=0.5"], "not 0.5; give"),
+    (["--model=timing", "--until=1s", "--examples=9"], "--examples=9 is the size of data that"),
     (["--model=timing"], "--model=timing needs an end: give --max_steps or --until"),
     (["--model=timing", "--until=1s", "--epochs=3"], "--epochs needs a network"),
     (["--model=timing", "--until=5 sec"], "--until: '5 sec' is no time"),

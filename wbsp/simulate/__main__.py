@@ -7,6 +7,8 @@
     python -m wbsp.simulate --advise=my-cluster.toml
     python -m wbsp.simulate --advise=my-cluster.toml --sync=asp,pcc,pcc:weight=work --seeds=3
     python -m wbsp.simulate --advise=my-cluster.toml --sync=pcc --shards=1,2,4
+    python -m wbsp.simulate --advise=my-cluster.toml --model=timing --shared_data --examples=50000 \
+        --batch_size=64 --epochs=5
 
 The decisions are those of the real server and the training is real; the machines and the network
 are simulated from their description. Every run leaves a folder like that of a real run.
@@ -27,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from absl import app, flags
 
 from wbsp import heterogeneity, units
+from wbsp.core.messages import SharedData
 from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS, create_outer
 from wbsp.process.imports import heavy_imports
 from wbsp.runlog.folder import run_folder
@@ -89,6 +92,11 @@ flags.DEFINE_string("data_dir", None, "folder of CIFAR-10, as for runcifar10gpu.
 flags.DEFINE_integer("test_images", None, "images of the test set in an evaluation, the same in "
                      "every run; default: all", lower_bound=1)
 flags.DEFINE_integer("batch_size", 128, "examples in a step", lower_bound=1)
+flags.DEFINE_bool("shared_data", False, "all workers share the training set, as that of "
+                  "hook.examples: each example is trained once an epoch, by whichever worker is "
+                  "free, and a run ends after --epochs")
+flags.DEFINE_integer("examples", None, f"with --model={TIMING} --shared_data: examples of the "
+                     "training set", lower_bound=1)
 flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one")
 flags.DEFINE_string("lr_decays", None, "its decays: 1562:0.1,2734:0.01 is a tenth of it from a "
                     "worker's step 1562 on, a hundredth from 2734 on; default: as published")
@@ -136,7 +144,7 @@ def run() -> str:
     progress = Progress()
     try:
         results = [_result(variant, plan, progress) for variant, plan in compared]
-        if FLAGS.advise is not None and plan.experiment is not None and not counts:
+        if FLAGS.advise is not None and not counts and (plan.experiment or plan.data):
             baseline, lines = _baseline(results, compared, plan, progress)
             results += baseline
     finally:
@@ -176,8 +184,9 @@ def _baseline(results: list[compare.Result], compared: list[tuple[Variant, Plan]
         few = _result(replace(variant, folder=f"{variant.folder}-fastest={fast}"),
                       replace(plan, cluster=worth.fastest(cluster, fast)), progress,
                       f"{variant.label}, the fastest {fast} alone")
+    own = [] if plan.data is None else ["", worth.own_data(cluster, plan.data)]
     return [alone, *([few] if few else [])], [
-        "", worth.bounded(cluster), "", worth.verdict(best, alone, few, cluster)]
+        "", worth.bounded(cluster), "", worth.verdict(best, alone, few, cluster), *own]
 
 
 def _advised() -> None:
@@ -231,7 +240,7 @@ def _plan() -> Plan:
     until = _time("until") if FLAGS.until is not None else math.inf
     if not _time("check_period"):
         raise ValueError("--check_period must be above 0")
-    target = math.inf if FLAGS.target_accuracy is None else FLAGS.target_accuracy
+    target = math.inf if timing or FLAGS.target_accuracy is None else FLAGS.target_accuracy
     if not (0 < target <= 1 or target == math.inf):
         raise ValueError(f"--target_accuracy={target:g} is no accuracy; give a part of 1, such as "
                          "0.85")
@@ -239,23 +248,25 @@ def _plan() -> Plan:
         if not math.isfinite(FLAGS[name].value or 0):
             raise ValueError(f"--{name}={FLAGS[name].value} must be a finite number")
     for name in (*TRAINING, "target_accuracy", "data_dir"):
-        if timing and FLAGS[name].present:
+        if timing and FLAGS[name].present and not (FLAGS.shared_data and name == "epochs"):
             raise ValueError(f"--{name} needs a network; --model={TIMING} has none")
     cluster = _cluster().trains(FLAGS.batch_size)
-    if timing and FLAGS.max_steps is None and FLAGS.until is None:
+    if timing and not FLAGS.shared_data and FLAGS.max_steps is None and FLAGS.until is None:
         if FLAGS.advise is None:
             raise ValueError(f"--model={TIMING} needs an end: give --max_steps or --until")
         FLAGS["max_steps"].value = advice.STEPS * cluster.size
     experiment = None if timing else _experiment()
     stop = math.inf if FLAGS.max_steps is None else FLAGS.max_steps * FLAGS.batch_size
-    if experiment and FLAGS.epochs is None and stop == until == math.inf:
+    if experiment and not FLAGS.shared_data and FLAGS.epochs is None and stop == until == math.inf:
         FLAGS["epochs"].value = EPOCHS
-    if experiment and FLAGS.epochs is not None:
+    data = _shared_data(experiment)
+    if experiment and data is None and FLAGS.epochs is not None:
         stop = min(stop, FLAGS.epochs * experiment.size)
     growth = 0.0
     if FLAGS.advise is not None and not FLAGS["check_period"].present:
         growth = advice.PRECISION
-        if period := advice.check_period(cluster, stop / FLAGS.batch_size):
+        samples = stop if data is None else min(stop, data.n * data.epochs)
+        if period := advice.check_period(cluster, samples / FLAGS.batch_size):
             FLAGS["check_period"].value = f"{period:g}s"
     outer_options = parse_options(FLAGS.outer_option)
     if FLAGS.outer is not None:
@@ -265,7 +276,29 @@ def _plan() -> Plan:
     shards = {"shards": len(cluster.server.shards)} if cluster.server.shards else {}
     return Plan(cluster, experiment, FLAGS.batch_size, stop, until, target,
                 _time("check_period"), growth, FLAGS.outer, outer_options, FLAGS.wire,
-                {**_settings(), **shards}, FLAGS.lr_steps == "mean")
+                {**_settings(), **shards}, FLAGS.lr_steps == "mean", data)
+
+
+def _shared_data(experiment: Experiment | None) -> SharedData | None:
+    """Return the data that all workers share; None: each has its own."""
+    if not FLAGS.shared_data:
+        if FLAGS.examples is not None:
+            raise ValueError(f"--examples={FLAGS.examples} is the size of data that workers share; "
+                             "give --shared_data")
+        return None
+    if experiment is not None and FLAGS.examples is not None:
+        raise ValueError(f"--examples={FLAGS.examples} and --dataset={FLAGS.dataset} both say how "
+                         f"many examples there are; give --examples with --model={TIMING} only")
+    if experiment is None and FLAGS.examples is None:
+        raise ValueError(f"--shared_data with --model={TIMING}: how many examples are there? give "
+                         "--examples=50000, say")
+    epochs = FLAGS.epochs
+    if epochs is None or epochs < 1 or epochs != int(epochs):
+        raise ValueError("--shared_data needs a whole number of --epochs, "
+                         + ("which is not given" if epochs is None else f"not {epochs:g}")
+                         + "; give --epochs=5, say")
+    return SharedData(FLAGS.examples if experiment is None else experiment.size, FLAGS.batch_size,
+                      int(epochs))
 
 
 def _cluster() -> ClusterSpec:

@@ -4,9 +4,18 @@ from types import SimpleNamespace
 
 import pytest
 
+from wbsp.core.messages import SharedData
 from wbsp.simulate.study.compare import Result
 from wbsp.simulate.study.spec import ClusterSpec, Group
-from wbsp.simulate.study.worth import bound, bounded, fast_ones, fastest, lone, verdict
+from wbsp.simulate.study.worth import (
+    bound,
+    bounded,
+    fast_ones,
+    fastest,
+    lone,
+    own_data,
+    verdict,
+)
 from wbsp.simulate.world.machine import INF
 
 SLOW = Group(2, step_seconds=0.5, latency=0.1, up=10.0)
@@ -85,6 +94,14 @@ def test_a_cluster_that_is_not_faster_is_not_taken():
     assert "is not faster beyond the seeds (3.5 s)" in verdict(
         of("pcc", 3, 4), of("alone", 4, 4), None, cluster_of(1, 26))
     assert "one seed, so small differences may be chance" in said
+
+
+def test_slow_machines_without_shared_data_are_worth_nothing():
+    said = own_data(cluster_of(1, 26), SharedData(1000, 100, 3))
+    assert "at least 390.0 s on a part each (worth 0.08 of" in said  # 15 steps of 26 s
+    assert "steps alone, 30.0 s), at least 780.0 s on all data each (worth 0.04)" in said
+    assert "at least 15.0 s on a part each (worth 2.00 of" in own_data(
+        cluster_of(1, 1), SharedData(1000, 100, 3))
 
 
 def test_who_does_not_reach_the_target_is_worth_nothing():

@@ -28,9 +28,22 @@ class Result:
 
     @cached_property
     def times(self) -> list[float]:
-        """Seconds to the target, of the runs that reached it."""
+        """Seconds to the target, of the runs that reached it.
+
+        Without one: to the end, of the runs that have trained all epochs of shared data.
+        """
+        if self.target == math.inf:
+            return [_summary(run)["t"] for run in self.runs if _all_epochs(run)]
         times = (run.time_to(self.target) for run in self.runs)
         return [t for t in times if t is not None]
+
+    @property
+    def goal(self) -> str:
+        """What `times` are seconds to; empty if the runs have no goal."""
+        if self.target < math.inf:
+            return f"to {100 * self.target:g} %"
+        data = self.runs[0].settings.get("shared_data")
+        return f"for {_epochs(data['epochs'])}" if data else ""
 
     @property
     def reached(self) -> bool:
@@ -119,28 +132,27 @@ def table(compared: Sequence[Result]) -> str:
 def ranking(compared: Sequence[Result]) -> str:
     """Return a Markdown table of the models, and a line for each that explains its time.
 
-    The models that reached the target come first, from fastest to slowest. Without a network, the
+    The models that reached the target come first, from fastest to slowest. Without a target, the
     order is that of mini-batches/s.
 
     A model's place is one more than the number of models that were faster beyond the seeds, so that
     the ranges of models of one place overlap.
     """
-    trained = not math.isnan(compared[0].accuracy)
+    trained, goal = not math.isnan(compared[0].accuracy), compared[0].goal
     ranked = sorted(compared, key=lambda one: (
         not one.reached, one.seconds if one.reached else -one.accuracy if trained else -one.rate))
     reached = [one for one in ranked if one.reached]
     fewest = min((one.batches for one in reached), default=math.nan)
     places = {one.label: 1 + sum(other.faster(one) for other in reached) for one in reached}
     rows = [[str(places.get(one.label, "-")), one.label,
-             _spread(one) if trained else f"{one.rate:,.1f}", in_bytes(one.traffic),
+             _spread(one) if goal else f"{one.rate:,.1f}", in_bytes(one.traffic),
              f"{100 * one.share('compute'):.1f}"] for one in ranked]
-    head = ["", "model", f"seconds to {100 * ranked[0].target:g} %" if trained else
-            "mini-batches/s", "traffic", "compute %"]
+    head = ["", "model", f"seconds {goal}" if goal else "mini-batches/s", "traffic", "compute %"]
     lines = [markdown(head, rows), ""]
     seeds = len(ranked[0].runs)
     if not trained:
-        lines += ["No network was trained, so the progress per mini-batch is not known, and models "
-                  "have no places.", ""]
+        lines += ["No network was trained, so the progress per mini-batch is not known"
+                  + (": places are by time alone." if goal else ", and models have no places."), ""]
     elif seeds == 1:
         lines += ["One seed: small differences may be chance; --seeds=3 shows how far the seeds "
                   "differ.", ""]
@@ -226,6 +238,16 @@ def _traffic(run: Run) -> float:
     return run.settings["model_bytes"] * (total["pushes"] + total["pulls"])
 
 
+def _all_epochs(run: Run) -> bool:
+    data = run.settings.get("shared_data")
+    return data is not None and any(
+        event["kind"] == "epoch" and event["epoch"] == data["epochs"] for event in run.events)
+
+
+def _epochs(count: int) -> str:
+    return f"{count} epoch{'s' if count > 1 else ''}"
+
+
 def _all_batches(run: Run) -> float:
     return _summary(run)["total"]["samples"] / run.settings["batch_size"]
 
@@ -241,7 +263,7 @@ def _beats(one: Result, other: Result) -> bool:
 
 def _measure(one: Result) -> str:
     if one.reached:
-        return f"{one.seconds:.1f} s to {100 * one.target:g} %"
+        return f"{one.seconds:.1f} s {one.goal}"
     return f"{one.rate:,.1f} mini-batches/s"
 
 

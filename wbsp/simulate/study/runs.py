@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wbsp.core.messages import SharedData
 from wbsp.core.outer_optimizer import outer_of
 from wbsp.core.stats import Lane, Phase, Report
 from wbsp.core.store import Snapshot
@@ -39,7 +40,8 @@ MOST_LOGS = 100  # workers with their own files; of a larger cluster, evenly cho
 class Plan:
     """The plan that all compared runs share.
 
-    A run ends when it reaches the first of `stop_samples`, `until` and `target`.
+    A run ends when it reaches the first of `stop_samples`, `until` and `target`, or has trained all
+    epochs of `data`.
 
     Attributes:
         experiment: network and data; None: no tensors.
@@ -54,6 +56,8 @@ class Plan:
         settings: for run.json.
         mean_steps: the schedule of the learning rate counts the steps of the mean worker, as each
             worker knows them, in place of its own.
+        data: that all workers share; each run has a `batch` and `seed` of its own. None: each
+            worker draws batches without end.
     """
 
     cluster: ClusterSpec
@@ -69,6 +73,7 @@ class Plan:
     wire: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     mean_steps: bool = False
+    data: SharedData | None = None
 
     @property
     def model_bytes(self) -> float:
@@ -140,6 +145,7 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
     spec, experiment = plan.cluster.trains(plan.batch_size), plan.experiment
     model = create_model(sync, options, plan.batch_size)
     batch_size = plan.batch_size // model.rule.micro_batches
+    data = plan.data and plan.data._replace(batch=batch_size, seed=seed)
     outer = outer_of(sync, spec.size, plan.outer, plan.outer_options)
     wire = parse(plan.wire or sync.wire)
     write_settings(folder, {"sync": sync.name,
@@ -147,9 +153,12 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
                             "clock": "virtual", "seed": seed,
                             "workers": spec.size, "model_bytes": plan.model_bytes,
                             **({} if wire.lossless else {"wire": wire.name}), **outer.settings(),
-                            **plan.settings})
+                            **({"shared_data": {"examples": data.n, "epochs": data.epochs}}
+                               if data else {}), **plan.settings})
     if spec.text is not None:
         (folder / CLUSTER_FILE).write_text(spec.text, encoding="utf-8")
+
+    most = min(plan.stop_samples, data.n * data.epochs) if data else plan.stop_samples
 
     def mean_steps(worker: int) -> int:
         return cluster.workers[worker].agent.run_steps // spec.size
@@ -171,7 +180,7 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
         return newest if known is None else f"{newest}, accuracy {known:.4f}"
 
     def on_step(now: float) -> None:
-        done = max(cluster.engine.samples / plan.stop_samples, now / plan.until)
+        done = max(cluster.engine.samples / most, now / plan.until)
         progress.update(now, min(done, 1.0), state())
 
     workload: Workload = TimingWorkload(batch_size)
@@ -187,7 +196,7 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
         cluster = Cluster(
             model, spec.machines(seed), workload, spec.server, model_bytes=plan.model_bytes,
             stop_samples=plan.stop_samples, outer=outer, wire=wire,
-            evaluator=evaluator, log=recorder.server.event, observer=recorder)
+            evaluator=evaluator, log=recorder.server.event, observer=recorder, data=data)
         over = cluster.run(plan.until)
         ended, reason = cluster.ended, cluster.engine.stop_reason or "all workers finished"
         if ended is None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import ceil
 
+from wbsp.core.messages import SharedData
 from wbsp.simulate.study.compare import Result
 from wbsp.simulate.study.spec import ClusterSpec
 from wbsp.simulate.world.machine import INF
@@ -77,11 +79,15 @@ def bounded(cluster: ClusterSpec) -> str:
 
 
 def verdict(best: Result, alone: Result, few: Result | None, cluster: ClusterSpec) -> str:
-    """What to take, what that is worth of the fastest machine alone, and who adds nothing.
+    """Return the advice: what to take, its worth, and which machines add nothing.
 
-    best: the model that was fastest; alone: the fastest machine alone; few: the same model without
-    the slow machines, or None where all matter
+    Args:
+        best: the model that was fastest.
+        alone: the fastest machine alone.
+        few: the same model without the slow machines; None: all matter.
+        cluster: all machines.
     """
+    timed = best.target == INF  # the goal is time alone: no network was trained
     if not best.reached:
         return ("No model reached the target in every run; the fastest machine alone "
                 + (f"did, in {alone.seconds:.1f} s." if alone.reached else "did not, either."))
@@ -94,8 +100,9 @@ def verdict(best: Result, alone: Result, few: Result | None, cluster: ClusterSpe
                  f"({alone.seconds:.1f} s)" if alone.reached else
                  "which the fastest machine alone did not in this run")
         speeds = cluster.pace / fastest(cluster, 1).pace
-        said.append(f"Take {best.label}: it reaches the target in {best.seconds:.1f} s, {worth}. "
-                    f"The speeds of all machines add up to {speeds:.2f} of that one's.")
+        said.append((f"{best.label} takes {best.seconds:.1f} s {best.goal}, " if timed else
+                     f"Take {best.label}: it reaches the target in {best.seconds:.1f} s, ")
+                    + f"{worth}. The speeds of all machines add up to {speeds:.2f} of that one's.")
         if few is not None and few.reached:
             slow = cluster.size - fast_ones(cluster)
             nothing = not best.faster(few)
@@ -103,11 +110,30 @@ def verdict(best: Result, alone: Result, few: Result | None, cluster: ClusterSpe
                         f"{few.seconds:.1f} s: " + (
                             "they add nothing that these runs show." if nothing else
                             "they are worth their place."))
-    said.append("All at one batch size and learning rate; a machine alone may have better ones, or "
-                "gain by momentum"
-                + ("; one seed, so small differences may be chance." if len(best.runs) == 1
-                   else "."))
+    if timed:
+        said.append("How much is learned in that time is another question: without --model=timing "
+                    "a network is trained.")
+    else:
+        said.append("All at one batch size and learning rate; a machine alone may have better "
+                    "ones, or gain by momentum"
+                    + ("; one seed, so small differences may be chance." if len(best.runs) == 1
+                       else "."))
     return " ".join(said)
+
+
+def own_data(cluster: ClusterSpec, data: SharedData) -> str:
+    """Return a line on the same training where each worker makes its own epochs.
+
+    The slowest machine's steps are the least time that it can take.
+    """
+    slowest = max(group.mini_batch for group in cluster.groups)
+    lone = fastest(cluster, 1).groups[0].mini_batch * data.epochs * ceil(data.n / data.batch)
+    part, whole = (slowest * data.epochs * ceil(ceil(data.n / share) / data.batch)
+                   for share in (cluster.size, 1))
+    return (f"Without shared data each worker trains its own epochs, and the fast ones wait at the "
+            f"end: at least {part:.1f} s on a part each (worth {lone / part:.2f} of the fastest "
+            f"machine's steps alone, {lone:.1f} s), at least {whole:.1f} s on all data each "
+            f"(worth {lone / whole:.2f}).")
 
 
 def _listed(words: Iterable[object]) -> str:
