@@ -1,4 +1,4 @@
-"""Addresses as people write them, and as ZeroMQ wants them."""
+"""Addresses as users write them, and as ZeroMQ expects them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wbsp.process.host import HOST, Network
 
 
 def is_loopback(host: str) -> bool:
-    """True for a host name or address that only this machine can reach."""
+    """Return whether only this machine can reach this host name or address."""
     if host == "localhost":
         return True
     try:
@@ -18,7 +18,7 @@ def is_loopback(host: str) -> bool:
 
 
 def endpoint(host: str, port: int) -> str:
-    """ZeroMQ's `tcp://` address; an IPv6 host may have brackets or not."""
+    """Return ZeroMQ's `tcp://` address; the brackets of an IPv6 host are optional."""
     if host == "localhost":
         host = "127.0.0.1"
     if ":" in host and not host.startswith("["):
@@ -27,8 +27,10 @@ def endpoint(host: str, port: int) -> str:
 
 
 def plain_address(text: str) -> str:
-    """A numeric address in its one usual form: libzmq, where a socket takes both kinds, may name an
-    IPv4 address as IPv6 does, `::ffff:10.0.0.1`. What is no such address is returned as it is."""
+    """Return a numeric address in its usual form, and other text unchanged.
+
+    A socket of both IP versions may name an IPv4 address as IPv6 does: `::ffff:10.0.0.1`.
+    """
     try:
         address = ipaddress.ip_address(text.strip("[]"))
     except ValueError:
@@ -37,8 +39,11 @@ def plain_address(text: str) -> str:
 
 
 def endpoints(host: str, port: int, network: Network = HOST.network) -> list[str]:
-    """The addresses that a host's name has: libzmq by itself tries the first one only, an IPv6
-    address where there are both kinds. Raises OSError for a name that is not known."""
+    """Return all addresses of a host name.
+
+    libzmq itself tries only the first one, which is the IPv6 address if there are both kinds.
+    Raises OSError for an unknown name.
+    """
     if host == "localhost":
         return [endpoint(host, port)]
     return list(dict.fromkeys(endpoint(str(where[0]), port)
@@ -46,7 +51,7 @@ def endpoints(host: str, port: int, network: Network = HOST.network) -> list[str
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of 'host:port'. Raises ValueError in one clear line."""
+    """Return host and port of 'host:port'. Raises ValueError in one clear line."""
     host, colon, port = address.rpartition(":")
     number = port.isascii() and port.isdigit()
     if not (colon and host and "/" not in host and number and 0 < int(port) < 65536):
@@ -55,5 +60,5 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def split_addresses(text: str) -> list[tuple[str, int]]:
-    """Hosts and ports of 'host:port,host:port'. Raises ValueError in one clear line."""
+    """Return hosts and ports of 'host:port,host:port'. Raises ValueError in one clear line."""
     return [split_address(address.strip()) for address in text.split(",")]

@@ -1,8 +1,8 @@
-"""Flat vectors as sequences of chunks, and such sequences as flat vectors.
+"""Split flat vectors into chunks, and assemble chunks into flat vectors.
 
-Two classes put vectors together, and nothing else does: `VectorStream` what one peer sends in
-order (an update, W_0, a snapshot), `VectorAssembly` the versions that a worker receives, in ranges
-of one sender each. Both believe no size and no offset that a peer names.
+`VectorStream` assembles what one peer sends in order: an update, W_0, a snapshot. `VectorAssembly`
+assembles the versions that a worker receives, in ranges of one sender each. No other class does
+either. Both check each size and offset that a peer names.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def split(vector: np.ndarray, most: int = CHUNK) -> Iterator[tuple[int, memoryvi
 
 def floats_of(number: int, *vectors: np.ndarray,
               kind: type[s.Floats] | type[m.CopyChunk] = s.Floats) -> Iterator[Frames]:
-    """The messages from which a `VectorStream` makes these vectors, float32."""
+    """Yield the messages from which a `VectorStream` assembles these float32 vectors."""
     start = 0
     for vector in [v for v in vectors if v.size] or vectors[:1]:
         for offset, chunk in split(vector):
@@ -49,28 +49,28 @@ def floats_of(number: int, *vectors: np.ndarray,
 
 
 def _check(offset: int, data: memoryview, expected: int) -> None:
-    """Raise WireError unless this chunk has the floats that are due there."""
+    """Raise WireError unless this chunk has `expected` floats."""
     if data.nbytes != 4 * expected:
         raise WireError(f"chunk at float {offset} has {data.nbytes} bytes, not {4 * expected}")
 
 
 class VectorStream:
-    """Puts vectors together that come one after another, in chunks in order; offset 0 begins anew.
+    """Assembles vectors that arrive one after another, in ordered chunks; offset 0 starts again.
 
-    They are returned only when the last chunk is there, so that half an update is never seen.
+    `add` returns them only with the last chunk, so that a caller never sees half an update.
 
     size:   floats of all vectors
     filled: floats that have been added
-    most:   as of `magnitude`, of what was added since offset 0, if that is `measured`
+    most:   `magnitude` of the floats added since offset 0, if `measured`
     """
 
     def __init__(self, sizes: Sequence[int], pool: BufferPool | None = None, shared: bool = False,
                  measured: bool = False):
         """
         sizes:  of the vectors, in floats
-        pool:   source of their memory; None: it is new
-        shared: what is added lies in shared memory, and may change at any time: all of it is
-                copied, and it may be more than a chunk
+        pool:   source of their memory; None: allocate new memory
+        shared: the chunks lie in shared memory and may change at any time: copy all of them. They
+                may be longer than `CHUNK`.
         """
         self._ends = [*itertools.accumulate(sizes)]
         self.size = sum(sizes)
@@ -82,12 +82,12 @@ class VectorStream:
 
     def add(self, offset: int, data: memoryview,
             size: int | None = None) -> list[np.ndarray] | None:
-        """Take one chunk; return all vectors (float32) if it was the last.
+        """Add one chunk; return all vectors (float32) if it was the last.
 
-        size: floats of all, as the peer has announced them, if it has
+        size: floats of all vectors, if the peer has announced them
 
-        The vectors are the caller's; a single one of a single chunk is a view of `data`. Raises
-        WireError for a chunk of the wrong size or out of order, which changes nothing.
+        The vectors are the caller's; a single vector in a single chunk is a view of `data`. Raises
+        WireError, without an effect, for a chunk of the wrong size or out of order.
         """
         if size is not None and size != self.size:
             raise WireError(f"a vector of {size} floats was announced, the model has {self.size}")
@@ -123,27 +123,29 @@ class VectorStream:
 
 
 class Updates:
-    """One worker's updates, decoded, and sums of them, which come as float32 in any run.
+    """Decoder of one worker's updates, and of their sums, which are float32 in any run.
 
     size: floats of each
-    most: as of `magnitude`, of the newest one so far
+    most: `magnitude` of the newest one so far
     """
 
     def __init__(self, size: int, pool: BufferPool, wire: Codec = FLOAT32, shared: bool = False):
-        """`pool`: source of the vectors' memory; `wire`: the run's format; `shared`: as of
+        """`pool`: source of the vectors' memory; `wire`: the run's codec; `shared`: see
         `VectorStream`."""
         self.size, self._wire, self._pool = size, wire, pool
         self.most = 0.0
         self._shared = shared
         self._floats = VectorStream([size], pool, shared, measured=True)
         self._words = None if wire.lossless else VectorStream([wire.words(size)], pool)
-        self._blocks: VectorStream | None = None  # of an update that is sent as such
+        self._blocks: VectorStream | None = None  # of an update that is sent as blocks
 
     def add(self, offset: int, data: memoryview, size: int | None = None,
             again: bool = False) -> np.ndarray | Blocks | None:
-        """Take one chunk of a push or, `again`, of a sum; return all of it, float32 [size], if the
-        chunk was the last. `size`, and what it raises: as of `VectorStream.add`; of float32, words
-        of a part of the blocks are fewer."""
+        """Add one chunk of a push or, `again`, of a sum; return it, float32 [size], if complete.
+
+        `size` and errors: see `VectorStream.add`. With float32, a `size` below that of the model
+        announces an update of some blocks only.
+        """
         if self._words is None and not again and size is not None and size < self.size:
             return self._add_blocks(offset, data, size)
         if self._words is None or again:
@@ -178,11 +180,11 @@ class Updates:
 
 @dataclass
 class _Range:
-    """A range of a vector, and what has come of it.
+    """A range of a vector, and how much of it has arrived.
 
-    version, base, length: of what comes: see `messages.Model`; floats, or words of differences
-    filled: of these, that are here
-    words:  where they are differences
+    version, base, length: of the transfer, see `messages.Model`; floats, or words of differences
+    filled: floats or words that have arrived
+    words:  stream of the differences, if any
     """
 
     start: int
@@ -195,27 +197,27 @@ class _Range:
 
 
 class VectorAssembly:
-    """Puts versions of one vector together from ranges, which come in any order.
+    """Assembles versions of one vector from ranges, which arrive in any order.
 
-    Each range comes in chunks, in order, of its own sender: its floats, or differences from the
-    version that was put together before. It may begin anew, of another version perhaps; the vector
-    is whole when all ranges are, of the same version.
+    The chunks of a range arrive in order, from one sender. They hold its floats, or its differences
+    from the version that was assembled before. A range may start again, also with another version.
+    The vector is complete when all ranges are complete and of the same version.
     """
 
     def __init__(self, size: int, wire: Codec = FLOAT32, parts: int = 1):
         """
         size:  of the vector, in floats
-        wire:  format of differences; of one that loses nothing, blocks of the version
+        wire:  codec of differences; if it is lossless, differences are blocks of the version
         parts: number of ranges
         """
         self.size, self._wire = size, wire
         self._pool = BufferPool()
-        self.held = m.NONE  # version that differences are added to, with its floats
+        self.held = m.NONE  # the version, with its floats, to which differences are added
         self._floats: np.ndarray | None = None
         self.divide(parts)
 
     def divide(self, parts: int) -> None:
-        """From here on versions come in so many ranges; forget what has come of one."""
+        """Expect versions in so many ranges from now on; drop an incomplete version."""
         self._ranges = [_Range(start, stop) for start, stop
                         in itertools.pairwise(bounds(self.size, parts)) if start < stop]
         self._starts = [one.start for one in self._ranges]
@@ -223,13 +225,13 @@ class VectorAssembly:
 
     def add(self, model: m.Model, data: memoryview,
             keep: bool = False) -> tuple[np.ndarray, int] | None:
-        """Take one chunk; return the whole version, float32 [size], and in how many bytes it came,
-        if the chunk was the last of all ranges.
+        """Add one chunk; with the last one of all ranges, return the version and its bytes.
 
-        A vector in one piece, of shared memory say, is a view of `data`. The rest of what was
-        broken off is passed over. A version that is kept, as by a format that loses something, is
-        `held`: it is read-only. Raises WireError for what no server or shard sends, which changes
-        nothing.
+        The version is float32 [size]; the bytes are those in which it was sent. A vector in one
+        piece, such as one in shared memory, is a view of `data`. Chunks that continue an
+        interrupted transfer are ignored. A version that is kept, as with a lossy codec, becomes
+        `held` and is read-only. Raises WireError, without an effect, for a chunk that no correct
+        server or shard sends.
         """
         one, whole = self._range(model), model.base == m.NONE
         offset, length = model.offset - one.start, one.stop - one.start if whole else model.size
@@ -259,7 +261,7 @@ class VectorAssembly:
             keep and model.place is None))
 
     def _range(self, model: m.Model) -> _Range:
-        """Of which this is a chunk. Raises WireError for one that cannot be."""
+        """Return the range of this chunk. Raises WireError if there is none."""
         one = self._ranges[bisect.bisect_right(self._starts, model.offset) - 1]
         if not one.start <= model.offset < one.stop:
             raise WireError(f"chunk at float {model.offset} of {self.size}")
@@ -276,7 +278,7 @@ class VectorAssembly:
 
     def _advanced(self, one: _Range, words: VectorStream, offset: int,
                   data: memoryview) -> np.ndarray | None:
-        """The range of the held version, and its differences, if all of them are here."""
+        """Return the range of the held version plus its differences, if all have arrived."""
         assert self._floats is not None
         found = words.add(offset, data)
         one.filled = words.filled
@@ -297,7 +299,7 @@ class VectorAssembly:
         return floats
 
     def _joined(self, version: int, keep: bool) -> tuple[np.ndarray, int] | None:
-        """The vector, if all ranges are here, and of this version."""
+        """Return the vector, if all ranges are complete and of this version."""
         if any(one.filled < one.length or one.version != version for one in self._ranges):
             return None
         vector, nbytes = self._vector, 4 * sum(one.length for one in self._ranges)
@@ -306,7 +308,7 @@ class VectorAssembly:
         for one in self._ranges:
             one.version, one.words = m.NONE, None
         self.held, self._floats = m.NONE, None
-        if keep:  # what a later difference is added to
+        if keep:  # later differences are added to it
             vector.flags.writeable = False
             self.held, self._floats = version, vector
         return vector, nbytes

@@ -1,4 +1,4 @@
-"""A connection to a process that answers one question at a time: a server, or its file server."""
+"""A connection to a process that answers one question at a time: a server or its file server."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.reading import ReadVersion, VersionPart
 from wbsp.wire.sockets import FOREIGN, HANDSHAKE_FAILED, HANDSHAKES, worker_socket
 
-_LOOK = 0.2  # seconds between two looks whether anybody waits still
+_LOOK = 0.2  # seconds between two checks whether an answer is still wanted
 
 
-TROUBLE = OSError, zmq.ZMQError, m.WireError  # of a line
+TROUBLE = OSError, zmq.ZMQError, m.WireError  # raised by `Line`
 
 
 class Refused(ConnectionError):
-    """Another attempt would come to the same."""
+    """The process refuses the connection, and would refuse another attempt, too."""
 
 
 class Line:
@@ -31,7 +31,7 @@ class Line:
 
     def __init__(self, context: zmq.Context, place: str, token: bytes | None,
                  closed: threading.Event):
-        """`place`: as `endpoint` makes it; `closed`: set when no answer is wanted any more."""
+        """`place`: as returned by `endpoint`; `closed`: set when no answer is wanted any more."""
         self._place = place.removeprefix("tcp://")
         self.host = self._place.rpartition(":")[0]
         self._socket = worker_socket(context, [self.host], os.urandom(16), token)
@@ -44,8 +44,10 @@ class Line:
         self._socket.connect(place)
 
     def ask(self, question: m.Message, answers: Any) -> m.Message:
-        """The answer, one of these kinds; raises WireError for anything else. A sign of life is
-        none."""
+        """Return the answer, a message of one of the types `answers`; ignore heartbeats.
+
+        Raises WireError for any other message.
+        """
         self._socket.send(m.encode(question), zmq.NOBLOCK)
         end, poller = time.monotonic() + timeouts.WATCH_ANSWER, zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
@@ -56,7 +58,7 @@ class Line:
                 answer = m.decode(answers, self._socket.recv_multipart()[0])
                 if not isinstance(answer, m.Alive):
                     return answer
-            elif self._monitor in found and not self._socket.poll(0):  # else: said before a break
+            elif self._monitor in found and not self._socket.poll(0):  # else read what came before
                 self._take(zmq.utils.monitor.recv_monitor_message(self._monitor)["event"])
         raise TimeoutError(f"{self._place} does not answer" if self.made else
                            f"no server answers at {self._place}")
@@ -80,9 +82,9 @@ class Line:
 
 
 def read_version(host: str, at: m.VersionAt, token: bytes | None, path: Path) -> bool:
-    """Read a version's file into `path`; False if it, or the process that hands it out, has gone.
+    """Read a version's file into `path`; return False if it, or its file server, no longer exists.
 
-    host: at which the server was reached that has said where the file is
+    host: at which the server was reached that named the file
     """
     context = zmq.Context()
     line = Line(context, f"tcp://{host}:{at.port}", token, threading.Event())

@@ -1,10 +1,9 @@
-"""Whether the process at the other end of a connection lives: who counts as lost, when, and why.
+"""Failure detection: which peer counts as lost, when, and why.
 
-Slow is not dead: a process that is busy for minutes says nothing, and its connection is there; so
-silence alone tells little, and a connection that is gone tells much. Nothing tells a process that
-has ended from one that is cut off, but for its machine: where that refuses a connection, no process
-listens there (`Probe`). And who has slept, or was stopped, has missed what the others said
-meanwhile (`Nap`).
+Slow is not dead. A process that is busy for minutes sends nothing, but its connection exists. So
+silence alone proves little, and a broken connection proves much. Only its machine can tell a
+process that has ended from one that is cut off: if the machine refuses a connection, no process
+listens there (`Probe`). A process that was suspended has missed what others sent meanwhile (`Nap`).
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from typing import NamedTuple
 from wbsp import timeouts
 from wbsp.process.host import HOST, Host
 
-_BEATS = 64  # that may be unanswered, and are remembered
-_NAP = 1.0  # seconds between two looks of a loop that looks several times a second
+_BEATS = 64  # unanswered heartbeats that are remembered
+_NAP = 1.0  # seconds between two looks at the clock, of a loop that looks several times a second
 
 
 class Patience(NamedTuple):
-    """How many seconds a peer may be silent, or out of reach, before it counts as lost.
+    """Seconds that a peer may be silent, or unreachable, before it counts as lost.
 
-    silent: without a word, though it is connected: it hangs
+    silent: without a message, though connected: it hangs
     gone:   without a connection
-    quiet:  without a word, after which its connection is tried
+    quiet:  without a message, until its connection is tried
     again:  between two such attempts
     """
 
@@ -47,10 +46,10 @@ LEADING_SERVER = Patience(timeouts.SHARD_SERVER_SILENT, 0.0, timeouts.SHARD_SERV
 
 
 class Liveness:
-    """What is known of whether a peer lives; times are its owner's own, in seconds.
+    """What is known about the life of one peer; times are of the owner's clock, in seconds.
 
     heard:      time of its newest message
-    gone_since: time at which its connection was found broken; None: it was not, or is back
+    gone_since: time at which its connection was found broken; None: it was not, or works again
     """
 
     def __init__(self, patience: Patience, now: float):
@@ -60,22 +59,22 @@ class Liveness:
         self._tried = -math.inf
 
     def hear(self, now: float) -> None:
-        """A message came in: the peer lives, and is connected."""
+        """Note a message of the peer: it lives and is connected."""
         self.heard = now
         self.gone_since = None
 
     def woke(self, now: float) -> None:
-        """This process has slept until `now`: silence counts from here on."""
+        """Note that this process was suspended until `now`: silence counts from now on."""
         self.heard = max(self.heard, now)
 
     def silent(self, now: float) -> bool:
-        """True if it has said nothing for so long that it hangs, if it is connected."""
+        """Return whether the peer has been silent for so long that it hangs, if it is connected."""
         return now - self.heard > self.patience.silent
 
     def lost(self, now: float, reaches: Callable[[], bool]) -> str | None:
-        """Why the peer counts as lost; None: it does not.
+        """Return why the peer counts as lost; None if it does not.
 
-        reaches: tries its connection; False: that is gone
+        reaches: tries its connection; False if that is broken
         """
         patience = self.patience
         if now - self.heard > patience.quiet and now - self._tried > patience.again:
@@ -92,12 +91,12 @@ class Liveness:
 
 
 class Beats:
-    """Signs of life that were sent to the other one, by number, and that it has answered.
+    """Heartbeats to the peer, by number, and which of them it has answered.
 
-    An answer is as old as what it answers: this process may have slept since it came.
+    An answer is as old as the heartbeat: this process may have been suspended since it arrived.
 
-    touch: time of sending of the newest that was answered. The other one has heard of this process
-           since then, and has waited for `ELECTION` seconds more before it did anything alone.
+    touch: time of sending of the newest heartbeat that was answered. The peer has heard of this
+           process since then, so it did nothing alone before `ELECTION` seconds later.
     """
 
     def __init__(self, touch: float = -math.inf):
@@ -105,59 +104,61 @@ class Beats:
         self._sent: dict[int, float] = {}  # number -> time
 
     def sent(self, number: int, now: float) -> None:
-        """One leaves now; numbers ascend."""
+        """Note a heartbeat that is sent now; numbers ascend."""
         self._sent[number] = now
         if len(self._sent) > _BEATS:
             del self._sent[next(iter(self._sent))]
 
     def answered(self, number: int) -> None:
-        """This one was, and all before are; of a number that was never sent: nothing was."""
+        """Note the answer to this heartbeat, which also answers all before; ignore other numbers.
+        """
         if number in self._sent:
             self.touch = max(self.touch, self._sent[number])
             self._sent = {n: sent for n, sent in self._sent.items() if n > number}
 
     def doubt(self) -> None:
-        """This process has slept: only what is sent from here on counts."""
+        """Forget all answers, because this process was suspended."""
         self.touch = -math.inf
         self._sent.clear()
 
     def fresh(self, now: float) -> bool:
-        """True while the other one cannot have done anything alone: that its process has ended
-        proves now that nothing is lost."""
+        """Return whether the peer cannot have done anything alone yet.
+
+        While it cannot, the end of its process proves that nothing is lost.
+        """
         return now < self.touch + timeouts.PROOF
 
 
 class Nap:
-    """Tells a loop that looks at the time again and again that it has slept: that its process was
-    stopped, or its machine suspended.
+    """Detects that this process was stopped, or its machine suspended; for a loop with a clock.
 
-    What is found right after that may be from before, and silence was its own.
+    What such a loop finds right afterwards may be old, and the silence was its own.
     """
 
     def __init__(self, now: float):
         self._last = now
-        self.seconds = 0.0  # of the newest
+        self.seconds = 0.0  # between the newest two looks
 
     def over(self, now: float) -> bool:
-        """True at the first look after one."""
+        """Return True at the first look at the clock after a suspension."""
         self.seconds = now - self._last
         self._last = now
         return self.seconds > _NAP
 
 
 class Probe:
-    """Whether an address refuses connections: attempts that wait for nothing.
+    """Tests whether an address refuses connections, without waiting.
 
-    Refusal by the machine proves that no process listens there: one that did has ended. Silence
-    proves nothing. An attempt is made only where libzmq, which does not say why, has failed to
-    connect: to a server it would be a peer that does not speak its protocol.
+    A refusal by the machine proves that no process listens there: one that did has ended. Silence
+    proves nothing. An attempt is made only if libzmq, which does not say why, has failed to
+    connect: to a server, the attempt would be a peer that does not speak its protocol.
 
-    A host's name is looked up anew for each attempt, since it may stand for another machine by
-    then; a name server may take half a minute, so each attempt has a thread of its own.
+    Each attempt resolves the host's name again, since it may now name another machine. A name
+    server may take half a minute, so each attempt has a thread of its own.
     """
 
     def __init__(self, host: str, port: int, on: Host = HOST):
-        self._host = "127.0.0.1" if host == "localhost" else host  # as `endpoint` has it
+        self._host = "127.0.0.1" if host == "localhost" else host  # like `endpoint`
         self._port = port
         self._network = on.network
         self._scheduler = on.scheduler
@@ -165,10 +166,10 @@ class Probe:
         self._since = -timeouts.PROBE_AGAIN
 
     def refused(self, now: float, failed: bool) -> bool:
-        """True if the newest attempt was refused.
+        """Return whether the newest attempt was refused; start the next one if due.
 
         now:    seconds of any clock
-        failed: libzmq could not connect, when it tried last
+        failed: libzmq's last attempt to connect failed
         """
         if not failed:
             self._attempt = None
@@ -183,7 +184,7 @@ class Probe:
         return False
 
     def _try(self) -> bool:
-        """Whether an attempt is refused; for a thread that may wait."""
+        """Return whether an attempt is refused; for a thread that may wait."""
         try:
             family, kind, where = self._network.resolve(self._host, self._port)[0]
             with self._network.socket(family, kind) as one:

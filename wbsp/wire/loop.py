@@ -1,4 +1,4 @@
-"""The event loop of a process that listens: it waits for what comes, and looks at the time."""
+"""The event loop of a process that listens: it waits for messages and runs timers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import zmq
 from wbsp.wire.sockets import ServerSocket
 
 POLL = 0.05  # seconds between two looks at the timers
-_LOOK = 0.005  # the same at connections, while there are some that no member speaks through
+_LOOK = 0.005  # seconds between two checks of connections, while there are strangers' connections
 
 
 class Part(Protocol):
-    """What a loop serves beside the messages of its socket."""
+    """What a loop serves beside its socket's messages."""
 
     def register(self, poller: zmq.Poller) -> None: ...
 
@@ -27,12 +27,12 @@ class Part(Protocol):
 
 
 class Loop:
-    """Waits for a socket, its monitor, and what else is registered; used by one thread."""
+    """Waits for a socket, its monitor and other registered sources; used by one thread."""
 
     def __init__(self, socket: ServerSocket, watch: Callable[[], object], look: float = _LOOK):
         """
-        watch: holds the socket's connections to their limits
-        look:  seconds between two of these, while there are some that no member speaks through
+        watch: enforces the limits of the socket's connections
+        look:  seconds between two calls of `watch`, while there are strangers' connections
         """
         self._socket = socket
         self._watch = watch
@@ -43,23 +43,23 @@ class Loop:
         self.register(socket.monitor)
 
     def register(self, source: Any) -> None:
-        """Wake up when that can be read, too."""
+        """Wake up also when `source` can be read."""
         self.poller.register(source, zmq.POLLIN)
 
     def run(self, timers: Callable[[float], int | None], step: Callable[[], None]) -> int:
-        """Take one step after another, until `timers`, which looks at the time every so many
-        seconds, has an exit code."""
+        """Call `step` again and again, and `timers` every `POLL` seconds, until it returns an exit
+        code; return that."""
         due = -math.inf
         while True:
             now = self._clock.monotonic()
-            if now >= due:  # not after every message: it costs more than one
+            if now >= due:  # not after every message: it costs more than a message
                 due = now + POLL
                 if (code := timers(now)) is not None:
                     return code
             step()
 
     def wait(self, most: float) -> dict[Any, int]:
-        """What can be read, in `most` seconds at the latest."""
+        """Wait for `most` seconds at most; return the sources that can be read."""
         arriving = self._socket.delay
         strangers = self._socket.guard.strangers
         if strangers:

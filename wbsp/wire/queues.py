@@ -1,5 +1,5 @@
-"""Messages on their way out and in, as fast as the rate limit and each peer allow: a server's
-queues of many peers, a queue for one, and a worker's socket with its queue."""
+"""Queues of outgoing messages, as fast as the rate limit and each peer allow: of a server to many
+peers, to one peer, and of a worker's socket, which also receives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wbsp.wire.rate import Frames, Line, RateLimitedReceiver, RateLimiter
 
 MOST_WAITING = 256  # messages, beside the transfer, that may wait for a peer
 _FIRST_RETRY, _LAST_RETRY = 0.001, 0.05  # seconds until a blocked peer is tried again
-_IN, _OUT = int(zmq.POLLIN), int(zmq.POLLOUT)  # arithmetic with enums takes its time
+_IN, _OUT = int(zmq.POLLIN), int(zmq.POLLOUT)  # arithmetic with enums is slow
 
 
 @dataclass
@@ -25,12 +25,12 @@ class _Queue:
     identity: bytes
     messages: deque[Frames] = field(default_factory=deque)
     transfer: Iterator[Frames] | None = None
-    unsent: Frames | None = None  # carried by the line, but not accepted by the socket
+    unsent: Frames | None = None  # carried by the line, but not yet accepted by the socket
     retry: float = _FIRST_RETRY
     blocked_until: float = -math.inf
 
     def pop(self) -> Frames | None:
-        """The message that is next; None if the queue is empty."""
+        """Remove and return the next message; None if the queue is empty."""
         if self.messages:
             return self.messages.popleft()
         frames = next(self.transfer, None) if self.transfer else None
@@ -47,10 +47,10 @@ class _Queue:
 class PeerQueues:
     """A queue of messages for each peer of a ROUTER socket; used by one thread.
 
-    A peer's messages keep their order, and go ahead of its transfer: a vector in chunks, which are
-    made only when the socket has room for them. So a peer that reads slowly, or not at all, delays
-    no other peer and costs no memory, whatever it requests. All queues share one rate-limited line
-    and take turns on it.
+    A peer's messages keep their order, and go ahead of its transfer: a vector in chunks, each
+    made only when the socket has room for it. So a peer that reads slowly, or not at all,
+    delays no other peer and costs no memory, whatever it requests. All queues share one
+    rate-limited line and take turns on it.
     """
 
     def __init__(self, socket: zmq.Socket, limiter: RateLimiter):
@@ -61,7 +61,7 @@ class PeerQueues:
         self._turns: deque[_Queue] = deque()
 
     def post(self, identity: bytes, *frames: bytes | memoryview, now: float) -> bool:
-        """Send the message now if possible, else later; False if too many wait for that peer."""
+        """Send the message now or later; return False if too many wait for that peer."""
         queue = self._queue(identity)
         if len(queue.messages) >= MOST_WAITING:
             return False
@@ -70,23 +70,23 @@ class PeerQueues:
         return True
 
     def transfer(self, identity: bytes, messages: Iterator[Frames], now: float) -> None:
-        """Send these messages instead of the rest of an earlier transfer to that peer."""
+        """Send these messages in place of the rest of an earlier transfer to that peer."""
         self._queue(identity).transfer = messages
         self.flush(now)
 
     def drop_transfer(self, identity: bytes) -> None:
-        """Forget the rest of a transfer, which is of no use to the peer any more."""
+        """Drop the rest of a transfer that the peer no longer needs."""
         if identity in self._queues:
             self._queues[identity].transfer = None
 
     def waiting(self, identity: bytes) -> bool:
-        """True if a message to that peer has not been sent."""
+        """Return whether a message to that peer has not been sent."""
         return identity in self._queues
 
     def flush(self, now: float) -> None:
         """Send all messages that the line has carried, until no socket accepts more.
 
-        A message to a peer that is gone is dropped: the peer's silence will be noticed.
+        A message to a peer without a connection is dropped: the peer's silence will be noticed.
         """
         while self._line.message is not None or self._put_next_on_line(now):
             carried = self._line.take(now)
@@ -108,7 +108,7 @@ class PeerQueues:
             queue.retry = _FIRST_RETRY
 
     def delay(self, now: float) -> float:
-        """Seconds until `flush` can send a message; infinite when all queues are empty."""
+        """Return the seconds until `flush` can send a message; infinite if all queues are empty."""
         delay = self._line.delay(now)
         if delay is None:
             delay = min((q.blocked_until for q in self._turns), default=math.inf) - now
@@ -122,8 +122,8 @@ class PeerQueues:
         return queue
 
     def _put_next_on_line(self, now: float) -> bool:
-        """Put the next message of the first queue in turn that is neither empty nor blocked on the
-        line; False if there is no such queue."""
+        """Put the next message on the line, of the first queue in turn that is neither empty nor
+        blocked; return False if there is no such queue."""
         for _ in range(len(self._turns)):
             queue = self._turns.popleft()
             if now < queue.blocked_until:
@@ -146,22 +146,22 @@ class SendQueue:
     """
 
     def __init__(self, socket: Any, limiter: RateLimiter):
-        """`socket`: of ZeroMQ, or what has its methods, a `wire.shm.link.Link`."""
+        """`socket`: of ZeroMQ, or a `wire.shm.link.Link`."""
         self._socket = socket
         self._line: Line[Frames] = Line(limiter)
         self._waiting: deque[Frames] = deque()
-        self._urgent: Frames | None = None  # waits, too
+        self._urgent: Frames | None = None  # waits, too; goes first
         self._urgent_on_line = False
-        self.blocked = False  # the socket accepts nothing at the moment
-        self.sent = 0  # messages; the urgent ones do not count
+        self.blocked = False  # the socket accepts no message at the moment
+        self.sent = 0  # messages, without the urgent ones
 
     def __len__(self) -> int:
-        """Number of messages that have not been sent."""
+        """Return the number of messages that have not been sent."""
         return len(self._waiting) + (self._urgent is not None) + (
             self._line.message is not None)
 
     def post(self, *frames: bytes | memoryview, now: float, urgent: bool = False) -> None:
-        """Send the message now if possible, else later; an urgent one replaces an older one."""
+        """Send the message now or later; an urgent one replaces an older urgent one."""
         if urgent:
             self._urgent = frames
         else:
@@ -191,13 +191,13 @@ class SendQueue:
             self.sent += not self._urgent_on_line
 
     def delay(self, now: float) -> float:
-        """Seconds until `flush` can send a message; infinite when the queue is empty, or blocked
-        until the socket can be written to."""
+        """Return the seconds until `flush` can send a message; infinite if the queue is empty, or
+        blocked until the socket can be written to."""
         delay = None if self.blocked else self._line.delay(now)
         return math.inf if delay is None else delay
 
     def _put_next_on_line(self, now: float) -> bool:
-        """Put the message that is next on the line; False if there is none."""
+        """Put the next message on the line; return False if there is none."""
         self._urgent_on_line = self._urgent is not None
         if self._urgent is not None:
             frames, self._urgent = self._urgent, None
@@ -210,22 +210,22 @@ class SendQueue:
 
 
 class QueuedSocket(SendQueue):
-    """Messages to one peer, in a queue, and from it; used by one thread."""
+    """A queue of messages to one peer, and the messages from it; used by one thread."""
 
     def __init__(self, socket: Any, upstream: RateLimiter, downstream: RateLimiter,
                  polled: int | None = None):
-        """`socket`: as of `SendQueue`; `polled`: the file descriptor by which a poller names it, if
-        it does not take the socket itself."""
+        """`socket`: see `SendQueue`; `polled`: its file descriptor, if a poller does not accept the
+        socket itself."""
         super().__init__(socket, upstream)
         self._polled: Any = socket if polled is None else polled
         self._receiver = RateLimitedReceiver(socket, downstream)
 
     def transferring(self, now: float) -> bool:
-        """True while the rate limit delays a message on its way out or in."""
+        """Return whether the rate limit delays a message, outgoing or incoming."""
         return 0 < self.delay(now) < math.inf or self._receiver.delay(now) is not None
 
     def register(self, poller: zmq.Poller, now: float) -> float:
-        """Have `poller` wake up when there is something to do; seconds after which there is."""
+        """Have `poller` wake up when there is work; return the seconds until there is."""
         arriving = self._receiver.delay(now)
         flags = _OUT if self.blocked else 0
         if arriving is None:
@@ -234,10 +234,10 @@ class QueuedSocket(SendQueue):
         return min(self.delay(now), math.inf if arriving is None else arriving)
 
     def readable(self, found: dict[Any, int], now: float) -> bool:
-        """True if `receive` can return a message; `found`: of the poller."""
+        """Return whether `receive` can return a message; `found`: events of the poller."""
         arriving = self._receiver.delay(now) is not None
         return arriving or bool(found.get(self._polled, 0) & _IN)
 
     def receive(self, now: float) -> list[zmq.Frame] | None:
-        """The next message's frames; None: there is none yet."""
+        """Return the next message's frames; None if there is none yet."""
         return self._receiver.receive(now)

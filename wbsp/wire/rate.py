@@ -1,4 +1,4 @@
-"""Traffic shaping: a process's messages take the time that a line of a given rate would need."""
+"""Traffic shaping: a process's messages take the time that a line of a given rate needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 import zmq
 
-Frames = tuple[bytes | memoryview, ...]  # of one message to be sent
+Frames = tuple[bytes | memoryview, ...]  # of one message
 Carried = TypeVar("Carried")
 
 
@@ -17,7 +17,7 @@ class RateLimiter:
     """
 
     def __init__(self, rate: float | None):
-        """`rate`: None is a line without a limit. Raises ValueError for one that is not above 0."""
+        """`rate`: None for a line without a limit. Raises ValueError unless it is above 0."""
         if rate is not None and not rate > 0:
             raise ValueError(f"band_width_limit must be above 0 MB/s, not {rate / 1e6:g}")
         self.rate = rate
@@ -32,9 +32,9 @@ class RateLimiter:
 
 
 class Line(Generic[Carried]):
-    """A rate-limited line with the one message on it, on its way out or in; used by one thread.
+    """A rate-limited line that carries one message at a time, out or in; used by one thread.
 
-    message: on the line; None: the line is free
+    message: on the line; None if the line is free
     """
 
     def __init__(self, limiter: RateLimiter):
@@ -43,31 +43,31 @@ class Line(Generic[Carried]):
         self._arrives_at = 0.0
 
     def put(self, message: Carried, nbytes: int, now: float) -> None:
-        """Put a message on the line, which must be free; 0 bytes if the line carried it before."""
+        """Put a message on the line, which must be free; 0 bytes if it was on the line before."""
         self.message = message
         self._arrives_at = self._limiter.take(nbytes, now)
 
     def take(self, now: float) -> Carried | None:
-        """The message that the line has carried, which leaves the line; None: none is there yet."""
+        """Remove and return the message once the line has carried it; else return None."""
         if now < self._arrives_at:
             return None
         message, self.message = self.message, None
         return message
 
     def delay(self, now: float) -> float | None:
-        """Seconds until the message on the line can be taken; None: the line is free."""
+        """Return the seconds until the message can be taken; None if the line is free."""
         return None if self.message is None else max(0.0, self._arrives_at - now)
 
 
 class RateLimitedReceiver:
-    """Receiving end of a socket: each message is there once the line has carried all of it."""
+    """Receiving end of a socket: a message arrives once the line has carried all of it."""
 
     def __init__(self, socket: Any, limiter: RateLimiter):
         self._socket = socket
         self._line: Line[list[zmq.Frame]] = Line(limiter)
 
     def receive(self, now: float) -> list[zmq.Frame] | None:
-        """The next message; None: there is none yet."""
+        """Return the next message; None if none has arrived."""
         if self._line.message is None:
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -77,6 +77,8 @@ class RateLimitedReceiver:
         return self._line.take(now)
 
     def delay(self, now: float) -> float | None:
-        """Seconds until the message on the line is there; None: the line is free, so that the next
-        message is read as soon as the socket has one."""
+        """Return the seconds until the message on the line arrives.
+
+        None if the line is free: then the next message is read as soon as the socket has one.
+        """
         return self._line.delay(now)

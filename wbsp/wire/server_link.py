@@ -1,4 +1,4 @@
-"""A server process's own connection to another one, which may be anybody until it is proven."""
+"""A server process's connection to another one, which is a stranger until it has proven itself."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ TOO_MUCH = "it sends more than it was asked for; its connection is ended each ti
 class ServerLink:
     """The connection of a standby to its primary, of a server to a shard, or to its standby.
 
-    libzmq takes all that a peer sends, also what was not asked for: so it is read in bounded turns,
-    and the connection of a peer that has proven nothing, and sends more than is read, is cut.
-    libzmq makes another one. Used by one thread.
+    libzmq takes everything that a peer sends, also what was not requested. So messages are read in
+    bounded turns, and a peer's connection is cut if it has not proven itself and sends more than is
+    read. libzmq then reconnects. Used by one thread.
 
-    claim:  by which both processes prove who they are; its user renews it, see `renew`
-    made:   connections that were made
-    ended:  connections that have ended
-    doubt:  why the process there is not believed
-    says:   the reason that the process there gives for what it does not do
+    claim:  by which both processes prove who they are; the user of this link renews it (`renew`)
+    made:   number of connections that were made
+    ended:  number of connections that have ended
+    doubt:  why the process there is not trusted
+    says:   the reason that the process there gives for refusing
     """
 
     def __init__(self, server: ServerSocket, host: str, port: int, *keys: bytes):
-        """`keys`: as of `Claim`."""
+        """`keys`: see `Claim`."""
         self.address = f"{host}:{port}"
         self.socket = server.dealer(host)
         self._server = server
@@ -42,15 +42,15 @@ class ServerLink:
             zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
             | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
         self._guard = ConnectionGuard(1, server.on.network)
-        self._guard.allow(4 * m.MAX_MODEL)  # of a peer that is proven
+        self._guard.allow(4 * m.MAX_MODEL)  # of a peer that has proven itself
         self._probe = Probe(host, port, server.on)
         self.claim = Claim(server.on.scheduler.random, *keys)
         self.made = 0
         self.ended = 0
-        self._strange: str | None = None  # why no connection comes about, though somebody is there
+        self._strange: str | None = None  # why connections fail, though a process listens there
         self.doubt: str | None = None
         self.says: str | None = None
-        self._failed = False  # to connect, after the newest connection
+        self._failed = False  # to connect again, after the newest connection
         self.socket.connect(endpoint(host, port))
 
     @property
@@ -61,24 +61,26 @@ class ServerLink:
 
     @property
     def why(self) -> str | None:
-        """Why the process there does not do its part, as far as is known, in one line."""
+        """Why the process there does not do its part, if known, in one line."""
         return self._strange or self.doubt or (self.says and f"it says: {one_line(self.says)}")
 
     def renew(self) -> None:
-        """The connection is a new one: the process there may be another."""
+        """Begin with a new connection: the process there may be another."""
         self.claim.renew()
         self.doubt = None
 
     def meets(self, challenge: m.Challenge) -> bool:
-        """Take the proof of the process there; True: it has proven itself just now, and is to be
-        asked again for what it has not done yet."""
+        """Check the proof of the process there; return True if it has just proven itself.
+
+        The caller then repeats its unanswered requests.
+        """
         met = self.claim.meets(challenge)
         if met is not None:
             self.doubt = None if met else STRANGER
         return bool(met)
 
     def watch(self) -> None:
-        """Take note of what has become of the connection."""
+        """Read the events of the connection and enforce its limits."""
         while self._monitor.poll(0):
             message = self._network.event(self._monitor)
             event = message["event"]
@@ -97,13 +99,13 @@ class ServerLink:
             self._strange = TOO_MUCH
 
     def refused(self, now: float) -> bool:
-        """As `watch`; True if the address has just refused a connection: no process listens there.
-        """
+        """Call `watch`; return True if the address has just refused a connection: no process
+        listens there."""
         self.watch()
         return self._probe.refused(now, self._failed)
 
     def read(self) -> Iterator[list[zmq.Frame]]:
-        """The messages that have come, at most `TURN` of them."""
+        """Yield the messages that have arrived, at most `TURN` of them."""
         self._guard.behind = True
         for _ in range(TURN):
             if not self.socket.poll(0):  # an exception takes longer
@@ -114,7 +116,7 @@ class ServerLink:
             yield frames
 
     def misread(self, reason: str) -> None:
-        """What was read is none of its messages: it may be anybody's process."""
+        """Note that the process there has sent a wrong message: it may be any process."""
         self._strange = f"it sends {one_line(reason)}"
 
     def send(self, message: m.Message) -> None:
@@ -123,7 +125,7 @@ class ServerLink:
             self.socket.send(m.encode(message), zmq.NOBLOCK)
 
     def close(self, patience: float = 0.0) -> None:
-        """End the connection, `patience` seconds after the last message."""
+        """Close the connection, `patience` seconds after the last message."""
         self._guard.close()
         self.socket.disable_monitor()
         self._monitor.close(0)

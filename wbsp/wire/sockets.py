@@ -1,4 +1,4 @@
-"""ZeroMQ sockets as wbsp uses them: limits, and CURVE from a shared token.
+"""ZeroMQ sockets with wbsp's limits, and with CURVE keys from a shared token.
 
 Without a token a server binds to the loopback interface only. With one, a key pair for each side
 is derived from it; libzmq then encrypts all traffic, and each side proves that it knows the token.
@@ -28,12 +28,12 @@ from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
 
 TURN = 64  # messages that are read in one go
 # Size in bytes of a send buffer within one machine: small enough for the processor's caches. Over a
-# network the kernel chooses the size, by the line's delay.
+# network the kernel chooses the size by the line's delay.
 _LOCAL_BUFFER = 3 << 17
 HANDSHAKE_FAILED = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
                     | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
-HANDSHAKES = 3  # such failures without a reason after which the other side counts as refusing
-# What they mean; libzmq does not always say more.
+HANDSHAKES = 3  # failures without a reason after which the other side counts as refusing
+# What these failures mean; libzmq does not always tell more.
 FOREIGN = ("either its token is another one (--token_file must name the same secret on both sides, "
            "or be absent on both), or it is no wbsp server")
 
@@ -49,7 +49,7 @@ class Keys(NamedTuple):
 
 @functools.lru_cache(maxsize=1)
 def derive_keys(token: bytes) -> Keys:
-    """Both sides' keys. The derivation is slow on purpose, so that guessing tokens is slow, too."""
+    """Derive both sides' keys; slow on purpose, so that guessing tokens is slow, too."""
     pairs = []
     for side in (b"wbsp-server", b"wbsp-worker"):
         secret = z85.encode(hashlib.scrypt(token, salt=side, n=1 << 14, r=8, p=1, dklen=32))
@@ -58,7 +58,7 @@ def derive_keys(token: bytes) -> Keys:
 
 
 def _prepare(socket: zmq.Socket, hosts: list[str], most: int = MAX_MESSAGE) -> None:
-    """Set the options that both sides share; `most`: bytes of a message's part that is taken."""
+    """Set the options that both sides share; `most`: bytes of a message part that are accepted."""
     socket.linger = 0
     socket.maxmsgsize = most
     socket.ipv6 = True
@@ -93,10 +93,10 @@ class ServerSocket:
         self._authenticator = None
         self.socket = self.context.socket(zmq.ROUTER)
         _prepare(self.socket, [host], most)
-        self.socket.router_mandatory = True  # a message to a peer that is gone raises, not vanishes
+        self.socket.router_mandatory = True  # sending to a peer without a connection raises
         self.socket.router_handover = True  # a worker that reconnects keeps its identity
-        self.socket.rcvhwm = 0  # the guard has the limits, and says why
-        # Bytes on the line around a short frame and a long one; CURVE adds to both.
+        self.socket.rcvhwm = 0  # the guard has the limits, and reports why it cuts
+        # Bytes on the line around a short frame and around a long one; CURVE adds to both.
         self._around = (2, 9) if token is None else (35, 42)
         if token is not None:
             keys = derive_keys(token)
@@ -109,7 +109,7 @@ class ServerSocket:
         self.limit(None)
         self.challenges = Challenges(on.scheduler.random)
         self.guard = ConnectionGuard(members, on.network)
-        self._strangers: Counter[str] = Counter()  # peers that failed, by the reason
+        self._strangers: Counter[str] = Counter()  # peers that failed, by reason
         self.monitor = self.socket.get_monitor_socket(
             zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
         try:
@@ -122,12 +122,14 @@ class ServerSocket:
 
     @functools.cached_property
     def contact(self) -> bytes:
-        """The key of a first contact: what processes of one run have in common before one has told
-        another the run's secret. It is derived from the token; without one it is the user's."""
+        """The key of a first contact, common to processes that do not share a run's secret yet.
+
+        It is derived from the token; without a token it is the user's key.
+        """
         return contact(self._token, self.on)
 
     def reaches(self, identity: bytes, message: bytes) -> bool:
-        """Send a message that may be lost; False if the peer's connection is gone."""
+        """Send a message that may be lost; return False if the peer has no connection."""
         try:
             self.socket.send_multipart([identity, message], zmq.NOBLOCK)
         except zmq.Again:
@@ -139,26 +141,27 @@ class ServerSocket:
         return True
 
     def dealer(self, host: str) -> zmq.Socket:
-        """An unconnected socket of this server's own for another server on `host`."""
+        """Return an unconnected socket of this server for another server on `host`."""
         return worker_socket(self.context, [host], self.on.scheduler.random(16),
                              self._token)
 
     def limit(self, bandwidth: float | None) -> None:
-        """Have messages come at so many bytes per second at most; None: as fast as they can."""
+        """Receive so many bytes per second at most; None: no limit."""
         self._receiver = RateLimitedReceiver(self.socket, RateLimiter(bandwidth))
 
     @property
     def delay(self) -> float | None:
-        """Seconds until a message that has begun to come in is there; None: none has."""
+        """Seconds until an incoming message has arrived; None if there is none."""
         return self._receiver.delay(self.on.clock.monotonic())
 
     def messages(self) -> Iterator[list[zmq.Frame]]:
-        """The messages that have come, but not more than a turn of them: others wait, too."""
+        """Yield the messages that have arrived, at most `TURN`, so that other sources get a turn.
+        """
         self.guard.behind = True
         for _ in range(TURN):
             message = self._receiver.receive(self.on.clock.monotonic())
             if message is None:
-                self.guard.behind = self.delay is not None  # a rate limit holds it back
+                self.guard.behind = self.delay is not None  # a rate limit delays it
                 return
             yield message
 
@@ -166,19 +169,19 @@ class ServerSocket:
                  more: Sequence[zmq.Frame] = ()) -> object:
         """Note that a message was read; `frame` is its first after the peer's identity.
 
-        Returns what stands for the connection through which it came; None: that is not known.
+        Returns a token of the connection through which it arrived; None if that is unknown.
         """
         return self.note(self.guard, (frame, *more), from_member, self._read_monitor)
 
     def note(self, guard: ConnectionGuard, frames: Sequence[zmq.Frame], from_member: bool,
              catch_up: Callable[[], None] = lambda: None) -> object:
-        """As `received`, for connections of this guard; `catch_up` tells it of new ones."""
+        """See `received`, for connections of this guard; `catch_up` adds new ones to it."""
         try:
             fd = frames[0].get(zmq.SRCFD)
         except zmq.ZMQError:  # libzmq does not know its connection
             return None
-        # A new connection may have the descriptor of one that has just ended: whose first message
-        # this is must not be taken for who was there before.
+        # A new connection may have the descriptor of one that has just ended: a stranger's first
+        # message must not count for the member that had it before.
         if not from_member or not guard.knows(fd):
             catch_up()
         short, long = self._around
@@ -186,7 +189,7 @@ class ServerSocket:
             len(one) + (short if len(one) < 256 else long) for one in frames), len(frames))
 
     def watch(self) -> Counter[str]:
-        """Hold connections to their limits.
+        """Enforce the limits of the connections.
 
         Returns the number of peers since the last call that are no workers of this run, by reason.
         """
@@ -205,7 +208,7 @@ class ServerSocket:
                 self._strangers["a peer that does not speak the protocol or know the token"] += 1
 
     def close(self, patience: float = 0.0) -> None:
-        """Release the port; messages to peers may take `patience` seconds to leave."""
+        """Release the port; outgoing messages may take `patience` seconds."""
         self.socket.disable_monitor()
         self.monitor.close(0)
         self.guard.close()
@@ -216,7 +219,7 @@ class ServerSocket:
 
 
 def peer_address(frame: zmq.Frame) -> str:
-    """Address of the machine from which a message came."""
+    """Return the address of the machine from which a message came."""
     return plain_address(str(frame.get("Peer-Address")))
 
 
@@ -231,7 +234,7 @@ class _OneKey:
 
 
 def contact(token: bytes | None, on: Host = HOST) -> bytes:
-    """See `ServerSocket.contact`."""
+    """Return the key of a first contact: see `ServerSocket.contact`."""
     if token is not None:
         return mac(derive_keys(token).server_secret, "first contact")
     return on.user_key()
@@ -239,14 +242,14 @@ def contact(token: bytes | None, on: Host = HOST) -> bytes:
 
 def worker_socket(context: zmq.Context, hosts: list[str], identity: bytes,
                   token: bytes | None = None) -> zmq.Socket:
-    """An unconnected DEALER for servers on `hosts`. Once connected, libzmq repairs the connection.
+    """Return an unconnected DEALER for servers on `hosts`. Once connected, libzmq reconnects it.
     """
     socket = context.socket(zmq.DEALER)
     _prepare(socket, hosts)
     socket.routing_id = identity
-    socket.rcvhwm = 0  # a limit would have the other side's pings end this process: see the guard
+    socket.rcvhwm = 0  # with a limit, the other side's pings would end this process: see the guard
     # libzmq's own threads answer pings: a process whose Python is busy for a minute is not dead.
-    # Workers ping, for both sides.
+    # Workers ping for both sides.
     socket.heartbeat_ivl = int(1000 * timeouts.PING)
     socket.heartbeat_timeout = socket.heartbeat_ttl = int(1000 * timeouts.PONG)
     socket.reconnect_ivl, socket.reconnect_ivl_max = 100, 2000  # milliseconds

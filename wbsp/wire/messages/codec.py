@@ -1,12 +1,13 @@
 """All messages between workers and servers, and their encoding.
 
-A message is one frame of MessagePack. Those with floats (Initial, Update, Kept, Model, CopyChunk,
-Floats, Slice) have a second one of raw little-endian float32 values: a chunk of the
-model's flat vector or, in an Update and a Model, of the words of the run's format, or of its blocks
-(`wbsp.tensors.blocks`), in which sizes and offsets count then: an update of fewer floats than the
-model has, and a version with a base, come so. Where memory is shared, an Update, Kept or Model
-names a place in it; with shards, Update and Kept are the heads, without floats, of what goes there.
-Nothing is ever unpickled: bytes that do not decode to exactly one of these types raise `WireError`.
+A message is one frame of MessagePack. A message with floats (Initial, Update, Kept, Model,
+CopyChunk, Floats, Slice) has a second frame of raw little-endian float32 values: a chunk of the
+model's flat vector. In an Update or a Model it may also be a chunk of the words of the run's codec,
+or of the vector's blocks (`wbsp.tensors.blocks`); sizes and offsets then count these. An update of
+fewer floats than the model has, and a version with a base, are of this kind. With shared memory, an
+Update, Kept or Model names a place in it. With shards, an Update or Kept is only the head of what
+goes to the shards. Nothing is ever unpickled: bytes that do not decode to exactly one of these
+types raise `WireError`.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ from wbsp.wire.messages.watch import FilesAt, News, Read, Watch
 __all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "ShardGroup", "SharedData",
            "WorkHeld", "WorkPlace", "Impossible", "WireError"]
 
-PROTOCOL = 21  # to be raised when a message, or a type that a message embeds, changes
+PROTOCOL = 21  # raise it when a message, or a type that a message embeds, changes
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving
               | AskWork | Measured | LearningRate | StopRun | Reattach | Kept | Goodbye | Elected
               | Follow | Held | Ask | Watch | Lead | NextVersion | AskVersion
@@ -116,12 +117,12 @@ _decoders = {kind: msgspec.msgpack.Decoder(kind)
 
 
 def encode(message: Message) -> bytes:
-    """The message's first frame."""
+    """Return the message's first frame."""
     return _encoder.encode(message)
 
 
 def decode(kind: Any, data: bytes | memoryview) -> Message:
-    """The message in `data`, a frame; `kind` is FromWorker or the like. Raises WireError."""
+    """Return the message in the frame `data`; `kind`: such as FromWorker. Raises WireError."""
     try:
         return _decoders[kind].decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

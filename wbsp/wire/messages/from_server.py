@@ -1,5 +1,5 @@
-"""Messages of a server to its workers, beside those of `wbsp.core.messages`: of joining, and of
-the connection. `wbsp.wire.messages.codec` has their encoding."""
+"""Messages of a server to its workers about joining and the connection, beside those of
+`wbsp.core.messages`. `wbsp.wire.messages.codec` has their encoding."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from wbsp.wire.messages.base import CHUNK
 
 
 class Welcome(Message, frozen=True):
-    """Answer to Hello: the run's settings, which a worker adopts where it was given none.
+    """Answer to Hello: the run's settings, which a worker adopts if it was given none.
 
-    The rule is all that workers learn of the synchronization model.
+    The rule is all that workers know of the synchronization model.
     """
 
     settings: Settings
@@ -26,41 +26,43 @@ class Welcome(Message, frozen=True):
 
 
 class Joined(Message, frozen=True):
-    """Answer to Join: the worker is a member, or is to send W_0 first."""
+    """Answer to Join: the worker is a member, or must send W_0 first."""
 
     seq: Count  # number of the worker's next push
-    steps: Count  # of this worker in earlier incarnations
+    steps: Count  # of this worker's earlier processes
     send_initial: bool  # W_0 is expected of this worker; another Joined follows
     now: Seconds  # since the run's time zero
     epoch: Count  # number of this start of the run's server
-    group: ShardGroup | None = None  # of shards, where the run has some
-    memory: Random = 0  # number of the segment that is shared for what the worker sends; 0: none is
+    group: ShardGroup | None = None  # of shards, if the run has some
+    memory: Random = 0  # number of the shared segment for the worker's messages; 0: there is none
     run_steps: Count = 0  # of all workers in the run so far
-    owner: Id = ""  # names this process, in what the server keeps of the worker
+    owner: Id = ""  # names this process in the server's records of the worker
     ticket: Mac = b""  # proves that it is this process: see `wbsp.wire.proof`
-    work: WorkPlace | None = None  # in the run's shared data, where it has some
-    frozen: bool = False  # the run has other values of what is frozen: the worker asks for them
+    work: WorkPlace | None = None  # in the run's shared data, if it has some
+    frozen: bool = False  # the run has other frozen values: the worker requests them
 
 
 class FrozenPart(Message, frozen=True):
-    """Answer to AskFrozen: as much as goes into a message, as little-endian float32."""
+    """Answer to AskFrozen: the floats that fit into a message, as little-endian float32."""
 
     offset: Size
     values: Annotated[bytes, Meta(min_length=4, max_length=4 * CHUNK)]
 
 
 class Refused(Message, frozen=True):
-    """Refusal of a worker, with the reason in one line; `over`: since the run has ended, so that
-    the next one may welcome it."""
+    """Refusal of a worker, with the reason in one line.
+
+    over: the run has ended, so that the next run may welcome the worker
+    """
 
     reason: Line
     over: bool = False
-    proof: Mac = b""  # of one without the run's secret: by the key of a first contact
-    ends: bool = False  # the server has been ended: no other run follows
+    proof: Mac = b""  # without the run's secret: by the key of a first contact
+    ends: bool = False  # the server has ended: no other run follows
 
 
 class Resend(Message, frozen=True):
-    """Answer to Reattach: pushes from `seq` on are lost with an earlier server; send their sum."""
+    """Answer to Reattach: an earlier server lost the pushes from `seq` on; send their sum."""
 
     seq: Count
     group: ShardGroup | None = None
@@ -68,19 +70,19 @@ class Resend(Message, frozen=True):
 
 
 class Unknown(Message, frozen=True):
-    """The server does not know this session (any more): say who you are."""
+    """The server does not know this session: introduce yourself."""
 
 
 class Elect(Message, frozen=True):
-    """Request of a server that cannot reach the other one: to belong to it from now on."""
+    """Request for a worker's vote, of a server that cannot reach the other server."""
 
-    epoch: Count  # of this server, once enough workers have promised
-    since: Count  # epoch of the state that it has; a worker of another one does not answer
-    due: Count = 0  # that state has this worker's pushes below; who knows more to be safe waits
+    epoch: Count  # of this server, once enough workers have voted for it
+    since: Count  # epoch of its state; a worker of another epoch does not answer
+    due: Count = 0  # this worker's pushes below are in that state; a worker with more durable waits
 
 
 class Leading(Message, frozen=True):
-    """This server serves, and its epoch is this one now; a promise to the other one is void."""
+    """This server serves with this epoch; a vote for the other server is void."""
 
     epoch: Count
     ticket: Mac = b""  # as in Joined, of this epoch
@@ -88,16 +90,16 @@ class Leading(Message, frozen=True):
 
 
 class NotServing(Message, frozen=True):
-    """This process does not serve the run, or no longer: try the next address."""
+    """This process does not serve the run, or no longer does: try the next address."""
 
     reason: Line
-    released: Count = 0  # the promise to belong to this process with that epoch is void
-    rank: Count = 0  # as in Follow, of a process in waiting for the same run that was asked by it
+    released: Count = 0  # the vote for this process with that epoch is void
+    rank: Count = 0  # as in Follow, of a process that also waits for that run
 
 
 class Alive(Message, frozen=True):
-    """Sign of life of the server."""
+    """Heartbeat of the server."""
 
-    # Received of the vector that the worker sends or awaits; to a standby: the beat it answers.
+    # Received of the vector that the worker sends or awaits; to a standby: the answered heartbeat.
     chunks: Count = 0
-    durable: Count = 0  # what was decided under a mark below is in a checkpoint
+    durable: Count = 0  # decisions below this checkpoint number are in a checkpoint

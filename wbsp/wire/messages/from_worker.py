@@ -1,4 +1,4 @@
-"""Messages of a worker to its server, beside those of `wbsp.core.messages`;
+"""Messages of a worker to its server, beside those of `wbsp.core.messages`.
 `wbsp.wire.messages.codec` has their encoding."""
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ class Hello(Message, frozen=True):
     protocol: int
     worker: Worker
     expected: Settings  # settings that were given to this worker: name -> text
-    run: Id = ""  # id of the run that this process knows; "": of none yet
-    epoch: Count = 0  # highest of that run that this process knows; a server of a lower one is late
-    own: Mac = b""  # a number of this process: only who knows it goes on with the session
-    series: Id = ""  # of the run that this process was in last
-    fit: Count = 0  # of this process in that series, from 1 on; 0: that is not known
-    leaves: bool = False  # this process ends: it comes to hear that the server knows
+    run: Id = ""  # id of the run that this process knows; "": none yet
+    epoch: Count = 0  # highest of that run that this process knows; a server below is outdated
+    own: Mac = b""  # random number of this process: needed to continue the session
+    series: Id = ""  # of the last run of this process
+    fit: Count = 0  # of this process in that series, from 1 on; 0: unknown
+    leaves: bool = False  # this process ends, and waits until the server knows
 
 
 class Join(Message, frozen=True):
@@ -29,41 +29,41 @@ class Join(Message, frozen=True):
 
     layout: Layout  # of the flat vector
     socket: SocketName = ""  # at which this worker takes shared memory; "": it takes none
-    # What its layers have and no version carries; None: not known, since the model is not Keras's.
+    # What its layers have and versions do not carry; None: unknown, the model is not of Keras.
     layers: LayerStates | None = None
     data: SharedData | None = None  # that all workers train together; None: it has its own
-    first_epoch: Count = 0  # epochs of `data` that its loop begins behind
-    frozen: Layout = []  # variables that no step changes, and no version carries
+    first_epoch: Count = 0  # epochs of `data` before the first one of its loop
+    frozen: Layout = []  # variables that steps do not change and versions do not carry
     digest: Id = ""  # of their values
 
 
 class Initial(Message, frozen=True):
-    """Chunk of W_0, and behind it of what is frozen, from the worker that the server has asked."""
+    """Chunk of W_0 followed by the frozen values, of the worker that the server has asked."""
 
     offset: Size  # floats before this chunk
     size: Size  # floats of both
 
 
 class AskFrozen(Message, frozen=True):
-    """Request of a member: the run's values of what is frozen, from this float on."""
+    """Request of a member for the run's frozen values, from this float on."""
 
     offset: Size
 
 
 class Update(Message, frozen=True):
-    """Chunk of a pushed update; each repeats the metadata, so that none depends on another."""
+    """Chunk of a pushed update; each repeats the metadata, so that chunks are independent."""
 
     push: Push
     offset: Size  # words before this chunk
-    size: Size  # words of all that is sent
-    fetch: Count = 0  # number of the Fetch that this push stands for, if its Ack grants; 0: of none
+    size: Size  # words of the whole update
+    fetch: Count = 0  # number of the Fetch that this push includes, if its Ack grants; 0: none
     held: OrNone = NONE  # as in Fetch
     returned: Count = 0  # as in Fetch
     place: Place | None = None  # of the floats, in shared memory
 
 
 class Heartbeat(Message, frozen=True):
-    """Sign of life of a worker, with its totals so far."""
+    """Heartbeat of a worker, with its totals so far."""
 
     report: Report | None
     chunks: Count = 0  # of models that the worker has received so far
@@ -73,32 +73,34 @@ class Leaving(Message, frozen=True):
     """Announcement that a worker ends its training, with the reason for the server's log."""
 
     reason: Line
-    finished: bool  # in good order, everything pushed: the worker may fetch the final version
+    finished: bool  # with everything pushed: the worker may fetch the final version
     report: Report | None
 
 
 class Reattach(Message, frozen=True):
-    """Introduction of a member over a new connection, perhaps to a server that was restarted; the
-    worker sends nothing else until Reattached answers."""
+    """Introduction of a member over a new connection, perhaps to a restarted server.
+
+    The worker sends nothing else until the server answers.
+    """
 
     protocol: int
     worker: Worker
     run: Id  # of the run
-    epoch: Count  # highest that the worker knows: of the server that it belonged to
+    epoch: Count  # highest that the worker knows: of its last server
     layout: Layout  # of the flat vector
     first: Count  # number of this process's first push
-    answered: Count  # number behind that of the newest push that was answered
-    kept: Count  # the pushes below this number were durable, as far as the worker was told
-    version: Count  # newest that the worker has received; 0 also where there is none
+    answered: Count  # number after that of the newest push that was answered
+    kept: Count  # pushes below this number are durable, as far as the worker knows
+    version: Count  # newest that the worker has received; 0 also without one
     left: bool  # it has finished, and waits for the final version
-    waits: bool  # for a version, with nothing of its own to push first
-    now: Seconds  # since the run's time zero, as the worker knows it
+    waits: bool  # for a version, and has nothing of its own to push first
+    now: Seconds  # since the run's time zero, by the worker's clock
     socket: SocketName = ""  # as in Join
     owner: Id = ""  # as in Joined
     nonce: Mac = b""  # this and the next: see `wbsp.wire.proof`; the key is the ticket
     proof: Mac = b""
-    ledger: Count = 0  # epoch of the newest answer by which a server took this worker in
-    work: WorkHeld | None = None  # of the run's shared data, where it has some
+    ledger: Count = 0  # epoch of the newest answer by which a server admitted this worker
+    work: WorkHeld | None = None  # of the run's shared data, if it has some
 
 
 class Kept(Message, frozen=True):
@@ -113,13 +115,13 @@ class Kept(Message, frozen=True):
 class Goodbye(Message, frozen=True):
     """End of a session: the worker has the final version, or needs none.
 
-    again: its process lives on, and introduces itself for another run at once
+    again: its process continues, and introduces itself for another run at once
     """
 
     again: bool = False
 
 
 class Elected(Message, frozen=True):
-    """Answer to Elect: this worker belongs to no other server that follows on the same epoch."""
+    """Answer to Elect: the worker's vote. It votes for no other server of that state's epoch."""
 
     epoch: Count  # of Elect

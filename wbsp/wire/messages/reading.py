@@ -1,8 +1,8 @@
-"""Messages between a server and readers, which evaluate its run's versions and are no workers;
+"""Messages between a server and readers, which evaluate its run's versions.
 `wbsp.wire.messages.codec` has their encoding.
 
-A reader asks a server which version it is to look at. That one's file is handed out, part by part,
-where watchers get the run's files: see `wbsp.wire.messages.watch`.
+A reader is no worker. It asks a server for the next version to evaluate, and reads that version's
+file, part by part, from the run's file server: see `wbsp.wire.messages.watch`.
 """
 
 from __future__ import annotations
@@ -21,45 +21,48 @@ Metrics = Annotated[dict[MetricName, Real], Meta(max_length=METRICS)]
 
 
 class NextVersion(Message, frozen=True):
-    """Question of a reader: which version is it to look at?"""
+    """Question of a reader: which version should it evaluate?"""
 
     protocol: int
-    run: Id = ""  # whose versions it has had; "": no run's
-    after: OrNone = NONE  # the newest that it has had
-    epochs: bool = False  # it wants the versions of epochs alone
+    run: Id = ""  # of the versions that it had; "": it had none
+    after: OrNone = NONE  # the newest version that it had
+    epochs: bool = False  # it evaluates only the versions of epochs
     nonce: Mac = b""  # this and the next: see `wbsp.wire.proof`
     proof: Mac = b""
 
 
 class AskVersion(Message, frozen=True):
-    """Question of a worker at an epoch's end: is it to validate the version of that, or of one
-    before? Else: which one was validated last, or is the newest?"""
+    """Question of a worker at an epoch's end: should it validate this epoch's version, or an older
+    one? Without `validates`: which version was validated last, or is the newest?"""
 
-    epoch: OrNone = NONE  # of the run; NONE: there will be such questions
+    epoch: OrNone = NONE  # of the run; NONE: announces such questions
     validates: bool = False
 
 
 class AskPast(Message, frozen=True):
-    """Request of a worker, in the place of Join: where is the final version of the run that its fit
-    was, and that has ended? The settings in its Welcome say which one that is, as `passes`."""
+    """Request of a worker, in place of Join: where is the final version of its fit's run, which has
+    ended? The settings in its Welcome name that run, as `passes`."""
 
 
 class VersionAt(Message, frozen=True):
-    """Answer to NextVersion, AskVersion and AskPast, and a reader's farewell. Without a version:
-    there is none for who asks, or none yet, or `last`, no other one of this run."""
+    """Answer to NextVersion, AskVersion and AskPast, and a reader's farewell.
+
+    Without a version: the asking process gets none, or none yet, or, with `last`, no other one of
+    this run.
+    """
 
     run: Id
     version: OrNone = NONE
     name: FileName = ""  # of its file
     port: Annotated[int, Meta(ge=0, le=65535)] = 0  # of the host at which the server was reached
     last: bool = False  # it is the run's final version
-    epoch: OrNone = NONE  # of which it is the version: the first with all of it
+    epoch: OrNone = NONE  # whose version it is: the first one with all of the epoch
     fit: Count = 1  # number of the run in its series
-    ends: bool = False  # the server does, and no other run follows
+    ends: bool = False  # the server ends, and no other run follows
 
 
 class Evaluated(Message, frozen=True):
-    """What a reader has found of a version that it was given."""
+    """A reader's results for a version that it was given."""
 
     run: Id
     version: Count
@@ -71,7 +74,7 @@ class Evaluated(Message, frozen=True):
 class Noted(Message, frozen=True):
     """Answer to Evaluated."""
 
-    problem: Line = ""  # why it does not count, in one line; "": it does
+    problem: Line = ""  # why the results do not count, in one line; "": they count
 
 
 class ReadVersion(Message, frozen=True):
@@ -82,7 +85,7 @@ class ReadVersion(Message, frozen=True):
 
 
 class VersionPart(Message, frozen=True):
-    """Answer to ReadVersion; a file of no bytes is not there (any more)."""
+    """Answer to ReadVersion; a file of no bytes does not exist, or no longer."""
 
     size: Bytes  # of the file
     offset: Bytes

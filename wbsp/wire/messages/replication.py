@@ -5,17 +5,17 @@ from __future__ import annotations
 from wbsp.core.messages import Message
 from wbsp.limits import Count, Id, Line, Mac, Macs, Port, Random, Settings, SocketName, State, Total
 
-# From a standby, or from a server that was restarted and whose standby may serve.
+# From a standby, or from a restarted server whose standby may serve.
 
 
 class Follow(Message, frozen=True):
-    """Introduction of a process that does not serve, and wants to hold what the server holds."""
+    """Introduction of a process that does not serve, and wants to replicate the server's state."""
 
     protocol: int
     settings: Settings  # that must equal the server's: name -> text
     port: Port  # on which it listens
-    run: Id = ""  # of the run of which it holds a state
-    # Of that state: twice its epoch, and one more for a standby's; 0: it holds none.
+    run: Id = ""  # of the run whose state it holds
+    # Of that state: twice its epoch, plus one for a standby's; 0: it holds no state.
     rank: Count = 0
     socket: SocketName = ""  # at which it takes shared memory; "": it takes none
     nonce: Mac = b""  # this and the next: see `wbsp.wire.proof`
@@ -23,17 +23,17 @@ class Follow(Message, frozen=True):
 
 
 class Held(Message, frozen=True):
-    """Sign of life of a standby: it holds this copy, whole."""
+    """Heartbeat of a standby: it holds this snapshot completely."""
 
-    number: Count  # of the newest; 0: of none
+    number: Count  # of the newest snapshot; 0: it holds none
     beat: Count  # number of this message
-    answered: Count = 0  # the newest beat that the server has answered; 0: none
-    proof: Mac = b""  # that this is said by who has proven who it is
-    chunks: Count = 0  # of copies that have come so far
+    answered: Count = 0  # the newest heartbeat that the server has answered; 0: none
+    proof: Mac = b""  # that the sender is the process that has proven itself
+    chunks: Count = 0  # of snapshots, that have arrived so far
 
 
 class Ask(Message, frozen=True):
-    """Question of a server that has lost its standby: which epoch is served there?"""
+    """Question of a server that has lost its standby: which epoch does the other process serve?"""
 
     run: Id  # of the run
     nonce: Mac = b""  # for the proof of the answer
@@ -43,51 +43,51 @@ class Challenge(Message, frozen=True):
     """Answer to a Follow, Reattach or Lead that is not proven: see `wbsp.wire.proof`."""
 
     claim: Mac  # nonce of that message
-    nonce: Mac  # of who answers
-    proofs: Macs  # that it knows the secret; one of each secret that may be meant
+    nonce: Mac  # of the process that answers
+    proofs: Macs  # that it knows the secret; one for each secret that may be meant
 
 
 # To a standby. Alive answers each Held.
 
 
 class Following(Message, frozen=True):
-    """Answer to Follow: copies will come. `run` is the text of the run's settings, JSON."""
+    """Answer to Follow: snapshots will follow. `run`: the run's settings, as JSON."""
 
     run: State
 
 
 class Copy(Message, frozen=True):
-    """Head of a version and of all that a server needs to go on from it; chunks follow, if any."""
+    """Head of a snapshot: everything a server needs to resume; chunks follow, if any."""
 
     number: Count
-    size: Total  # floats of all chunks: the version, then the outer step's vectors
+    size: Total  # floats of all chunks: the version, then the outer optimizer's vectors
     state: State  # JSON: {"state", "layout", "outer": name -> floats}
-    segment: Random = 0  # in which the version lies, which does not come in chunks then; 0: it does
+    segment: Random = 0  # that holds the version, which has no chunks then; 0: it has chunks
 
 
 class CopyChunk(Message, frozen=True):
-    """Chunk of a copy's floats."""
+    """Chunk of a snapshot's floats."""
 
-    number: Count  # of the copy
+    number: Count  # of the snapshot
     offset: Total  # floats before this chunk
 
 
 class AllHave(Message, frozen=True):
-    """All workers have the run's last version, which this copy holds: only the last files are left
-    to be made."""
+    """All workers have the run's last version, and this snapshot holds it: only the last files
+    remain to be written."""
 
-    number: Count  # of the copy
+    number: Count  # of the snapshot
 
 
 class Vacant(Message, frozen=True):
-    """Answer to Follow: this process holds nothing of the run, and does not serve."""
+    """Answer to Follow: this process has no state of the run, and does not serve."""
 
     proof: Mac = b""  # by the key of a first contact, over the nonce of Follow
 
 
 class Over(Message, frozen=True):
-    """The run has ended in good order; a standby, or a shard, has nothing to wait for, unless
-    another run follows."""
+    """The run has ended; a standby, or a shard, need not wait any longer, unless another run
+    follows."""
 
     reason: Line
     follows: bool = False

@@ -1,10 +1,10 @@
 """Messages about slices of the flat vector, between a server, its shards and its workers;
 `wbsp.wire.messages.codec` has their encoding.
 
-A shard hears all that the server says in order: that is the log which it follows. `Floats` and
-`Slice` have a second frame, as a chunk of a vector has. A version comes from a shard as from a
-server: as `Model`, with offsets that begin with the shard's range, and the size of all floats of
-the version or of the words that make this range of another one.
+A shard receives the server's messages in order: they are the log that it follows. `Floats` and
+`Slice` have a second frame, like a chunk of a vector. A shard sends a version as a server does, as
+`Model`: offsets begin with the shard's range, and the size counts all floats of the version, or the
+words of this range's differences from another version.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ class Lead(Message, frozen=True):
     protocol: int
     run: Id
     epoch: Count  # of the server; a shard follows the newest of a run
-    workers: Count  # how many there are at most
-    key: Mac = b""  # of the run's shards, hidden; to a shard alone that has proven itself
+    workers: Count  # at most
+    key: Mac = b""  # of the run's shards, encrypted; only to a shard that has proven itself
     nonce: Mac = b""  # this and the next: see `wbsp.wire.proof`
     proof: Mac = b""
 
 
 class Begin(Message, frozen=True):
-    """A version, of which the floats follow: the range, then the outer step's vectors."""
+    """A version whose floats follow: the range, then the outer optimizer's vectors."""
 
     start: Size  # of the range
     stop: Size
     size: Size  # of the whole vector
     version: Count
-    outer: State  # JSON: {"name", "options"} of the outer step
-    state: States  # of the outer step: name -> floats
+    outer: State  # JSON: {"name", "options"} of the outer optimizer
+    state: States  # of the outer optimizer: name -> floats
 
 
 class Floats(Message, frozen=True):
-    """Chunk of the floats of Begin, or of Collected."""
+    """Chunk of the floats of Begin or Collected."""
 
     number: Count  # of Collected; 0: of Begin
     offset: Total  # floats before this chunk, in this message's sequence
@@ -62,7 +62,7 @@ class Floats(Message, frozen=True):
 
 
 class Admit(Message, frozen=True):
-    """A worker's new attachment; what was there of an older one is void."""
+    """A worker's new attachment; data of an older one is void."""
 
     worker: Worker
     secret: Random  # see ShardGroup
@@ -76,8 +76,10 @@ class Dismiss(Message, frozen=True):
 
 
 class Apply(Message, frozen=True):
-    """weight * update goes into the pending sum: of a worker's push `seq`, or of a sum of pushes up
-    to that which it has sent `again`."""
+    """Add weight * update to the pending sum.
+
+    seq:   of the worker's push; with `again`, of the last push in a sum that it has sent again
+    """
 
     worker: Worker
     seq: Count
@@ -86,35 +88,35 @@ class Apply(Message, frozen=True):
 
 
 class Drop(Message, frozen=True):
-    """The update of a worker's push `seq` is dropped."""
+    """Drop the update of a worker's push `seq`."""
 
     worker: Worker
     seq: Count
 
 
 class Commit(Message, frozen=True):
-    """The pending sum makes this version."""
+    """Make this version of the pending sum."""
 
     version: Count
 
 
 class Send(Message, frozen=True):
-    """The newest version, which is this one, goes to a worker in answer to a fetch."""
+    """Send the newest version, which is this one, to a worker, in answer to its fetch."""
 
     worker: Worker
     request: Count  # number of the fetch
     version: Count
-    held: OrNone = NONE  # that the worker has the floats of, as in `messages.Fetch`
+    held: OrNone = NONE  # version whose floats the worker has, as in `messages.Fetch`
 
 
 class Collect(Message, frozen=True):
-    """The newest version and the outer step's state go to the server."""
+    """Send the newest version and the outer optimizer's state to the server."""
 
     number: Count
 
 
 class Beat(Message, frozen=True):
-    """Sign of life of the server, and the answer to it."""
+    """Heartbeat of the server, and the shard's answer to it."""
 
     number: Count
 
@@ -132,35 +134,35 @@ class Denied(Message, frozen=True):
     """Answer to Lead: this process follows another server, or a newer one of the run."""
 
     reason: Line
-    epoch: Count = 0  # of the later server of the run that the shard follows; 0: there is none
+    epoch: Count = 0  # of the newer server of the run that the shard follows; 0: there is none
 
 
 class Holds(Message, frozen=True):
-    """A slice is here, whole; it is kept until the log says what becomes of it."""
+    """A slice has arrived; the shard keeps it until the log decides on it."""
 
     secret: Random  # see ShardGroup
     seq: Count  # see Slice
     again: bool
-    # A number that no value is above, or below the negative of; infinite where one is not finite.
+    # No value is above it, or below its negative; infinite if a value is not finite.
     most: float
 
 
 class Arriving(Message, frozen=True):
-    """More of a slice that is not whole has come from the worker."""
+    """More of an incomplete slice has arrived from the worker."""
 
     secret: Random
 
 
 class Collected(Message, frozen=True):
-    """Answer to Collect, of which the floats follow: the range, then the outer step's vectors."""
+    """Answer to Collect, whose floats follow: the range, then the outer optimizer's vectors."""
 
     number: Count
     version: Count
-    state: States  # of the outer step: name -> floats
+    state: States  # of the outer optimizer: name -> floats
 
 
 class Misuse(Message, frozen=True):
-    """Messages and connections that no correct peer makes, and that changed nothing."""
+    """Messages and connections that no correct peer makes, and that had no effect."""
 
     count: Count
     reason: Line  # of the last
@@ -178,24 +180,24 @@ class Present(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """Answer to Present: the server has told this shard of the worker. Unasked: send again what is
-    not answered."""
+    """Answer to Present: the server has admitted the worker to this shard. Unrequested: send again
+    what is not answered."""
 
     name: Random  # as in Present
 
 
 class Slice(Message, frozen=True):
-    """Chunk of a slice of an update, of which the server gets the head.
+    """Chunk of a slice of an update; the server gets the update's head.
 
     name: as in Present
-    seq:  of the push; or, of a sum that is sent `again`, of its last push
+    seq:  of the push; with `again`, of the last push of a sum
     """
 
     name: Random
     seq: Count
     again: bool
     offset: Size  # floats or words of this slice before this chunk
-    size: Size  # of these, of the slice
+    size: Size  # floats or words of the whole slice
 
 
 ToShard = (Lead | Begin | Floats | Admit | Dismiss | Apply | Drop | Commit | Send | Collect | Beat

@@ -1,8 +1,8 @@
-"""Messages between a server and remote watchers; `wbsp.wire.messages.codec` has their encoding.
+"""Messages between a server and remote watchers. `wbsp.wire.messages.codec` has their encoding.
 
-A server says where the files of its run are handed out; there, each answer brings what is new in
-them, a piece at a time. Nobody who asks names a file: who hands out goes through those of the
-folder that `order` knows, and receives what of them the other end has.
+A server names the run's file server. Each of its answers brings new parts of the files. A watcher
+does not name files: it sends how much it has of each, and the file server goes through those files
+of the folder that `order` knows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ORDER = r"run\.json", r"events\.jsonl", r"events_wk\d{1,6}\.jsonl", r"summary\.
 
 
 class Watch(Message, frozen=True):
-    """Question at a server: where are the files of its run handed out?"""
+    """Question to a server: where is the file server of its run?"""
 
     protocol: int
 
@@ -31,11 +31,11 @@ class FilesAt(Message, frozen=True):
 
     # Of the host at which the server was reached; 0: none yet, ask again.
     port: Annotated[int, Meta(ge=0, le=65535)]
-    problem: Line = ""  # why it cannot be, in one line
+    problem: Line = ""  # why there cannot be one, in one line
 
 
 class Have(NamedTuple):
-    """How much of a file is there at the other end."""
+    """How much of a file the watcher has."""
 
     name: FileName
     file: Id  # as in Piece
@@ -43,18 +43,18 @@ class Have(NamedTuple):
 
 
 class Read(Message, frozen=True):
-    """Request for what is new in the files."""
+    """Request for new parts of the files."""
 
     have: Annotated[list[Have], Meta(max_length=_FILES)]
 
 
 class Piece(NamedTuple):
-    """The bytes of one file from `offset` on, and perhaps not all of these.
+    """Bytes of one file from `offset` on, not always up to its end.
 
-    file: tells a file from another one that has its name before or after it; of a document, which
-          is replaced as a whole, also from its other contents
+    file: differs from that of another file with this name, earlier or later; for a document, which
+          is replaced as a whole, also from that of its other contents
     size: bytes of the file
-    time: at which it was written, ns since 1970
+    time: at which the file was written, ns since 1970
     """
 
     name: FileName
@@ -66,23 +66,23 @@ class Piece(NamedTuple):
 
 
 class News(Message, frozen=True):
-    """Answer to Read: what is new, in the order in which the files depend on one another."""
+    """Answer to Read: new parts of files, in the order in which the files depend on each other."""
 
     run: Id  # of the run
-    folder: Line  # name of its folder: a standby has another one
+    folder: Line  # name of its folder, which differs for a standby
     epoch: Count  # of the server
     server: Line  # "lives", "is over" (the run has ended), or "is gone"
-    more: bool  # than this answer holds
+    more: bool  # new parts than this answer holds
     pieces: Annotated[list[Piece], Meta(max_length=_FILES)]
 
 
 def order(name: str) -> int | None:
-    """The place of a file of that name among those that are handed out; None: it is none of them.
+    """Return the position of a file of that name in the order of transfer; None: it is not sent.
     """
     return next((place for place, known in enumerate(_ORDER)
                  if re.fullmatch(known, name, re.ASCII)), None)
 
 
 def is_log(name: str) -> bool:
-    """True for a file that grows by lines; the others are documents."""
+    """Return whether the file grows by lines; other files are documents."""
     return name.endswith(".jsonl")

@@ -1,4 +1,4 @@
-"""A worker's side of what a server of its machine and user shares with it."""
+"""A worker's side of the memory that a server of its machine and user shares with it."""
 
 from __future__ import annotations
 
@@ -16,30 +16,36 @@ from wbsp.wire.shm.segments import bytes_at
 
 
 class SharedMemory:
-    """What one server shares, until `close`; used by the communication thread.
+    """The memory that one server shares, until `close`; used by the communication thread.
 
-    line: for all messages to and from the server
+    line: carries all messages to and from the server
     """
 
     def __init__(self, link: Link, outbox: int):
-        """`outbox`: number of the segment for what this worker sends."""
+        """`outbox`: number of the segment for the floats that this worker sends."""
         self.line = QueuedSocket(link, RateLimiter(None), RateLimiter(None), link.fileno())
         self._link = link
         self._outbox = outbox
-        self._lent: deque[tuple[int, int]] = deque()  # fetch, and segment of what answered it
+        self._lent: deque[tuple[int, int]] = deque()  # number of a fetch, segment of its answer
         self._returned = 0
 
     def put(self, offset: int, data: memoryview) -> Place:
-        """Copy `data` to where the server can read it; it may be overwritten once the server has
-        answered. `offset`: bytes before it in what is sent."""
+        """Copy `data` to where the server can read it; return the place.
+
+        offset: bytes before `data` in what is sent
+
+        The place may be overwritten once the server has answered.
+        """
         place = Place(self._outbox, offset, data.nbytes)
         there = bytes_at(place, self._link.segments[self._outbox])
         np.copyto(np.frombuffer(there, np.uint8), np.frombuffer(data, np.uint8))
         return place
 
     def borrow(self, place: Place, request: int) -> memoryview:
-        """What the server has put there in answer to a fetch. It stays as it is for as long as
-        anything here holds a view of it. Raises WireError."""
+        """Return the server's answer to a fetch, without copying. Raises WireError.
+
+        The floats stay unchanged as long as this process holds a view of them.
+        """
         if place.segment not in self._link.segments:
             raise WireError(f"a place in segment {place.segment}, which is not here")
         there = bytes_at(place, self._link.segments[place.segment])
@@ -48,7 +54,7 @@ class SharedMemory:
 
     @property
     def returned(self) -> int:
-        """What answered the fetches below this number is held no more."""
+        """Number of a fetch: this process no longer holds the answers to the fetches below it."""
         while self._lent:
             request, number = self._lent[0]
             if number in self._link.segments and is_held(self._link.segments, number):
@@ -59,5 +65,5 @@ class SharedMemory:
         return self._returned
 
     def close(self) -> None:
-        """Share nothing any more; what is borrowed stays."""
+        """Stop sharing; borrowed memory stays mapped."""
         self._link.close()

@@ -1,4 +1,5 @@
-"""The server's side of what it shares with workers of its machine and user, and with a standby."""
+"""The server's side of the memory that it shares with workers and a standby of its machine and
+user."""
 
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ from wbsp.wire.rate import RateLimiter
 from wbsp.wire.shm.link import connect, gone
 from wbsp.wire.shm.segments import SharedPool, bytes_at, create
 
-_MOST_LENT = 4  # versions that a worker may read: its anchor, one to adopt, and one on its way
+_MOST_LENT = 4  # versions that a worker may read: its anchor, one to adopt, and one in transfer
 
 
 class Handover:
     """A connection over which a pool's segments are handed over, each once.
 
-    queue: of messages that the other end has not taken
+    queue: messages that the other end has not taken
 
-    Raises OSError where no process of this machine and user listens on that socket.
+    Raises OSError unless a process of this machine and user listens on that socket.
     """
 
     def __init__(self, name: str, pool: SharedPool, on: Host = HOST):
@@ -35,10 +36,12 @@ class Handover:
         self.queue = SendQueue(self._link, RateLimiter(None))
 
     def hand(self, vector: np.ndarray, copies: bool) -> tuple[np.ndarray, int] | None:
-        """A vector with the same floats, and the number of its segment, which the other end has
-        or will find; None: there is none. The vector is to be held as long as it may be read.
+        """Return a vector with the same floats and the number of its segment; None: there is none.
 
-        vector, copies: as of `SharedPool.shared`
+        The other end has the segment, or will receive it. Hold the vector while the other end may
+        read it.
+
+        vector, copies: see `SharedPool.shared`
         """
         shared, segment = self._pool.shared(vector, copies)
         if segment is None:
@@ -46,19 +49,19 @@ class Handover:
         if segment.number not in self._given:
             try:
                 self._link.give(segment)
-            except OSError:  # the other end takes none (any more)
+            except OSError:  # the other end takes no segments, or no longer
                 return None
             self._given.add(segment.number)
         return shared, segment.number
 
     def take_back(self, number: int, now: float) -> None:
-        """Have the other end let a segment go, if it has it."""
+        """Have the other end release a segment, if it has it."""
         if number in self._given:
             self._given.discard(number)
             self.queue.post(gone(number), now=now)
 
     def close(self) -> None:
-        """End it; the other end keeps what it has mapped until it unmaps it."""
+        """Close the connection; mappings of the other end stay until it unmaps them."""
         self._link.close()
 
 
@@ -66,19 +69,19 @@ class SharedLink(Handover):
     """Messages to and from one worker, and the memory that is shared with it.
 
     identity: of the worker's ZeroMQ socket
-    inbox:    number of the segment in which the worker puts what it sends
-    open:     the worker has been told; all messages to it go here
+    inbox:    number of the segment for the floats that the worker sends
+    open:     the worker knows of it; all messages to it go here
     """
 
     def __init__(self, identity: bytes, name: str, size: int, pool: SharedPool,
                  on: Host = HOST):
-        """Hand a segment of `size` floats to the worker that listens on the socket of that name.
+        """Hand a segment of `size` floats to the worker that listens on the socket `name`.
 
-        Raises OSError where no worker of this machine and user does.
+        Raises OSError unless a worker of this machine and user listens there.
         """
         super().__init__(name, pool, on)
         self.identity = identity
-        self._lent: list[tuple[int, np.ndarray]] = []  # number of the fetch, and its answer
+        self._lent: list[tuple[int, np.ndarray]] = []  # number of a fetch, and its answer
         try:
             segment, self._memory = create(size, False, on)
             try:
@@ -94,22 +97,23 @@ class SharedLink(Handover):
         return self._link.fileno()
 
     def receive(self) -> list[zmq.Frame] | None:
-        """The next message of the worker; None: there is none yet. Raises OSError at the end."""
+        """Return the worker's next message; None if there is none yet. Raises OSError at the end.
+        """
         try:
             return self._link.recv_multipart()
         except zmq.Again:
             return None
 
     def read(self, place: Place) -> memoryview:
-        """What the worker has put there, and may change at any time. Raises WireError."""
+        """Return the worker's floats, which may change at any time. Raises WireError."""
         if place.segment != self.inbox:
             raise WireError(f"a place in segment {place.segment}, which is not this worker's")
         return bytes_at(place, self._memory)
 
     def lend(self, request: int, vector: np.ndarray) -> Place | None:
-        """Where the worker can read a version (float32 [size]); None: nowhere, it must be sent.
+        """Return where the worker can read a version (float32 [size]); None: it must be sent.
 
-        request: number of the fetch; the version stays there, as it is, until `returned`
+        request: number of the fetch; the version stays there unchanged until `returned`
         """
         if len(self._lent) >= _MOST_LENT:
             return None
@@ -121,24 +125,24 @@ class SharedLink(Handover):
         return Place(segment, 0, shared.nbytes)
 
     def returned(self, request: int) -> None:
-        """The worker reads what answered the fetches before this one no more."""
+        """Note that the worker no longer reads the answers to the fetches before this one."""
         self._lent = [one for one in self._lent if one[0] >= request]
 
     def close(self) -> None:
         super().close()
-        for _, vector in self._lent:  # its process may live, and read on
+        for _, vector in self._lent:  # the worker's process may still read it
             self._pool.give_up(vector)
         self._lent.clear()
 
 
 class Lending:
-    """What a server shares, with whichever worker can; used by the event loop.
+    """The memory that a server shares, with each worker that can; used by the event loop.
 
-    pool: of the vectors that are made of what such workers send
+    pool: of the vectors made from such workers' updates
     """
 
     def __init__(self, why_not: str | None, on: Host = HOST):
-        """`why_not`: the reason for which nothing is shared; None: there is none."""
+        """`why_not`: why no memory is shared; None: it is."""
         self._on, self._why_not = on, why_not
         self._epoll: Any = None  # of the links
         if on.network.epoll is None or not on.memory.available():
@@ -147,18 +151,18 @@ class Lending:
             self._epoll = on.network.epoll()
         self.pool = SharedPool(on)
         self._links: dict[int, SharedLink] = {}
-        self._waiting: set[Handover] = set()  # those with messages that were not taken
+        self._waiting: set[Handover] = set()  # those with messages that are not yet taken
         self._standby: Handover | None = None
 
     @property
     def fd(self) -> int | None:
-        """A file descriptor to poll, readable when a link is; None: there never is one."""
+        """A file descriptor to poll, readable when a link is; None if there is none."""
         return self._epoll and self._epoll.fileno()
 
     def link(self, identity: bytes, name: str, size: int) -> tuple[SharedLink | None, str]:
-        """Share memory with the worker that listens on the socket of that name, if possible.
+        """Share memory with the worker that listens on the socket `name`, if possible.
 
-        Returns also how floats go, for a log.
+        Returns the link, or None, and how floats travel, for the log.
         """
         reason = self._why_not or (None if name else "the worker shares no memory")
         if reason is None:
@@ -172,8 +176,8 @@ class Lending:
         return None, f"TCP ({reason})"
 
     def follow(self, name: str) -> str:
-        """Lend versions to the standby that listens on the socket of that name, if possible, and to
-        no other any more; return how copies go, for a log."""
+        """Lend versions to the standby that listens on the socket `name`, if possible, and no
+        longer to an earlier one; return how snapshots travel, for the log."""
         self._end_standby()
         reason = self._why_not or (None if name else "the standby shares no memory")
         if reason is None:
@@ -185,8 +189,8 @@ class Lending:
         return f"TCP ({reason})"
 
     def copy(self, vector: np.ndarray | None) -> tuple[np.ndarray | None, int]:
-        """As `Handover.hand`, to the standby, of a vector that is shared already; None and 0: it is
-        not, and must be sent."""
+        """Return `Handover.hand` for the standby, of a vector that is already shared; None and 0
+        if it is not, so that it must be sent."""
         if vector is None or self._standby is None:
             return None, 0
         return self._standby.hand(vector, copies=False) or (None, 0)
@@ -198,39 +202,39 @@ class Lending:
         self._standby = None
 
     def end(self, link: SharedLink) -> None:
-        """A session ends, or goes on without that link."""
+        """Close a link, with its session or before it."""
         if self._links.pop(link.fileno(), None) is not None:
             self._waiting.discard(link)
             link.close()
 
     def readable(self) -> Iterator[SharedLink]:
-        """The links with a message, or with their end."""
+        """Yield the links that have a message or have ended."""
         if self._epoll is not None:
             for fd, _ in self._epoll.poll(0):
                 if (link := self._links.get(fd)) is not None:
                     yield link
 
     def post(self, link: SharedLink, frame: bytes, now: float) -> int:
-        """Send a message, now or when the worker takes it; return how many wait there."""
+        """Send a message, now or once the worker takes it; return how many wait for that."""
         link.queue.post(frame, now=now)
         if waiting := len(link.queue):
             self._waiting.add(link)
         return waiting
 
     def flush(self, now: float) -> None:
-        """Send what waits, to workers that take it again."""
+        """Send waiting messages to workers that take them again."""
         while self.pool.gone:
             number = self.pool.gone.popleft()
             for one in (*self._links.values(), *([self._standby] if self._standby else [])):
                 one.take_back(number, now)
                 self._waiting.add(one)
-        for link in [*self._waiting]:  # nearly always none, of a thousand links
+        for link in [*self._waiting]:  # nearly always empty, with a thousand links
             link.queue.flush(now)
             if not link.queue:
                 self._waiting.discard(link)
 
     def close(self) -> None:
-        """Share nothing any more."""
+        """Stop sharing."""
         for link in [*self._links.values()]:
             self.end(link)
         self._end_standby()

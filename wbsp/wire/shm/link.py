@@ -1,12 +1,12 @@
-"""The Unix socket between a server and a worker of its machine, and the memory that comes over it.
+"""The Unix socket between a server and a worker of its machine, which also carries shared memory.
 
-That both are on one machine is proven by the connection: the worker listens on a socket whose name
-(of Linux's abstract namespace, which a container may share or not) it tells the server over the
-network, and the server connects to it, or cannot. Each asks the kernel for the other's user. From
-then on the two speak over this socket, as they do over the network where there is none: no other
-thread has a part in it, which takes time. Its end is the end of what is shared.
+The connection proves that both are on one machine. The worker listens on a socket in Linux's
+abstract namespace, which a container may share or not, and sends its name to the server over the
+network. The server connects to it, or cannot. Each asks the kernel for the other's user. From then
+on this socket replaces the network between the two: it needs no other thread, which would take
+time. When it closes, they share memory no longer.
 
-To a standby of its machine a server hands memory over in the same way, and nothing else.
+A server also hands memory to a standby of its machine in this way, but sends no messages.
 """
 
 from __future__ import annotations
@@ -25,56 +25,56 @@ from wbsp.tensors.buffers import is_held
 from wbsp.wire.shm.segments import Segment
 
 _NUMBER = struct.Struct("<Q")  # of a segment, beside its file descriptor
-_GONE = struct.Struct("<4sQ")  # word that a segment is given up: the text below, and its number
+_GONE = struct.Struct("<4sQ")  # notice of a released segment: the text below, and its number
 _GIVEN_UP = b"\0\0\0\0"  # no encoded message begins with it
 _FD = struct.Struct("i")
-_ROOM = socket.CMSG_SPACE(_FD.size) if hasattr(socket, "CMSG_SPACE") else 0  # for one of them
-# Arithmetic with enums takes its time; not every system has these.
+_ROOM = socket.CMSG_SPACE(_FD.size) if hasattr(socket, "CMSG_SPACE") else 0  # for one descriptor
+# Arithmetic with enums is slow; not every system has these.
 _CLOEXEC, _TRUNCATED = (int(getattr(socket, name, 0))
                         for name in ("MSG_CMSG_CLOEXEC", "MSG_CTRUNC"))
 _PEER = struct.Struct("=iII")  # process, user, group
 _MOST = 1 << 16  # bytes of a message
-TRIES = 3  # attempts in a row to share memory, of which none comes to anything
+TRIES = 3  # failed attempts in a row to share memory, after which there is no other
 
 
 def gone(number: int) -> bytes:
-    """Word that the segment of this number is given up."""
+    """Return the notice that the segment of this number is released."""
     return _GONE.pack(_GIVEN_UP, number)
 
 
 class Link:
     """One end of the socket, with the methods of a ZeroMQ socket, for messages of one frame.
 
-    segments: that were handed over, and not taken back: number -> mapping, float32 [size]
+    segments: number -> mapping, float32 [size], of those handed over and not released
     """
 
     def __init__(self, peer: socket.socket, takes: bool, on: Host = HOST):
-        """`takes`: whether segments are taken; whatever else a peer hands over is let go."""
+        """`takes`: accept segments; anything else that a peer hands over is closed."""
         self._peer, self._takes, self._memory = peer, takes, on.memory
         self._buffer = memoryview(bytearray(_MOST))
         self.segments: dict[int, np.ndarray] = {}
-        self._gone: set[int] = set()  # of these, that the other end has given up
+        self._gone: set[int] = set()  # of these, those that the other end has released
 
     def fileno(self) -> int:
-        """By which a poller names it."""
+        """Return the file descriptor by which a poller names it."""
         return self._peer.fileno()
 
     def send_multipart(self, frames: Sequence[bytes | memoryview], flags: int = zmq.NOBLOCK,
                        copy: bool = True) -> None:
-        """Send a message. Raises zmq.Again. Nothing happens where the peer is gone."""
+        """Send a message; do nothing if the peer is gone. Raises zmq.Again."""
         (data,) = frames
         try:
             self._peer.send(data)
         except BlockingIOError:
             raise zmq.Again from None
         except OSError:
-            pass  # reading finds that out
+            pass  # the next read reports it
 
     def recv_multipart(self, flags: int = zmq.NOBLOCK, copy: bool = True) -> list[zmq.Frame]:
-        """The next message; or a segment is taken, or let go, of which there was word before it.
+        """Return the next message, or take or unmap a segment that precedes it.
 
-        Raises zmq.Again: there is no message yet, or none before that word; ConnectionError at the
-        end; OSError for a segment that cannot be had.
+        Raises zmq.Again if there is no message yet, or a segment preceded it; ConnectionError at
+        the end; OSError for a segment that cannot be mapped.
         """
         data = self._next()
         if data is None:
@@ -82,13 +82,13 @@ class Link:
         return [zmq.Frame(data)]
 
     def _next(self) -> bytes | None:
-        """As `recv_multipart`; None in place of a message: a segment was taken, or let go."""
+        """Return the next message; None after a segment was taken or unmapped instead."""
         try:
             try:
                 size, given, flags = self._receive()
             except ConnectionResetError:
-                # The other end has closed it with something unread. The kernel says so first, and
-                # once: what the other end had sent, its last word perhaps, is still there.
+                # The other end closed it with unread messages. The kernel reports that first, and
+                # once: messages of the other end, perhaps its last, can still be read.
                 size, given, flags = self._receive()
         except BlockingIOError:
             raise zmq.Again from None
@@ -112,19 +112,18 @@ class Link:
         return None
 
     def _receive(self) -> tuple[int, list[tuple[int, int, bytes]], int]:
-        """Bytes of the next packet, which is in the buffer; what came beside it; and flags."""
+        """Read the next packet into the buffer; return its size, ancillary data and flags."""
         if self._takes:
             return self._peer.recvmsg_into([self._buffer], _ROOM, _CLOEXEC)[:3]
         return self._peer.recv_into(self._buffer), [], 0
 
     def has(self, number: int) -> bool:
-        """Whether this segment has been handed over, ahead of whatever messages there are."""
+        """Return whether this segment was handed over; take all segments before a message."""
         self._take_until(number)
         return number in self.segments
 
     def catch_up(self) -> None:
-        """Take the segments, and the words on them, of a link over which no messages come; unmap
-        what is given up and not read any more."""
+        """Take segments and notices from a link without messages; unmap released segments."""
         self._take_until(None)
         self.let_go()
 
@@ -134,7 +133,7 @@ class Link:
                 pass
 
     def let_go(self) -> None:
-        """Unmap what the other end has given up and this process no longer reads."""
+        """Unmap the segments that the other end has released and this process no longer reads."""
         for number in [*self._gone]:
             if number not in self.segments or not is_held(self.segments, number):
                 self.segments.pop(number, None)
@@ -145,14 +144,14 @@ class Link:
         socket.send_fds(self._peer, [_NUMBER.pack(segment.number)], [segment.fd])
 
     def close(self) -> None:
-        """End it; the peer can still read what was sent."""
+        """Close it; the peer can still read what was sent."""
         self._peer.close()
 
 
 class Door:
-    """Where servers of this machine and user find a process, to hand memory over.
+    """A socket at which servers of this machine and user hand memory to this process.
 
-    name: of its socket; "": it takes none (any more)
+    name: of the socket; "": it takes no memory, or no longer
     """
 
     def __init__(self, wanted: bool, on: Host = HOST):
@@ -167,7 +166,7 @@ class Door:
                 self.name = name
 
     def accept(self) -> Link | None:
-        """The next connection; None: it is of another user. Raises OSError where there is none."""
+        """Return the next connection; None if it is of another user. Raises OSError without one."""
         if self._listener is None:
             raise ConnectionError("no process listens here")
         peer, _ = self._listener.accept()
@@ -180,8 +179,10 @@ class Door:
         return Link(peer, True, self._on)
 
     def link(self, number: int) -> Link | None:
-        """The connection over which this segment has come; None: there is none. Those that came
-        before it, of an earlier server or of another user, are ended."""
+        """Return the connection that brought this segment; None if there is none.
+
+        Connections before it, of an earlier server or of another user, are closed.
+        """
         with contextlib.suppress(OSError):  # no more connections
             while True:
                 link = self.accept()
@@ -192,16 +193,16 @@ class Door:
         return None
 
     def close(self) -> None:
-        """Take nothing, now or later."""
+        """Take no memory from now on."""
         if self._listener is not None:
             self._listener.close()
         self.name, self._listener = "", None
 
 
 def connect(name: str, on: Host = HOST) -> Link:
-    """The server's end of a connection to a worker's socket.
+    """Return the server's end of a connection to a worker's socket.
 
-    Raises OSError where there is none of that name and of this user.
+    Raises OSError unless there is a socket of that name and of this user.
     """
     peer = _unix_socket(on)
     try:
@@ -214,7 +215,7 @@ def connect(name: str, on: Host = HOST) -> Link:
 
 
 def _check_user(peer: socket.socket) -> None:
-    """Raise OSError unless the process at the other end is of this process's user."""
+    """Raise OSError unless the process at the other end belongs to this process's user."""
     _, user, _ = _PEER.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     if user != os.geteuid():
         raise PermissionError(f"the process at the other end is of user {user}")
