@@ -1,7 +1,7 @@
 """A live model as one flat float32 vector: read, cut, adopt.
 
 Anchor, difference and versions lie where the variables lie: in numpy arrays on a CPU, else in
-arrays of the back end, whose operations are only enqueued here. Whoever needs the numbers waits.
+arrays of the back end, whose operations are only enqueued here. A reader of the values waits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from wbsp.replica.base import Variables, Vector
 from wbsp.tensors.layout import TensorSpec
 
-_ROUNDING = 2e-6  # of the largest weight
+_ROUNDING = 2e-6  # relative to the largest weight
 
 
 class FlatReplica:
@@ -22,16 +22,16 @@ class FlatReplica:
 
     def __init__(self, variables: Variables, layout: Sequence[TensorSpec], rounds: bool,
                  derive: Callable[[], object] = lambda: None):
-        """`rounds`: there are variables that hold fewer digits than float32.
-
-        derive: called when variables that other code has changed are what they were
+        """
+        rounds: some variables hold fewer digits than float32
+        derive: called after variables that other code had changed were reset
         """
         self.layout = layout
         self._rounds = rounds
         self._derive = derive
         self._variables = variables
         self._anchor = variables.gather()
-        self._x = self._anchor  # None: not known, since a step has changed it
+        self._x = self._anchor  # None: unknown, since a step has changed it
 
     def read(self) -> np.ndarray:
         self.hold()
@@ -83,8 +83,10 @@ class FlatReplica:
         self._anchor = vector
 
     def _adopt_rounded(self, vector: Any, how: str) -> None:
-        """As `adopt`. What the variables cannot hold of W is no progress: the anchor is what x has
-        become, less the progress that is uncut."""
+        """Adopt a version, rounded to what the variables hold.
+
+        The rounding of W is no progress: the anchor is the new x minus the uncut progress.
+        """
         self.hold()
         progress = None if how == "replace" else self._x - self._anchor
         self._variables.scatter(vector if progress is None else vector + progress)
@@ -96,8 +98,8 @@ class FlatReplica:
 
 
 def _differs(found: np.ndarray, x: np.ndarray) -> bool:
-    """True if `found` is not x, rounding aside. On TensorFlow `SwapEMAWeights` swaps by additions.
-    """
+    """Return whether `found` differs from x by more than rounding: on TensorFlow `SwapEMAWeights`
+    swaps by additions."""
     where = (found != x) & ~(np.isnan(found) & np.isnan(x))
     with np.errstate(invalid="ignore"):
         gap = np.abs(found[where] - x[where]).max(initial=0)

@@ -1,5 +1,7 @@
-"""Variables of a live model that no step changes. They are read and written at a join alone, one by
-one: a copy of all of them is made only for who does not have the same.
+"""Variables of a live model that no step changes.
+
+They are read and written only when a worker joins, one by one. All of them are copied only for a
+worker that has other values.
 """
 
 from __future__ import annotations
@@ -14,34 +16,34 @@ from wbsp.tensors.layout import TensorSpec, total_size
 
 
 class Frozen:
-    """Those of all parts that a worker trains.
+    """The frozen variables of all parts that a worker trains.
 
-    layout: as of a vector of their own
+    layout: of a vector of their own
     """
 
     def __init__(self, parts: Sequence[Part]):
         self._held = [(part, held) for part in parts for held in part.frozen]
         self.layout: list[TensorSpec] = [held.spec for _, held in self._held]
-        self._digests: list[str] | None = None  # of the run's
+        self._digests: list[str] | None = None  # of the run's values
 
     @property
     def size(self) -> int:
-        """Floats of all."""
+        """Floats of all variables."""
         return total_size(self.layout)
 
     @property
     def digest(self) -> str:
-        """Of their values now; "": there are none."""
+        """Digest of their current values; "" if there are none."""
         self._digests = [*self._now()]
         return joined(self._digests)
 
     def read(self) -> np.ndarray:
-        """Their values, float32 [size]."""
+        """Return their values, float32 [size]."""
         return np.concatenate([np.empty(0, np.float32), *(
             part.read(held.it).reshape(-1) for part, held in self._held)])
 
     def take(self, vector: np.ndarray) -> list[str]:
-        """Set them to the run's values, float32 [size]; the names of those that had others."""
+        """Set them to the run's values, float32 [size]; return the names of those that differed."""
         found = []
         values = FrozenValues(self.layout, vector).parts()
         for (part, held), mine, theirs in zip(self._held, self._now(), values, strict=True):
@@ -52,7 +54,7 @@ class Frozen:
         return found
 
     def check(self) -> None:
-        """Raises ValueError where a step has changed one."""
+        """Raise ValueError if a step has changed one of them."""
         if changed := self._changed():
             raise ValueError(
                 f"the first step has changed {_some(changed)} frozen: updates have nothing of that."
@@ -60,7 +62,7 @@ class Frozen:
                 "model whose layers were frozen behind compile() is to be compiled again")
 
     def finish(self) -> Iterator[str]:
-        """The run is over; yield what a user should know, a line each."""
+        """Finish a run; yield what the user should know, a line each."""
         if changed := self._changed():
             yield (f"{_some(changed)} frozen, and was changed all the same: that is in no version. "
                    "Give frozen=[] on all workers, and all variables are trained together")
@@ -76,7 +78,7 @@ class Frozen:
 
 
 def freeze(parts: Sequence[Part], names: Sequence[str] | None) -> None:
-    """As of `Part.freeze`, for all parts. Raises ValueError for names that no variable has."""
+    """See `Part.freeze`, for all parts. Raises ValueError for a name that no variable has."""
     if isinstance(names, str):
         raise ValueError(f"frozen={names!r}: give a list of names")
     for part in parts:

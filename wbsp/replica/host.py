@@ -1,8 +1,8 @@
 """Variables in this machine's own memory, read and written by numpy.
 
-A large model does not fit into a cache, and what counts is how often it goes through the memory.
-So all that is computed of a block is computed while the block is in the cache. Memory that is fresh
-costs more than several copies: so the old anchor's is used again.
+A large model does not fit into a cache, and the time depends on the passes over its memory. So all
+computations on a block are done while the block is in the cache. Fresh memory costs more than
+several copies, so the memory of the old anchor is used again.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _BLOCK = 1 << 15  # floats; three vectors' blocks fit into the second-level cach
 
 
 class _Difference:
-    """x - anchor, for the first caller, in any thread: the compute thread leaves it at that.
+    """x - anchor, computed by the first reader, in any thread, so that the compute thread need not.
 
-    x is the anchor of the next difference. It cannot be written to until this one is made.
+    x is the anchor of the next difference, and read-only until this one is computed.
     """
 
     def __init__(self, x: np.ndarray, anchor: np.ndarray, out: np.ndarray):
-        """All float32 [size]; the difference is made in `out`, which may be `anchor`."""
+        """All float32 [size]; the difference is computed in `out`, which may be `anchor`."""
         self._of: tuple[np.ndarray, np.ndarray] | None = (x, anchor)
         self._out = out
         self._writeable = x.flags.writeable
@@ -43,7 +43,7 @@ class _Difference:
 
 
 class HostVariables(Variables):
-    """Variables of which a subclass says how they are read and written."""
+    """Variables that a subclass reads and writes."""
 
     def __init__(self, layout: Sequence[TensorSpec], pool: BufferPool):
         self._layout = layout
@@ -53,7 +53,7 @@ class HostVariables(Variables):
 
     @abstractmethod
     def views(self) -> Iterator[np.ndarray]:
-        """Each variable of the layout, float32: its own memory, where it is of that type."""
+        """Yield each variable of the layout, float32: its own memory, if it is of that type."""
 
     @abstractmethod
     def write(self, values: Iterator[np.ndarray]) -> None:
@@ -62,7 +62,7 @@ class HostVariables(Variables):
     def gather(self) -> np.ndarray:
         x = self._pool.take(self._size)
         for where, view in zip(self._ranges, self.views(), strict=True):
-            x[where] = view.reshape(-1)  # in one call: a long copy goes past the caches
+            x[where] = view.reshape(-1)  # in one call: a long copy bypasses the caches
         return x
 
     def scatter(self, vector: np.ndarray) -> None:
@@ -87,7 +87,8 @@ class HostVariables(Variables):
         return vector
 
     def _parts(self, *vectors: np.ndarray) -> Iterator[list[np.ndarray]]:
-        """For each variable, its parts of the flat vectors, and the variable itself, flat."""
+        """Yield, for each variable, its parts of the flat vectors, and the variable itself, flat.
+        """
         for parts, view in zip(self._split(*vectors), self.views(), strict=True):
             yield [*parts, view.reshape(-1)]
 
@@ -97,9 +98,9 @@ class HostVariables(Variables):
 
 
 class OneByOne(HostVariables):
-    """Each variable by itself.
+    """Variables that are read and written one by one.
 
-    view:  a variable -> its value, float32: its own memory, where it is of that type
+    view:  a variable -> its value, float32: its own memory, if it is of that type
     write: set a variable to a copy of a value, float32 in its shape
     """
 

@@ -1,8 +1,8 @@
 """Variables of a Keras model on JAX, or the leaves of a pytree. Keras is not needed here.
 
-Keras's trainer keeps the values outside of the model while it trains. Whoever takes
-`Callback.model` between two steps has them put back; what is assigned then is what the next step
-begins with. A step's arrays are given away to the next step: none may be kept.
+While Keras's trainer trains, it keeps the values outside of the model. Reading `Callback.model`
+between two steps makes the trainer put them back, and the next step begins from the values assigned
+then. A step's arrays are donated to the next step: none may be kept.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Variable(Protocol):
 
 def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
               pool: BufferPool) -> Variables:
-    """The `chosen` variables of `model`."""
+    """Return the `chosen` variables of `model`."""
     return _of(chosen, layout, pool)
 
 
@@ -52,7 +52,7 @@ def _view(variable: Variable) -> np.ndarray:
 
 
 def _write(variable: Variable, value: np.ndarray) -> None:
-    # `device_put` takes memory that is aligned to 64 bytes for its own, may_alias=False or not.
+    # `device_put` adopts memory that is aligned to 64 bytes, even with may_alias=False.
     variable.assign(jnp.array(value, copy=True))
 
 
@@ -105,9 +105,9 @@ def _join(values: Sequence[jax.Array]) -> jax.Array:
 
 
 class Leaf:
-    """One array of a pytree. A step makes another one in its place.
+    """One array of a pytree; each step replaces it.
 
-    assigned: a version has put one there, and not a step
+    assigned: the array comes from a version, not from a step
     """
 
     def __init__(self, name: str, value: jax.Array):
@@ -118,22 +118,22 @@ class Leaf:
 
     @property
     def value(self) -> jax.Array:
-        """Raises ValueError where the array was given away to a step."""
+        """The array. Raises ValueError if it was donated to a step."""
         if self.held.is_deleted():
             raise ValueError(f"{self.name} was donated to a step that came after the last w.step: "
                              "call params = w.step(loss, params) after each step")
         return self.held
 
     def assign(self, value: jax.Array) -> None:
-        """Put an array of this leaf's type here."""
+        """Replace the array by one of this leaf's type."""
         self.held = value.astype(self.dtype)
         self.assigned = True
 
 
 class PyTree(Part):
-    """The arrays of a pytree. It is never written to: another one is made of other arrays.
+    """The arrays of a pytree, which is never written to: a version makes a new pytree.
 
-    Leaves that are not of floats stay as they are.
+    Leaves that are not of floats stay unchanged.
     """
 
     def __init__(self, tree: Any):
@@ -142,7 +142,7 @@ class PyTree(Part):
         named, self._form = jax.tree_util.tree_flatten_with_path(tree)
         names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in named]
         self._given = tree
-        self._leaves: list[Any] = []  # a Leaf, or what is not trained
+        self._leaves: list[Any] = []  # a Leaf, or a value that is not trained
         for name, (_, value) in zip(names, named, strict=True):
             if isinstance(value, float | np.floating | np.ndarray):
                 raise ValueError(f"{name or 'the value'} is of type {type(value).__name__}, and a "
@@ -170,7 +170,7 @@ class PyTree(Part):
         _write(it, value)
 
     def take(self, tree: Any) -> None:
-        """The tree that a step has made. Raises ValueError for one of another form."""
+        """Take the tree of a step. Raises ValueError for another structure."""
         if any(leaf.assigned for leaf in self._chosen):
             raise ValueError("the block begins from the run's version: take params = w.values at "
                              "its beginning")
@@ -194,7 +194,7 @@ class PyTree(Part):
 
     @property
     def tree(self) -> Any:
-        """The tree that was taken, unless a version was put in its place."""
+        """The tree of the last step, with the arrays of a version that came later."""
         if any(leaf.assigned for leaf in self._chosen):
             values = [leaf.held if isinstance(leaf, Leaf) else leaf for leaf in self._leaves]
             self._given = jax.tree_util.tree_unflatten(self._form, values)

@@ -1,7 +1,7 @@
-"""What a model has beside the flat vector: constants that are made of variables, and values that an
-optimizer or a constraint puts into the model when training ends.
+"""State of a model beside the flat vector: constants derived from variables, and values that an
+optimizer or a constraint writes into the model at the end of training.
 
-Layers are looked for at any depth: inside other layers, models, lists and dicts of a model.
+Layers are found at any depth: inside other layers, models, lists and dicts of a model.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-_NEAR = 1e-3  # relative difference of statistics up to which they are of the same data
-_BROKEN = 1e-5  # relative change by a constraint up to which it holds
+_NEAR = 1e-3  # relative difference up to which statistics count as equal
+_BROKEN = 1e-5  # relative change by a constraint up to which the constraint holds
 
 
 class Statistics(NamedTuple):
@@ -25,7 +25,7 @@ class Statistics(NamedTuple):
 
     @property
     def differ(self) -> bool:
-        """True if the layer's variables are others now."""
+        """Whether the layer's variables have changed since."""
         now = _statistics(self.layer)
         deviation = np.sqrt(np.maximum(self.variance, now.variance)) + 1e-12
         return bool(np.any(np.abs(self.mean - now.mean) > _NEAR * (deviation + np.abs(self.mean)))
@@ -33,15 +33,16 @@ class Statistics(NamedTuple):
 
 
 def every_layer(model: keras.Model) -> list[keras.layers.Layer]:
-    """The model and all layers in it, each once."""
-    return model._flatten_layers()  # no public way leads to layers inside layers that are no models
+    """Return the model and all layers in it, each once."""
+    return model._flatten_layers()  # no public method finds layers inside layers
 
 
 def trained(model: keras.Model) -> list[keras.Variable]:
-    """All variables that take part, in the order of the flat vector.
+    """Return all variables that take part, in the order of the flat vector.
 
-    A float8 layer's scales are each worker's own: a step replaces them, and a sum of changes would
-    be none of anybody's data.
+    The scales of a float8 layer are each worker's own: a step replaces them, and a sum of their
+    changes would fit no worker's data.
+
     Raises ValueError for a variable that cannot be trained together.
     """
     chosen = []
@@ -55,12 +56,14 @@ def trained(model: keras.Model) -> list[keras.Variable]:
 
 
 def frozen(model: keras.Model) -> set[int]:
-    """Ids of the variables that no step changes, by what Keras says: those that its layers have for
-    the optimizer and that it may not change, and all of a BatchNormalization that is frozen, which
-    then leaves its statistics as they are. Other variables may change by themselves."""
+    """Return the ids of the variables that no step changes, as Keras declares them.
+
+    These are weights that the optimizer may not change, and all variables of a frozen
+    BatchNormalization, which keeps its statistics. Other variables may change by themselves.
+    """
     still: set[int] = set()
     for layer in every_layer(model):
-        mine = [*layer._trainable_variables]  # no public way tells them from the layer's state
+        mine = [*layer._trainable_variables]  # no public attribute tells them from layer state
         if (isinstance(layer, keras.layers.BatchNormalization) and not layer.trainable
                 and type(layer).call is keras.layers.BatchNormalization.call):
             mine += layer._non_trainable_variables
@@ -69,10 +72,10 @@ def frozen(model: keras.Model) -> set[int]:
 
 
 def derive(model: keras.Model) -> None:
-    """Have layers recompute what they keep beside the variables that a version has set: after
-    `adapt`, Normalization computes with constants made of its variables.
+    """Have layers recompute what they derive from variables that a version has set.
 
-    What was compiled with the former constants is compiled again.
+    After `adapt`, Normalization computes with constants derived from its variables. Functions
+    compiled with old constants are compiled again.
     """
     stale = False
     for layer in _adapted(model):
@@ -89,23 +92,23 @@ def derive(model: keras.Model) -> None:
 
 
 def statistics(model: keras.Model) -> list[Statistics]:
-    """Those of all layers that were adapted to data."""
+    """Return the statistics of all layers that were adapted to data."""
     found = [_statistics(layer) for layer in _adapted(model)]
     return [one for one in found if one.mean.any() or (one.variance != 1).any()]
 
 
 def makes_averages(model: keras.Model) -> bool:
-    """True if the model's optimizer makes averages, which Keras puts into it when `fit` ends."""
-    optimizer = getattr(model, "optimizer", None)  # a loop of the user's own may need none
+    """Return whether the model's optimizer makes averages, which Keras puts into it after `fit`."""
+    optimizer = getattr(model, "optimizer", None)  # a user's own loop may need none
     return optimizer is not None and any(getattr(one, "use_ema", False)
                                          for one in _optimizers(optimizer))
 
 
 def finalize(model: keras.Model, stepped: bool, averaged: bool, say: Callable[[str], None]) -> bool:
-    """Make of the run's final version what Keras makes of a model at the end of `fit`.
+    """Turn the run's final version into what Keras leaves at the end of `fit`.
 
     stepped:  this worker has trained
-    averaged: the optimizer's averages, if it makes any, are at hand
+    averaged: the optimizer's averages, if it makes any, are available
 
     Returns True if the model holds the optimizer's averages.
     """
@@ -126,8 +129,8 @@ def finalize(model: keras.Model, stepped: bool, averaged: bool, say: Callable[[s
 
 
 def settle(model: keras.Layer) -> Iterator[str]:
-    """Have layers and constraints make of the run's final version what is theirs to make; yield
-    what a user should know of that, a line each."""
+    """Let layers and constraints apply their part to the run's final version; yield what the user
+    should know about it, a line each."""
     derive(model)
     if broken := constrain(model):
         more = f" and {len(broken) - 1} more" if broken[1:] else ""
@@ -137,7 +140,7 @@ def settle(model: keras.Layer) -> Iterator[str]:
 
 
 def constrain(model: keras.Model) -> list[keras.Variable]:
-    """Apply the constraints of variables that break theirs, as a step does; return those."""
+    """Apply the constraints that variables break, as a step does; return those variables."""
     broken = []
     for variable in model.trainable_weights:
         if variable.constraint is not None:
@@ -151,7 +154,7 @@ def constrain(model: keras.Model) -> list[keras.Variable]:
 
 
 def remarks(model: keras.Model) -> Iterator[str]:
-    """What a user should know of a model that is trained together, a line each."""
+    """Yield what a user should know about training this model together, a line each."""
     weights = [*model.trainable_weights, *model.non_trainable_weights]
     if names := [v.path for v in weights if v.dtype == "float64"]:
         yield (f"{_some(names)} of float64: versions are float32, so that each adoption rounds to "
@@ -165,7 +168,7 @@ def remarks(model: keras.Model) -> Iterator[str]:
 
 
 def differing(adapted: Sequence[Statistics]) -> Iterator[str]:
-    """What a user should know where a version has brought other statistics, a line a layer."""
+    """Yield a line for each layer whose statistics a version has changed."""
     for one in adapted:
         if one.differ:
             yield (f"layer {one.layer.name} was adapted to other data than the run's, and computes "
@@ -180,7 +183,7 @@ def _some(names: Sequence[str], kind: str = "variable") -> str:
 
 
 def _adapted(model: keras.Model) -> list[keras.layers.Normalization]:
-    """Layers whose mean and variance are variables."""
+    """Return the layers whose mean and variance are variables."""
     return [layer for layer in every_layer(model) if isinstance(layer, keras.layers.Normalization)
             and layer.built and layer.input_mean is None]
 
@@ -190,10 +193,10 @@ def _statistics(layer: keras.layers.Normalization) -> Statistics:
 
 
 def _constants(layer: keras.layers.Normalization) -> list[np.ndarray] | None:
-    """None: they have no values, since the layer was built while a graph was made."""
+    """Return the constants; None: they have no values, as the layer was built inside a graph."""
     try:
         return [_numbers(value) for value in (layer.mean, layer.variance)]
-    except Exception:  # another one on each back end
+    except Exception:  # of another type on each back end
         return None
 
 
@@ -202,7 +205,7 @@ def _numbers(value: Any) -> np.ndarray:
 
 
 def _optimizers(optimizer: Any) -> Iterator[Any]:
-    """An optimizer, and those that it wraps."""
+    """Yield an optimizer and those that it wraps."""
     yield optimizer
     for inner in [getattr(optimizer, "inner_optimizer", None),
                   *getattr(optimizer, "_inner_optimizers", ())]:

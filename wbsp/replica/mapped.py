@@ -1,5 +1,5 @@
-"""One model in two frameworks: a worker's variables under the run's names, in the run's order, with
-the run's order of axes."""
+"""One model in two frameworks: a worker's variables under the run's names, in the run's order, and
+with the run's order of axes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Names = Mapping[str, str | tuple[str, Sequence[int]]]
 
 
 class Map:
-    """Where each of the run's variables is among this worker's.
+    """The position of each of the run's variables among this worker's.
 
     layout: of the run
     """
 
     def __init__(self, mine: Sequence[TensorSpec], names: Names):
-        """Raises ValueError, in one line, where not each of `mine` is named once."""
+        """Raises ValueError, in one line, unless `names` has each of `mine` once."""
         here = dict(zip((spec.name for spec in mine), slices(mine), strict=True))
         specs = {spec.name: spec for spec in mine}
         self.layout: list[TensorSpec] = []
@@ -45,12 +45,13 @@ class Map:
         self._here = slices(self.layout)
 
     def to_run(self, mine: np.ndarray) -> np.ndarray:
-        """A new vector, float32 [size], in the run's order, of one in this worker's."""
+        """Return a new vector, float32 [size], in the run's order, of one in this worker's order.
+        """
         return np.concatenate([mine[at].reshape(shape).transpose(axes).reshape(-1)
                                for at, shape, axes in self._parts])
 
     def from_run(self, vector: np.ndarray) -> np.ndarray:
-        """The reverse of `to_run`."""
+        """Return a new vector in this worker's order: the reverse of `to_run`."""
         mine = np.empty_like(vector)
         for (at, shape, axes), here, spec in zip(self._parts, self._here, self.layout, strict=True):
             mine[at].reshape(shape).transpose(axes)[...] = vector[here].reshape(spec.shape)

@@ -1,8 +1,8 @@
 """A Keras model as one flat float32 vector.
 
 The vector holds the trainable float variables first, then the float non-trainable ones that change
-by themselves, so that BatchNorm statistics take part as deltas like the rest. What is frozen is not
-in it, nor is optimizer state, nor what `layers` is about.
+by themselves, so that BatchNorm statistics take part as deltas like the rest. It holds neither
+frozen variables, nor optimizer state, nor the state described in `layers`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import LayerState, TensorSpec
 
 _CALL = "call the model on a batch of your data before fit, such as model(x[:1])"
-BACK_ENDS = "tensorflow", "jax", "torch"  # Keras's names, and those of the files here
+BACK_ENDS = "tensorflow", "jax", "torch"  # named as in Keras, and as the files here
 
 
 class KerasPart(Part):
-    """A model or a layer of Keras; its variables by their paths, behind `at`."""
+    """A model or a layer of Keras; its variables are named by their paths, with `at` in front."""
 
     def __init__(self, model: keras.Layer, at: str = ""):
-        """Raises ValueError for a model that has complex variables to train, or none yet."""
+        """Raises ValueError for a model with complex trainable variables, or without variables."""
         self._model = model
         chosen, still = trained(model), frozen(model)
         if not chosen and not all(layer.built for layer in every_layer(model)):
@@ -52,8 +52,8 @@ class KerasPart(Part):
         it.assign(value)
 
     def open(self, pool: BufferPool | None = None) -> FlatReplica:
-        """The replica of the model as it is now. Raises ValueError for a back end that is not known
-        here, and where there is nothing to train."""
+        """Return the replica of the model as it is now. Raises ValueError for an unknown back end,
+        or without float variables to train."""
         if not self.layout:
             still = ", and none is to change: all are frozen" if self.frozen else ""
             raise ValueError(f"model {self._model.name} has no variables of floats{still}: there "
@@ -78,18 +78,19 @@ class KerasPart(Part):
 
 
 def open_replica(model: keras.Model, pool: BufferPool | None = None) -> FlatReplica:
-    """The replica of a model, on whatever Keras runs on in this process.
+    """Return the replica of a model, on Keras's back end in this process.
 
     pool: source of memory for vectors on a CPU
-    Raises ValueError for a model that has no float variables (yet), or has complex ones to train,
-    and for a back end that is not known here.
+
+    Raises ValueError for a model without float variables, or with complex ones to train, and for an
+    unknown back end.
     """
     return KerasPart(model).open(pool)
 
 
 def check_whole(model: keras.Model, layout: Sequence[TensorSpec]) -> None:
-    """Raises ValueError for a model that has got more variables than those of `layout`: the layer
-    that made them in the first step was not built when the worker joined."""
+    """Raise ValueError if the model has more variables than `layout`: the layer that created them
+    in the first step was not built when the worker joined."""
     paths = [variable.path for variable in trained(model)]
     if len(paths) > len(layout):
         late = [path for path in paths if path not in {spec.name for spec in layout}] or paths[-1:]
@@ -99,12 +100,12 @@ def check_whole(model: keras.Model, layout: Sequence[TensorSpec]) -> None:
 
 
 def number(model: keras.Model, variable: keras.Variable) -> Callable[[], float]:
-    """A reader of a variable of the model that holds one float, cheap enough for every step."""
-    if keras.backend.backend() == "tensorflow":  # Keras's own way takes a hundred microseconds
+    """Return a function that reads a variable of one float, cheap enough for every step."""
+    if keras.backend.backend() == "tensorflow":  # Keras's own takes a hundred microseconds
         return importlib.import_module("wbsp.replica.tensorflow").number(model, variable)
     return lambda: float(variable.numpy())
 
 
 def whole(value: Any) -> int:
-    """The number in a variable or a tensor of one integer."""
+    """Return the number in a variable or a tensor of one integer."""
     return int(keras.ops.convert_to_numpy(value))

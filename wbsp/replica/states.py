@@ -1,7 +1,7 @@
-"""What layers compute with and no variable of floats holds: vocabularies, boundaries, constants.
+"""Layer state that is not in float variables: vocabularies, boundaries, constants.
 
-No version carries it, so that workers must have the same from the start: each brings a digest of it
-when it joins, one a layer or variable.
+Versions do not carry it, so workers must have equal state from the start: a joining worker sends a
+digest for each layer or variable with such state.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ import numpy as np
 from wbsp.replica.layers import every_layer
 from wbsp.tensors.layout import STATES, LayerState
 
-# Layers of Keras that prepare examples; what they were told is a part of what they compute.
+# Layers of Keras that prepare examples; their configuration is part of what they compute.
 _PREPARING = tuple(getattr(keras.layers, name) for name in (
     "CategoryEncoding", "Discretization", "HashedCrossing", "Hashing", "IntegerLookup",
     "MelSpectrogram", "Normalization", "Rescaling", "STFTSpectrogram", "StringLookup",
     "TextVectorization") if hasattr(keras.layers, name))
 _LOOKUPS = "StringLookup", "IntegerLookup", "TextVectorization"
-# What does not change what a layer computes, or can be had in several ways: `get_vocabulary` and
-# boundaries are what counts.
+# Settings that do not change what a layer computes, or that have several forms: `get_vocabulary`
+# and the boundaries count instead.
 _APART = frozenset({"name", "dtype", "trainable", "vocabulary", "vocabulary_size", "idf_weights"})
 _NAME = 200  # characters of a name
 
 
 def states(model: keras.Model) -> list[LayerState]:
-    """Of all layers and variables that have some, in the model's order."""
+    """Return the states of all layers and variables that have some, in the model's order."""
     found = [_state(f"layer {layer.name}", content) for layer in every_layer(model)
              if (content := _content(layer)) is not None]
-    # An integer by itself is a count of what this worker has done.
+    # A single integer is a count of what this worker has done.
     found += [_state(f"variable {v.path}", [v.dtype, _array(v)])
               for v in [*model.trainable_weights, *model.non_trainable_weights]
               if "float" not in v.dtype and len(v.shape)]
@@ -48,10 +48,10 @@ def states(model: keras.Model) -> list[LayerState]:
 
 
 def _content(layer: keras.layers.Layer) -> Any:
-    """A structure of lists, dicts, arrays, numbers and texts; None: the layer has nothing."""
+    """Return lists, dicts, arrays, numbers and texts; None if the layer has no state."""
     content: dict[str, Any] = {}
     if isinstance(layer, _PREPARING):
-        with contextlib.suppress(NotImplementedError):  # one of a user's own that has no config
+        with contextlib.suppress(NotImplementedError):  # a user's layer without a config
             config = {key: value for key, value in layer.get_config().items() if key not in _APART}
             if config.get("bin_boundaries") is not None:
                 config.pop("num_bins", None)
@@ -76,13 +76,13 @@ def _content(layer: keras.layers.Layer) -> Any:
 
 
 def _of_its_own(layer: keras.layers.Layer, method: str) -> bool:
-    """True if a class of another package than Keras says what is saved."""
+    """Return whether a class outside Keras defines what is saved."""
     defined = getattr(type(layer), method, None)
     return defined is not None and not defined.__module__.startswith("keras.")
 
 
 def _state(name: str, content: Any) -> LayerState:
-    """Real numbers are compared by sums: workers may have computed them in another order."""
+    """Digest a state; real numbers become sums, since workers may compute them in another order."""
     reals: list[np.ndarray] = []
     text = json.dumps(_exact(content, reals), sort_keys=True)
     values = np.concatenate([np.zeros(0), *reals])
@@ -95,7 +95,7 @@ def _state(name: str, content: Any) -> LayerState:
 
 
 def _exact(content: Any, reals: list[np.ndarray]) -> Any:
-    """The same for JSON, without the real numbers, which are added to `reals`."""
+    """Return the content for JSON without its real numbers, which are appended to `reals`."""
     content = _plain(content)
     if content is None or isinstance(content, bool | int | str):
         return content
@@ -110,14 +110,14 @@ def _exact(content: Any, reals: list[np.ndarray]) -> Any:
         return [_exact(one, reals) for one in content]
     if callable(content):
         return getattr(content, "__name__", type(content).__name__)
-    with contextlib.suppress(Exception):  # of a type that no back end makes an array of
+    with contextlib.suppress(Exception):  # of a type that no back end turns into an array
         array = _array(content)
         if array.dtype.kind in "fc" or array.dtype.name.startswith(("bfloat", "float")):
             wide = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64).ravel()
             reals.extend([wide.real, wide.imag] if array.dtype.kind == "c" else [wide])
             return ["real numbers", list(array.shape)]
         if array.dtype.kind in "biuSU":
-            # the type says no more: on one back end an integer is longer than on another
+            # not the type: one back end has longer integers than another
             return [list(array.shape), hashlib.sha256(
                 array.astype(np.int64).tobytes() if array.dtype.kind in "biu"
                 else json.dumps(array.astype(str).tolist()).encode()).hexdigest()]
@@ -125,7 +125,7 @@ def _exact(content: Any, reals: list[np.ndarray]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A scalar of numpy as Python's own."""
+    """Return a scalar of numpy as Python's own type."""
     return value.item() if isinstance(value, np.generic) else value
 
 

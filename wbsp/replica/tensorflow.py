@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 _AS_IT_IS = tf.compat.v1.ConfigProto(graph_options={
     "rewrite_options": {"disable_meta_optimizer": True}}).SerializeToString()
-SMALL = 1 << 16  # floats up to which it is worth copying all variables into one tensor
-TOGETHER = 1 << 20  # floats that are written by one call; what it makes lies in memory at once
+SMALL = 1 << 16  # floats up to which copying all variables into one tensor pays
+TOGETHER = 1 << 20  # floats written by one call, whose temporaries all lie in memory at once
 
 
 def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
               pool: BufferPool) -> Variables:
-    """The `chosen` variables of `model`."""
-    strategy = getattr(model, "distribute_strategy", None)  # a layer alone has none
+    """Return the `chosen` variables of `model`."""
+    strategy = getattr(model, "distribute_strategy", None)  # a single layer has none
     return _of([variable.value for variable in chosen], strategy, layout, pool)
 
 
@@ -46,24 +46,25 @@ def _of(chosen: Sequence[tf.Variable], strategy: tf.distribute.Strategy | None,
 def number(model: keras.Model, variable: keras.Variable) -> Callable[[], float]:
     """See `wbsp.replica.model.number`."""
     if (model.distribute_strategy or tf.distribute.get_strategy()).num_replicas_in_sync > 1:
-        return lambda: float(variable.numpy())  # of all devices
+        return lambda: float(variable.numpy())  # with replicas on all devices
     held = variable.value
     handle, dtype = held.handle, held.dtype
-    # Python's own way to the same operation takes four times as long.
+    # Python's own call of the operation takes four times as long.
     return lambda: float(np.asarray(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)))
 
 
 def _call(made: Callable[..., Any], *given: tf.TensorSpec) -> Callable[..., Any]:
-    """A graph of `made`, called by one operation: Python's own way to do that, which looks for
-    gradients, takes three times as long.
+    """Return a graph of `made` that one operation calls.
 
-    made: of tensors like `given`, which may be called with numpy arrays -> a tensor, a sequence of
-          tensors or None
+    Python's own call, which checks for gradients, takes three times as long.
+
+    made: function of tensors like `given`, which may be called with numpy arrays; returns a tensor,
+          a sequence of tensors or None
     """
     graph = tf.function(made, autograph=False).get_concrete_function(*given)
     holds, types = graph.captured_inputs, [tensor.dtype for tensor in graph.outputs]
-    # On one device nothing waits for another, so that the calling thread may do all: on a machine
-    # that is full, another thread comes late.
+    # With one device no operation waits for another, so the calling thread may do everything: on
+    # a busy machine another thread would be late.
     executor = "SINGLE_THREADED_EXECUTOR" if len(tf.config.list_logical_devices()) == 1 else ""
     alone = isinstance(graph.structured_outputs, tf.Tensor | tf.TensorSpec)
 
@@ -94,7 +95,7 @@ class OnHost(HostVariables):
 
 
 def _groups(chosen: Sequence[tf.Variable]) -> Iterator[Sequence[tf.Variable]]:
-    """Variables in their order: as many together as have up to `TOGETHER` floats, at least one."""
+    """Yield the variables in their order, in groups of up to `TOGETHER` floats, at least one."""
     group: list[tf.Variable] = []
     floats = 0
     for variable in chosen:
@@ -108,11 +109,11 @@ def _groups(chosen: Sequence[tf.Variable]) -> Iterator[Sequence[tf.Variable]]:
 
 
 def _writing(some: Sequence[tf.Variable]) -> tuple[int, Callable[..., None]]:
-    """How many they are, and what sets them to copies of as many values, all float32."""
+    """Return the number of variables, and a function that sets them to copies of float32 values."""
 
     def write(*values: tf.Tensor) -> None:
         for variable, value in zip(some, values, strict=True):
-            # An aligned numpy array would become the variable's own memory.
+            # The variable would adopt the memory of an aligned numpy array.
             variable.assign(tf.raw_ops.DeepCopy(x=value) if variable.dtype == tf.float32
                             else tf.cast(value, variable.dtype))
 
@@ -120,9 +121,9 @@ def _writing(some: Sequence[tf.Variable]) -> tuple[int, Callable[..., None]]:
 
 
 class OnDevices(Variables):
-    """Variables on a GPU, on several devices that all hold the same x, or few floats anywhere.
+    """Variables on a GPU, on several devices with equal values, or small ones anywhere.
 
-    `gather` takes the first device's copy, `scatter` writes all copies.
+    `gather` reads the first device's copy, `scatter` writes all copies.
     """
 
     def __init__(self, chosen: Sequence[tf.Variable], layout: Sequence[TensorSpec],
@@ -131,13 +132,13 @@ class OnDevices(Variables):
         self._layout = layout
         flat = tf.TensorSpec([total_size(layout)], tf.float32)
         with strategy.scope():
-            vars(self).update({  # the methods as graphs, of which none calls another
+            vars(self).update({  # the methods as graphs, which do not call each other
                 "gather": _call(self.gather), "scatter": _call(self.scatter, flat),
                 "cut": _call(self.cut, flat), "rebase": _call(self.rebase, flat, flat)})
-        x = self.gather()  # the first call of each takes milliseconds, which a step would miss
+        x = self.gather()  # the first call of each takes milliseconds: not in a step
         self.cut(x)
         self.rebase(x, x)
-        self.scatter(x)  # what is not finite is another number after a rebase
+        self.scatter(x)  # a rebase changes values that are not finite
 
     def gather(self) -> tf.Tensor:
         flat = [tf.reshape(tf.cast(v, tf.float32), [-1]) for v in self._chosen]
@@ -153,9 +154,9 @@ class OnDevices(Variables):
 
 
 class TfVariables(Part):
-    """The user's own tf.Variables, by the names that their place among the values gives them.
+    """The user's own tf.Variables, named by their place among the values.
 
-    Those that are not of floats stay each worker's own.
+    Variables that are not of floats stay each worker's own.
     """
 
     def __init__(self, named: Sequence[tuple[str, tf.Variable]]):
@@ -186,9 +187,9 @@ class TfVariables(Part):
 
 
 def variables_of(module: tf.Module, name: str) -> list[tf.Variable]:
-    """Those of a module, in the order of its attributes' names.
+    """Return the variables of a module, in the order of its attributes' names.
 
-    Raises ValueError for one that has layers of Keras in it, whose variables it does not know.
+    Raises ValueError for a module with Keras layers, whose variables it does not list.
     """
     for one in (module, *module.submodules):
         for attribute, value in vars(one).items():

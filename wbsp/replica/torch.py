@@ -20,14 +20,14 @@ from wbsp.tensors.layout import TensorSpec
 if TYPE_CHECKING:
     import keras
 
-Get = Callable[[], torch.Tensor]  # where other code may put another tensor in its place
+Get = Callable[[], torch.Tensor]  # of a tensor that other code may replace
 _WRAPPERS = {"OptimizedModule": "_orig_mod", "DistributedDataParallel": "module",
-             "DataParallel": "module"}  # class -> its attribute of the module proper
+             "DataParallel": "module"}  # class -> its attribute with the wrapped module
 
 
 def variables(model: keras.Model, chosen: Sequence[keras.Variable], layout: Sequence[TensorSpec],
               pool: BufferPool) -> Variables:
-    """The `chosen` variables of `model`."""
+    """Return the `chosen` variables of `model`."""
     return _of([partial(getattr, variable, "value") for variable in chosen], layout, pool)
 
 
@@ -38,8 +38,9 @@ def _of(tensors: Sequence[Get], layout: Sequence[TensorSpec], pool: BufferPool) 
 
 
 def held(module: torch.nn.Module) -> Iterator[tuple[str, Get]]:
-    """Name -> tensor, of all that `state_dict` has of a module: parameters, frozen ones as well,
-    and buffers; of the module in what torch.compile or DistributedDataParallel has made of it.
+    """Yield (name, tensor) of a module's `state_dict`: parameters, also frozen ones, and buffers.
+
+    If torch.compile or DistributedDataParallel has wrapped the module, it is unwrapped first.
 
     Raises ValueError for a module that is divided among processes.
     """
@@ -50,25 +51,25 @@ def held(module: torch.nn.Module) -> Iterator[tuple[str, Get]]:
             raise ValueError(_divided(f"{type(one).__name__}(...)"))
     for path, tensor in module.state_dict(keep_vars=True).items():
         if isinstance(tensor, torch.Tensor):
-            name = path.replace("_orig_mod.", "")  # a part of it was compiled
+            name = path.replace("_orig_mod.", "")  # torch.compile has wrapped a part of it
             where, _, attribute = path.rpartition(".")
             try:
                 owner = module.get_submodule(where)
                 found = getattr(owner, attribute) is tensor
             except AttributeError:
-                found = False  # its class gives it another name in the state_dict
+                found = False  # its class uses another name in the state_dict
             yield name, partial(getattr, owner, attribute) if found else same(tensor)
 
 
 def same(tensor: torch.Tensor) -> Get:
-    """A tensor that stays the one that is trained."""
+    """Return a getter of a tensor that is never replaced."""
     return lambda: tensor
 
 
 class Tensors(Part):
-    """Tensors by their names, each once; those that are not of floats stay each worker's own.
+    """Tensors by name, each once; those that are not of floats stay each worker's own.
 
-    Parameters are frozen that take no gradient. Buffers change by themselves.
+    Parameters without a gradient are frozen. Buffers change by themselves.
     """
 
     def __init__(self, named: Sequence[tuple[str, Get]]):
@@ -93,7 +94,7 @@ class Tensors(Part):
 
 
 def _is_trained(name: str, tensor: torch.Tensor) -> bool:
-    """True if the tensor takes part. Raises ValueError for one that cannot and should."""
+    """Return whether the tensor takes part. Raises ValueError if it should but cannot."""
     kind = type(tensor).__name__
     if kind == "DTensor":
         raise ValueError(_divided(f"{name}, a DTensor,"))
@@ -127,14 +128,14 @@ def _write(get: Get, value: np.ndarray) -> None:
 
 
 class OnDevices(Variables):
-    """Variables on a GPU. All that is computed here is put into PyTorch's one queue of it."""
+    """Variables on a GPU. Operations are enqueued on PyTorch's one stream of it."""
 
     def __init__(self, tensors: Sequence[Get], layout: Sequence[TensorSpec]):
         self._tensors = tensors
         self._layout = layout
         self._device = tensors[0]().device
-        # The driver moves page-locked memory by itself. To move other memory is the processor's
-        # work, and it keeps all threads from the device, and from Python, for as long.
+        # The driver copies page-locked memory by itself. Copying other memory occupies the
+        # processor, and keeps all threads from the device and from Python meanwhile.
         self._locks = self._device.type == "cuda"
 
     @torch.no_grad()
@@ -158,7 +159,7 @@ class OnDevices(Variables):
 
 
 class _ToHost:
-    """A tensor that numpy may ask for."""
+    """A GPU tensor that numpy can read."""
 
     def __init__(self, tensor: torch.Tensor, locks: bool):
         self._tensor = tensor

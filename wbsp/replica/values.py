@@ -1,7 +1,7 @@
-"""Whatever a user trains, as one flat vector: models, modules, variables or arrays, or several.
+"""The values that a user trains, as one flat vector: models, modules, variables or arrays.
 
-What a value is, its class says, and that of a framework that is not imported it cannot be: so none
-is imported here that the process does not have already.
+A value's class tells its framework, and a framework that is not imported has no values. So this
+module imports no framework that the process does not already have.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _TAKEN = ("a Keras model, a torch.nn.Module, tf.Variables or torch tensors in a 
 
 
 class Values:
-    """What a worker trains.
+    """The values that a worker trains.
 
-    given:  as the user holds it; of a pytree, the newest one
-    name:   in messages
-    layout: of all variables of floats that steps change, each once; "key/name" where several are
+    given:  as the user holds them; of a pytree, the newest one
+    name:   for messages
+    layout: of all float variables that steps change, each once; "key/name" if several values are
             given
     frozen: the others
     """
 
     def __init__(self, given: Any, frozen: Sequence[str] | None = None,
                  names: Names | None = None):
-        """`frozen`: as of `Part.freeze`. `names`: of the run's variables; None: they are the same.
+        """`frozen`: see `Part.freeze`. `names`: of the run's variables; None: they are equal.
 
-        Raises ValueError, in one line, for what cannot be trained together.
+        Raises ValueError, in one line, for values that cannot be trained together.
         """
         self._given = given
-        self._tree: Any = None  # a PyTree, where that is what was given
+        self._tree: Any = None  # the PyTree, if one was given
         self._parts = list(_parts(given))
         if not self._parts:
             self._tree = _back_end("jax").PyTree(given)
@@ -67,9 +67,9 @@ class Values:
         return self._given if self._tree is None else self._tree.tree
 
     def take(self, given: Any) -> None:
-        """What a step has made; None: it has changed the values in their places.
+        """Take the values of a step; None: it has changed them in place.
 
-        Raises ValueError for what is not of the same form.
+        Raises ValueError for another structure.
         """
         if self._tree is not None:
             if given is None:
@@ -81,7 +81,7 @@ class Values:
                              f"{_said(self._given)}, in its place: call w.step(loss)")
 
     def open(self, pool: BufferPool | None = None) -> FlatReplica:
-        """The replica of the values as they are now."""
+        """Return the replica of the values as they are now."""
         pool = pool or BufferPool()
         parts = [part for part in self._parts if part.layout]
         each = [part.variables(pool) for part in parts]
@@ -92,30 +92,30 @@ class Values:
         return FlatReplica(together, self.layout, rounds(types), self.adopted)
 
     def states(self) -> list[LayerState] | None:
-        """As of `Part`, of all parts of which they are known."""
+        """See `Part.states`; of all parts whose states are known."""
         if self._map is not None:
-            return None  # another framework's layers have others
+            return None  # layers of another framework have other states
         known = [states for part in self._parts if (states := part.states()) is not None]
         return [state for states in known for state in states] if known else None
 
     def adopted(self) -> None:
-        """A version was put into the values."""
+        """Note that a version was written to the values."""
         for part in self._parts:
             part.adopted()
 
     def finish(self) -> Iterator[str]:
-        """They hold the run's last version; yield what a user should know, a line each."""
+        """Finish a run, whose last version the values hold; yield lines for the user."""
         for part in self._parts:
             yield from part.finish()
         yield from self.frozen.finish()
 
     def remarks(self) -> Iterator[str]:
-        """What a user should know of values that are trained together, a line each."""
+        """Yield what a user should know about training these values together, a line each."""
         for part in self._parts:
             yield from part.remarks()
 
     def check(self) -> None:
-        """Raises ValueError where the first step has made variables that are not among them, or has
+        """Raise ValueError if the first step has created variables that are missing here, or has
         changed frozen ones."""
         for part in self._parts:
             part.check()
@@ -123,7 +123,7 @@ class Values:
 
 
 class Together(Variables):
-    """Variables of several parts, one part behind the other, in this machine's memory."""
+    """Variables of several parts, one part after the other, in this machine's memory."""
 
     def __init__(self, each: Sequence[Variables], parts: Sequence[Part]):
         self._each = each
@@ -142,7 +142,7 @@ class Together(Variables):
 
 
 def _parts(given: Any) -> Iterator[Part]:
-    """The parts of what is trained in its place; none: there is nothing of that kind.
+    """Yield the parts that are trained in place; none if `given` has no values of that kind.
 
     Raises ValueError for a mixture with other things.
     """
@@ -178,7 +178,7 @@ def _parts(given: Any) -> Iterator[Part]:
 
 
 def _leaves(given: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Path -> all that is in dicts, lists and tuples at any depth."""
+    """Yield (path, value) of everything in dicts, lists and tuples at any depth."""
     inner: Iterator[tuple[Any, Any]]
     if isinstance(given, Mapping):
         inner = iter(given.items())
@@ -192,10 +192,10 @@ def _leaves(given: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _kind(value: Any) -> str | None:
-    """What is trained in its place; None: it is nothing of that kind. Raises ValueError."""
+    """Return the kind of a value that is trained in place, else None. Raises ValueError."""
     keras, torch, tf = (sys.modules.get(name) for name in ("keras", "torch", "tensorflow"))
     if keras is not None and isinstance(value, keras.Layer):
-        return "keras"  # on PyTorch it is a module, too
+        return "keras"  # on PyTorch, a Keras layer is also a torch module
     if keras is not None and isinstance(value, keras.Variable):
         raise ValueError(f"{value.path} is a variable of Keras: give the model or the layer that "
                          "it belongs to")
@@ -215,6 +215,6 @@ def _back_end(name: str) -> Any:
 
 
 def _said(value: Any) -> str:
-    """The value in a message."""
+    """Return the value's type for a message, with its article."""
     name = type(value).__name__
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"

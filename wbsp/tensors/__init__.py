@@ -1,1 +1,1 @@
-"""Flat vectors of floats: what is in them, passes over them, and how they are sent."""
+"""Flat vectors of floats: their contents, passes over them, and how they are sent."""

@@ -1,8 +1,10 @@
-"""Vectors of which most blocks are zero, and versions of which most blocks are as before: the rest
-travels, with its places. Nothing is lost: it is a matter of bits, and -0.0 is not zero.
+"""Vectors with mostly zero blocks, and versions with mostly unchanged blocks.
 
-Words, as of `codecs`: how many blocks, their indices in ascending order (unsigned, of 32 bits),
-their values. A part of a block at the vector's end is filled up with zeros.
+Only the other blocks travel, with their indices. Nothing is lost: blocks are compared by their
+bits, and -0.0 is not zero.
+
+Words, as in `codecs`: the number of blocks, their indices in ascending order (unsigned, 32 bits),
+their values. An incomplete block at the vector's end is filled with zeros.
 """
 
 from __future__ import annotations
@@ -11,19 +13,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-BLOCK = 16  # floats: a row of 64 that begins anywhere takes 5, of which their places are a 17th
+BLOCK = 16  # floats: an unaligned row of 64 takes 5 blocks; indices add a 16th
 WORDS = 1 + BLOCK  # of a block
-_LEAST = 1 << 10  # floats of a vector below which nothing is gained
-_MOST = 0.5  # of a vector's floats: more words than that are not worth the work
-_SAMPLE = 64  # floats that are looked at first
-_PASS = 1 << 15  # floats that are looked at in one go, and stay in a processor's cache
+_LEAST = 1 << 10  # floats of a vector below which blocks gain nothing
+_MOST = 0.5  # share of a vector's floats: more words than that do not pay
+_SAMPLE = 64  # floats that are checked first
+_PASS = 1 << 15  # floats that are checked in one go, and stay in a processor's cache
 
 
 class Blocks:
-    """A vector that is zero but in some blocks.
+    """A vector that is zero except in some blocks.
 
     size:   of the vector, in floats
-    where:  uint32 [n], ascending
+    where:  indices of the blocks, uint32 [n], ascending
     values: float32 [n, BLOCK]
     """
 
@@ -31,21 +33,21 @@ class Blocks:
         self.size, self.where, self.values = size, where, values
 
     def add_to(self, vector: np.ndarray) -> None:
-        """vector += this, float32 [size], where this has blocks."""
+        """vector += self, float32 [size], in these blocks."""
         rows, whole, rest = self._of(vector)
         rows[self.where[:whole]] += self.values[:whole]
         if rest.size:
             rest += self.values[-1, :rest.size]
 
     def put_into(self, vector: np.ndarray) -> None:
-        """vector = this, float32 [size], where this has blocks."""
+        """vector = self, float32 [size], in these blocks."""
         rows, whole, rest = self._of(vector)
         rows[self.where[:whole]] = self.values[:whole]
         if rest.size:
             rest[:] = self.values[-1, :rest.size]
 
     def plus(self, other: Blocks) -> Blocks:
-        """The sum, in memory of its own."""
+        """Return the sum, in memory of its own."""
         where = union([self.where, other.where])
         values = np.zeros((where.size, BLOCK), np.float32)
         for one in (self, other):
@@ -53,14 +55,14 @@ class Blocks:
         return Blocks(self.size, where, values)
 
     def whole(self) -> np.ndarray:
-        """The vector, float32 [size]."""
+        """Return the vector, float32 [size]."""
         vector = np.zeros(self.size, np.float32)
         self.put_into(vector)
         return vector
 
     @property
     def words(self) -> np.ndarray:
-        """See above."""
+        """The words of these blocks: see the top of this file."""
         words = np.empty(WORDS * self.where.size + 1, np.float32)
         words[:1].view("<u4")[0] = self.where.size
         words[1:1 + self.where.size].view("<u4")[:] = self.where
@@ -68,8 +70,8 @@ class Blocks:
         return words
 
     def _of(self, vector: np.ndarray) -> tuple[np.ndarray, int, np.ndarray]:
-        """The vector's whole blocks [., BLOCK], how many of this one's are among them, and what the
-        last one of this is a part of, if it is not."""
+        """Return the vector's complete blocks [., BLOCK], the number of these blocks among them,
+        and the part of the vector in the last, incomplete block, if it is one of these."""
         full = self.size // BLOCK
         whole = int(np.searchsorted(self.where, full))
         return (vector[:full * BLOCK].reshape(-1, BLOCK), whole,
@@ -77,13 +79,13 @@ class Blocks:
 
 
 def floats(vector: np.ndarray | Blocks) -> np.ndarray:
-    """The floats of a vector, float32 [n]; of Blocks those that may not be zero."""
+    """Return the floats of a vector, float32 [n]; of Blocks, those that may not be zero."""
     return vector.values.reshape(-1) if isinstance(vector, Blocks) else vector
 
 
 def read(words: np.ndarray, size: int) -> Blocks:
-    """What these words say of a vector of `size` floats. Raises ValueError for words that no peer
-    makes."""
+    """Decode the words of a vector of `size` floats. Raises ValueError for words that no peer
+    encodes."""
     count = int(words[:1].view("<u4")[0]) if words.size else 0
     if words.size not in (1 + WORDS * count, 0):
         raise ValueError(f"{words.size} words of {count} blocks")
@@ -94,7 +96,7 @@ def read(words: np.ndarray, size: int) -> Blocks:
 
 
 def of(vector: np.ndarray, where: np.ndarray) -> Blocks:
-    """These blocks of a vector, float32 [size]."""
+    """Return these blocks of a vector, float32 [size]."""
     full = vector.size // BLOCK
     whole = int(np.searchsorted(where, full))
     values = np.zeros((where.size, BLOCK), np.float32)
@@ -105,8 +107,10 @@ def of(vector: np.ndarray, where: np.ndarray) -> Blocks:
 
 
 def encoded(vector: np.ndarray) -> np.ndarray:
-    """The words of `vector`, float32 [size], where they are much fewer, else itself: that costs no
-    more than a look at some of its floats."""
+    """Return the words of `vector`, float32 [size], if they are much fewer; else the vector.
+
+    In the second case, it has checked only some of the floats.
+    """
     full = vector.size // BLOCK
     if vector.size < _LEAST:
         return vector
@@ -124,10 +128,10 @@ def encoded(vector: np.ndarray) -> np.ndarray:
 
 
 def is_worth(blocks: int, size: int) -> bool:
-    """True if so many blocks of a vector of `size` floats are sent in place of all."""
+    """Return whether so many blocks of a vector of `size` floats are sent in place of all."""
     return size >= _LEAST and 1 + WORDS * blocks <= _MOST * size
 
 
 def union(several: Sequence[np.ndarray]) -> np.ndarray:
-    """All of these blocks, each once, ascending; uint32."""
+    """Return all of these block indices, each once, ascending; uint32."""
     return np.unique(np.concatenate([np.empty(0, "<u4"), *several]))

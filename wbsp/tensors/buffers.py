@@ -1,4 +1,4 @@
-"""Memory for received vectors, which is used again instead of being handed back to the kernel.
+"""Memory for received vectors that is used again instead of being returned to the kernel.
 
 Fresh memory is expensive: the kernel zeroes every page, which for a model of 100 MB costs more than
 copying it.
@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
-_TRIM_THRESHOLD = -1  # this and the next are of <malloc.h>
+_TRIM_THRESHOLD = -1  # this and the next are from <malloc.h>
 _MMAP_THRESHOLD = -3
-_KEPT = 64 << 20  # bytes that a heap keeps: many chunks, and little beside a training process
-_MAPPED = 32 << 20  # bytes from which on memory is mapped separately; the most that glibc takes
+_KEPT = 64 << 20  # bytes that a heap keeps: many chunks, yet little beside a training process
+_MAPPED = 32 << 20  # bytes from which memory is mapped separately; the most that glibc accepts
 
 
 def keep_freed() -> None:
-    """Have the C library keep some freed memory; no effect where it is not glibc.
+    """Have glibc keep some freed memory; no effect with another C library.
 
-    libzmq allocates every chunk it receives and frees it a moment later. On Python 3.11 TensorFlow
-    takes this back where a tf.data pipeline calls Python (`from_generator`, the iterators of some
-    strategies), since the memory of such processes grew.
+    libzmq allocates every chunk it receives and frees it a moment later. On Python 3.11, TensorFlow
+    undoes this where a tf.data pipeline calls Python (`from_generator`, the iterators of some
+    strategies), since such processes' memory grew.
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         libc = ctypes.CDLL(None)
@@ -33,17 +33,17 @@ def keep_freed() -> None:
 
 
 class BufferPool:
-    """Vectors that were handed out, to be used again when they are held no more.
+    """Vectors that are used again once nothing references them.
 
-    The pool keeps as many vectors as were ever held at a time. Views count: a slice, or a message
-    that has not been sent, holds its vector.
+    The pool keeps as many vectors as were ever referenced at a time. Views count: a slice, or a
+    message that has not been sent, references its vector.
     """
 
     def __init__(self) -> None:
         self._vectors: list[np.ndarray] = []
 
     def take(self, size: int) -> np.ndarray:
-        """A vector, float32 [size], of any values; the caller may write to it."""
+        """Return a vector, float32 [size], of any values; the caller may write to it."""
         for index in range(len(self._vectors)):
             if not is_held(self._vectors, index) and self._vectors[index].size == size:
                 vector = self._vectors[index]
@@ -58,12 +58,12 @@ class BufferPool:
 
 
 def is_held(items: Any, key: int) -> bool:
-    """Whether anything but this list or dict holds the vector items[key], or a view of it."""
+    """Return whether anything but this list or dict references items[key], or a view of it."""
     return _holders(items, key) > _NOBODY
 
 
 def _holders(items: Any, key: int) -> int:
-    """References to items[key], those of the container and of this call included."""
+    """Return the number of references to items[key], with those of the container and this call."""
     return sys.getrefcount(items[key])
 
 

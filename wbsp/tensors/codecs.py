@@ -1,8 +1,8 @@
 """Codecs: formats in which flat vectors travel.
 
-An encoding is a vector of *words* of 4 bytes, held as float32 whatever they mean, so that all that
-carries the floats of a model carries it too. Encoders and decoders are plain functions of their
-input: the same bytes on every machine. No sockets, versions or workers are known here.
+An encoding is a vector of *words* of 4 bytes, held as float32 whatever they mean, so that all code
+that carries a model's floats carries it, too. Encoders and decoders are pure functions: they give
+the same bytes on every machine. This module knows no sockets, versions or workers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 BLOCK = 256  # floats of one scale of int8
-MOST_SENT = 0.25  # part of the values beyond which their indices cost too much: half of float32
+MOST_SENT = 0.25  # share of values above which their indices cost too much: half of float32
 _PASS = 1 << 15  # floats that are encoded at a time, and stay in a processor's cache
 _SMALLEST = np.finfo(np.float32).tiny
 
@@ -26,20 +26,20 @@ class Codec:
 
     @property
     def versions(self) -> Codec:
-        """The format of the difference between two versions."""
+        """Codec of the difference between two versions."""
         return self
 
     def words(self, size: int, merged: int = 1) -> int:
-        """Length of an encoded update of `size` floats; of the difference that `merged` updates
-        make, the largest."""
+        """Return the length of an encoded update of `size` floats, or the largest length of the
+        difference that `merged` updates make."""
         return size
 
     def encode(self, vector: np.ndarray) -> np.ndarray:
-        """The words for `vector`, float32 [size]. Where it is not finite, the decoded is not."""
+        """Return the words of `vector`, float32 [size]; NaN and infinity decode as not finite."""
         return vector
 
     def decode(self, words: np.ndarray, size: int, out: np.ndarray | None = None) -> np.ndarray:
-        """float32 [size], in the memory of `out` if there is one, and float32 is not the format.
+        """Return float32 [size], in the memory of `out` if given, except for the codec float32.
 
         Raises ValueError for words that no encoder makes.
         """
@@ -47,11 +47,11 @@ class Codec:
         return words
 
     def length(self, words: np.ndarray, size: int) -> int:
-        """How many words the encoding of `size` floats takes that these begin with, or lack."""
+        """Return the length of the encoding of `size` floats that `words` begin with."""
         return self.words(size)
 
     def parts(self, words: np.ndarray) -> list[np.ndarray]:
-        """What goes to each receiver of a range, if there are some."""
+        """Return the words for each receiver of a range, if there are ranges."""
         return []
 
     def _check(self, words: np.ndarray, due: int) -> None:
@@ -97,7 +97,8 @@ class BFloat16(Codec):
 
 
 def _rounded_special(bits: np.ndarray) -> np.ndarray:
-    """bfloat16 of NaN, infinity, and of finite values too large for it: the largest there is."""
+    """Return bfloat16 of NaN, infinity, and finite values above its range, which become its largest
+    value."""
     nan = bits & 0x7FFFFFFF > 0x7F800000
     infinite = bits & 0x7FFFFFFF == 0x7F800000
     upper = bits >> 16
@@ -109,9 +110,9 @@ class Int8(Codec):
 
         scale = largest |x| of the block / 127;  x ~ scale * round(x / scale)
 
-    Words: the scales, then the numbers, four in a word. Block-wise absolute-maximum scales:
+    Words: the scales, then the numbers, four to a word. Block-wise absolute-maximum scales:
     Dettmers et al. 2022, arXiv 2110.02861 [known format; linear numbers here]. The scale of a block
-    that is not finite is NaN, and below float32's normal values it is 0: nothing of it is sent.
+    that is not finite is NaN. A scale below float32's normal values is 0, and sends nothing.
     """
 
     name = "int8"
@@ -144,7 +145,7 @@ class Int8(Codec):
         return vector
 
     def _parts(self, words: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Scales, float32 [blocks], and numbers, int8 [size or a few more]."""
+        """Return scales, float32 [blocks], and numbers, int8 [size or a few more]."""
         blocks = -(-size // BLOCK)
         return words[:blocks], words[blocks:].view(np.int8)
 
@@ -153,7 +154,7 @@ def _quantize(values: np.ndarray, scales: np.ndarray, numbers: np.ndarray) -> No
     """Fill `scales` [n] and `numbers` [n, m] for `values` [n, m]."""
     largest = np.maximum(values.max(axis=1), -values.min(axis=1))
     scale = largest / np.float32(127)
-    with np.errstate(over="ignore"):  # 127 times a scale that was rounded up
+    with np.errstate(over="ignore"):  # 127 times a scale that was rounded up overflows
         scale = np.where(np.isinf(127 * scale), np.nextafter(scale, np.float32(0)), scale)
     finite = np.isfinite(largest)
     scale[scale < _SMALLEST] = 0
@@ -169,16 +170,16 @@ def _quantize(values: np.ndarray, scales: np.ndarray, numbers: np.ndarray) -> No
 class TopK(Codec):
     """The values of the largest magnitude, with their indices; the others are 0 [known format].
 
-    Words: how many there are, their indices in ascending order (unsigned, of 32 bits), their
-    values. Of equal magnitudes the lower index goes first. Of an update always the same part is
-    sent. Of a version's difference all that is not 0, at most a quarter of the model: what several
-    workers have sent has as many values together, and what all have sent goes out at once.
+    Words: the number of values, their indices in ascending order (unsigned, 32 bits), the values.
+    Of equal magnitudes the lower index goes first. An update sends a fixed share of the values. A
+    version's difference sends all values that are not 0, at most a quarter of the model: it has as
+    many values as the updates of several workers together, and goes out at once.
     """
 
     lossless = False
 
     def __init__(self, share: float, dense: bool = False):
-        """`share`: part of the values that is sent; `dense`: of a version's difference."""
+        """`share`: of the values that are sent; `dense`: encode a version's difference."""
         self.share = share
         self._dense = dense
         self.name = f"topk:{share:g}"
@@ -224,8 +225,8 @@ class TopK(Codec):
 
 
 def _largest(vector: np.ndarray, count: int) -> np.ndarray:
-    """Indices, ascending, of the `count` values of the largest magnitude; NaN counts as infinite.
-    """
+    """Return the indices, ascending, of the `count` values of the largest magnitude; NaN counts as
+    infinite."""
     if count == vector.size:
         return np.arange(count)
     if not count:
@@ -240,10 +241,10 @@ def _largest(vector: np.ndarray, count: int) -> np.ndarray:
 
 
 class Ranges(Codec):
-    """A format in which each range of a vector is encoded by itself, one after the other."""
+    """A format that encodes each range of a vector by itself, one after the other."""
 
     def __init__(self, wire: Codec, ends: Sequence[int]):
-        """`ends`: where the ranges begin, and where the last one ends."""
+        """`ends`: start of each range, and end of the last one."""
         self.wire = wire
         self.name = wire.name
         self.lossless = wire.lossless
@@ -289,7 +290,7 @@ KNOWN = f"{', '.join(CODECS)} or topk:0.01"
 
 
 def parse(text: str) -> Codec:
-    """The format of that name. Raises ValueError in one line."""
+    """Return the codec of that name. Raises ValueError in one line."""
     if text in CODECS:
         return CODECS[text]
     kind, _, share = text.partition(":")

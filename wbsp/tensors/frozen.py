@@ -1,5 +1,6 @@
-"""Variables that no step changes: they are not in the flat vector, and no update or version carries
-them. A run has one value of each; a digest says who has the same.
+"""Variables that no step changes: the flat vector, updates and versions do not contain them.
+
+All workers of a run have equal values of them, which they compare by a digest.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from wbsp.tensors.layout import TensorSpec, canonical_names, difference, slices
 
 
 class FrozenValues(NamedTuple):
-    """Those of a run; `vector`: float32 [size], which is not written to."""
+    """The frozen values of a run; `vector`: float32 [size], which is not written to."""
 
     layout: list[TensorSpec] = []
     vector: np.ndarray = np.empty(0, np.float32)
 
     @property
     def digest(self) -> str:
-        """Of all values; "": there are none."""
+        """Digest of all values; "" if there are none."""
         return joined(digest(values) for values in self.parts())
 
     def parts(self) -> list[np.ndarray]:
-        """The values of each variable, flat."""
+        """Return the values of each variable, flat."""
         return [self.vector[where] for where in slices(self.layout)]
 
 
@@ -33,21 +34,21 @@ NOTHING = FrozenValues()
 
 
 def digest(values: np.ndarray) -> str:
-    """Of one variable's values."""
+    """Return the digest of one variable's values."""
     flat = np.ascontiguousarray(values, "<f4").reshape(-1)
     return hashlib.blake2b(flat.view(np.uint8).data, digest_size=16).hexdigest()
 
 
 def joined(digests: Iterable[str]) -> str:
-    """The digest of several variables; "": there are none."""
+    """Return the digest of several variables; "" if there are none."""
     text = " ".join(digests)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() if text else ""
 
 
 def other_model(mine: Sequence[TensorSpec], frozen: Sequence[TensorSpec],
                 theirs: Sequence[TensorSpec], their_frozen: Sequence[TensorSpec]) -> str | None:
-    """The first difference of two models, in words; None if they agree. The layouts are those of
-    the vectors, and of what is frozen beside them."""
+    """Return the first difference of two models, in words; None if they agree. The layouts are
+    those of the vectors, and of the frozen variables beside them."""
     reason = difference(mine, theirs) or difference(frozen, their_frozen)
     if reason is None or len(mine) == len(theirs):
         return reason

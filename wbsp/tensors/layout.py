@@ -16,9 +16,9 @@ from msgspec import Meta
 
 from wbsp.limits import DIMENSIONS, MAX_FLOATS, NAME, VARIABLES, Id, Name, Real, Shape
 
-_DEPTH = 32  # components of a name that are looked at one by one
-STATES = 256  # of layers, that are told apart
-_NEAR = 1e-5  # relative difference of sums up to which they are of the same numbers
+_DEPTH = 32  # components of a name that are compared one by one
+STATES = 256  # of layers, at most
+_NEAR = 1e-5  # relative difference up to which sums count as equal
 _DIGITS = 18  # of a number that Keras appends, at most
 
 
@@ -34,14 +34,14 @@ class TensorSpec(NamedTuple):
 
 
 class LayerState(NamedTuple):
-    """Digest of what a layer, or a variable that is not of floats, has and no version carries."""
+    """Digest of the state that versions do not carry, of a layer or a non-float variable."""
 
     name: Name  # "layer ..." or "variable ..."
     digest: Id  # of all but its real numbers
     sums: tuple[Real, Real, Real]  # of its real numbers: root of their squares, two weighted sums
 
     def same(self, other: LayerState) -> bool:
-        """Whether both are of the same values, whatever the names, up to rounding."""
+        """Return whether both have equal values up to rounding, whatever their names."""
         near = _NEAR * max(self.sums[0], other.sums[0])
         return self.digest == other.digest and all(
             abs(mine - theirs) <= near for mine, theirs in zip(self.sums, other.sums, strict=True))
@@ -52,7 +52,8 @@ LayerStates = Annotated[list[LayerState], Meta(max_length=STATES)]
 
 
 def total_size(layout: Sequence[TensorSpec]) -> int:
-    """Number of floats in the flat vector. Raises ValueError for a negative dimension."""
+    """Return the number of floats in the flat vector. Raises ValueError for a negative dimension.
+    """
     for spec in layout:
         if any(n < 0 for n in spec.shape):
             raise ValueError(f"variable {spec.name[:NAME]!r} has shape {spec.shape}")
@@ -60,14 +61,14 @@ def total_size(layout: Sequence[TensorSpec]) -> int:
 
 
 def slices(layout: Sequence[TensorSpec]) -> list[slice]:
-    """Where each variable lies in the flat vector."""
+    """Return the range of each variable in the flat vector."""
     ends = accumulate((spec.size for spec in layout), initial=0)
     return [slice(*pair) for pair in pairwise(ends)]
 
 
 def check_layout(layout: Sequence[TensorSpec], frozen: Sequence[TensorSpec] = ()) -> None:
-    """Raise ValueError, in one line, for a layout that no server takes, with what is frozen beside
-    it."""
+    """Raise ValueError, in one line, for a layout, or a layout of frozen variables, that no server
+    accepts."""
     size, layout = total_size(layout), [*layout, *frozen]
     whole = total_size(layout)
     if len(layout) > VARIABLES:
@@ -84,7 +85,7 @@ def check_layout(layout: Sequence[TensorSpec], frozen: Sequence[TensorSpec] = ()
 
 
 def difference(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> str | None:
-    """The first difference of two layouts, in words; None if they agree.
+    """Return the first difference of two layouts, in words; None if they agree.
 
     Variables are compared by shape and canonical name.
     """
@@ -98,7 +99,7 @@ def difference(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> str 
     ours, others = _keys(mine), _keys(theirs)
     unlike = [i for i, (a, b) in enumerate(zip(ours, others, strict=True)) if a != b]
     if unlike:
-        # in models that differ, the same variable may have two canonical names
+        # if models differ, one variable may have two canonical names
         index = next((i for i in unlike if _said(mine[i]) != _said(theirs[i])), unlike[0])
         text = f"variable {index} is {_said(mine[index])} here and {_said(theirs[index])} there"
         if sorted(ours) == sorted(others):
@@ -109,8 +110,10 @@ def difference(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> str 
 
 
 def places(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> list[int] | None:
-    """Where each variable of `mine` is in `theirs`, which may be in another order; None: the models
-    differ. Variables are compared as by `difference`."""
+    """Return the index in `theirs` of each variable of `mine`; None if the models differ.
+
+    The orders may differ. Variables are compared as in `difference`.
+    """
     if len(mine) != len(theirs):
         return None
     if difference(mine, theirs) is None:
@@ -128,7 +131,7 @@ def _keys(layout: Sequence[TensorSpec]) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def other_state(mine: Sequence[LayerState], theirs: Sequence[LayerState]) -> str | None:
-    """The first difference of what layers of two models have, in words; None if they agree."""
+    """Return the first difference of two models' layer states, in words; None if they agree."""
     for here, there in zip(mine, theirs, strict=False):
         if not here.same(there):
             other = "in the run" if here.name == there.name else f"{there.name} of the run"
@@ -140,19 +143,19 @@ def other_state(mine: Sequence[LayerState], theirs: Sequence[LayerState]) -> str
 
 
 def canonical_names(names: Sequence[str]) -> list[str]:
-    """Names that do not depend on the process that built the model, in the order of `names`.
+    """Return names that do not depend on the process that built the model, in the order of `names`.
 
     Keras numbers layers by the layers that the process has built before: dense_7/kernel and
     dense_8/kernel of one process are dense/kernel and dense_1/kernel of another. So a number counts
-    only by its rank among the numbers of the same word at the same depth. Components that all paths
-    begin with (the model's own name, for example) are left out. The canonical name of a variable
-    does not depend on the order of `names`.
+    only by its rank among the numbers of its word at its depth. Leading components that all paths
+    share (the model's own name, for example) are left out. The canonical name of a variable does
+    not depend on the order of `names`.
     """
     paths = [name.split("/", _DEPTH) for name in names]
     if paths:
         shared = min(len(os.path.commonprefix(paths)), min(map(len, paths)) - 1)
         paths = [path[shared:] for path in paths]
-    numbers = defaultdict(set)  # (depth, word) -> the numbers behind that word
+    numbers = defaultdict(set)  # (depth, word) -> the numbers after that word
     for path in paths:
         for depth, component in enumerate(path):
             word, number = _split(component)
@@ -165,7 +168,7 @@ def canonical_names(names: Sequence[str]) -> list[str]:
 
 
 def _split(component: str) -> tuple[str, tuple[int, ...]]:
-    """"block_2_1" -> "block", (2, 1); a user's own number may stand before Keras's."""
+    """Split "block_2_1" into "block", (2, 1); a user's own number may precede Keras's."""
     parts = component.split("_")
     end = len(parts)
     while end > 1 and _is_number(parts[end - 1]):
@@ -174,7 +177,7 @@ def _split(component: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _is_number(text: str) -> bool:
-    """True for a whole number as Keras writes it."""
+    """Return whether this is a whole number as Keras writes it."""
     return (text.isascii() and text.isdigit() and len(text) <= _DIGITS
             and (text == "0" or text[0] != "0"))
 

@@ -6,24 +6,26 @@ import math
 
 import numpy as np
 
-_ROUNDED = 1e-18  # what is smaller may be 0 in a sum of squares
+_ROUNDED = 1e-18  # a smaller value may become 0 in a sum of squares
 _BLOCK = 1 << 16  # floats; they stay in the second-level cache
 
 
 def bounds(size: int, parts: int) -> list[int]:
-    """Where `parts` ranges of a vector of `size` floats begin, and where the last one ends."""
+    """Return the start of each of `parts` ranges of `size` floats, and the end of the last one."""
     return [part * size // parts for part in range(parts + 1)]
 
 
 def magnitude(vector: np.ndarray) -> float:
-    """A number that no value of `vector`, float32 [size], is above or below the negative of, and
-    that is at most the length of one of its blocks; infinite where a value is NaN or infinite."""
+    """Return an upper bound of |x| over `vector`, float32 [size].
+
+    It is at most the norm of one of the vector's blocks; infinite if a value is NaN or infinite.
+    """
     most = _ROUNDED
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, vector.size, _BLOCK):
             block = vector[start:start + _BLOCK]
             # One pass without a temporary: NaN and infinity survive a sum of squares, which may
-            # also be too large to hold.
+            # also overflow.
             square = float(np.dot(block, block))
             if math.isfinite(square):
                 most = max(most, 1.01 * math.sqrt(square))
@@ -35,12 +37,12 @@ def magnitude(vector: np.ndarray) -> float:
 
 
 def is_finite(vector: np.ndarray) -> bool:
-    """True if no value of `vector`, float32 [size], is NaN or infinite."""
+    """Return whether no value of `vector`, float32 [size], is NaN or infinite."""
     return math.isfinite(magnitude(vector))
 
 
 def largest(vector: np.ndarray | None) -> float:
-    """The largest magnitude of the values of `vector`, float32 [size]; 0: there are none."""
+    """Return the largest magnitude in `vector`, float32 [size]; 0 if it has no values."""
     if vector is None:
         return 0.0
     return max((float(np.abs(vector[start:start + _BLOCK]).max())
