@@ -1,1 +1,1 @@
-"""Training with `fit`: the callback, and what it needs to know of Keras."""
+"""Training with `fit`: the callback, and the parts that use Keras."""

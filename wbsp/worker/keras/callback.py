@@ -1,7 +1,7 @@
 """The synchronization hook: a Keras callback on public API only.
 
 `model.fit(dataset, callbacks=[wbsp.SyncCallback("localhost:2606", worker_index=0)])` makes the
-process one worker of a run, on whatever Keras runs on. It works under any `tf.distribute` strategy
+process one worker of a run, on any back end of Keras. It works under any `tf.distribute` strategy
 of the process's own devices.
 """
 
@@ -37,10 +37,10 @@ from wbsp.worker.share import Share
 class SyncCallback(keras.callbacks.Callback):
     """Keep the model of a `fit` in step with a wbsp server.
 
-    Training begins from the server's version. The server chooses the synchronization model. `fit`
-    ends when its epochs are done, or at a step's end when the server ends the run. It returns when
-    the other workers have finished too; the model then holds the run's final version. Another
-    `fit` joins again.
+    Training begins with the server's version. The server chooses the synchronization model. `fit`
+    ends when its epochs are done, or after a step when the server ends the run. It returns when the
+    other workers have finished too. The model then holds the run's final version. Another `fit`
+    joins the run, or the next one, again.
 
     Attributes:
         UNTIL_TOLD: the `steps_per_epoch` of a `fit` on `examples`.
@@ -63,19 +63,19 @@ class SyncCallback(keras.callbacks.Callback):
             address: host:port of the server; with a standby: host:port,host:port.
             worker_index: 0 ... worker_num - 1, each once.
             token_file: file with the server's shared secret; "": the server has none.
-            connect_timeout: seconds to wait for the server at first.
+            connect_timeout: seconds to wait for the first connection to the server.
             band_width_limit: limit of this worker's traffic, MB/s in each direction.
             expected: settings that must equal the server's (name -> text).
-            say: prints one line for a person.
-            patience: seconds to wait for a server that was lost.
-            transport: "tcp": share no memory with a server of this machine; "auto": share it.
-            session: a connected one, which replaces all arguments but `frozen`.
-            frozen: names of variables that no step changes, or what their names begin with; they
-                do not travel with updates and versions. None: those of which the framework says
-                that they are frozen. []: none; all travel.
+            say: function that prints a line for the user.
+            patience: seconds to wait for a lost server.
+            transport: "auto": share memory with a server of this machine; "tcp": share none.
+            session: a connected worker, which replaces all arguments except `frozen`.
+            frozen: names of variables that no step changes, or the beginnings of these; updates and
+                versions do not carry them. None: those that the framework declares frozen. []: no
+                variable is frozen.
 
         Raises:
-            ValueError: an argument is bad or missing.
+            ValueError: an argument is wrong or missing.
             OSError: the token file cannot be read.
         """
         super().__init__()
@@ -86,14 +86,14 @@ class SyncCallback(keras.callbacks.Callback):
         self._frozen = frozen
         self._once: list[keras.callbacks.Callback] = []
         self._data: Any = None  # of the share
-        self._shared: SharedFit | None = None  # the fit under way, where its data are the run's
-        self._passed: PassedFit | None = None  # the fit under way, where its run has ended
-        self._surrounds = False  # all callbacks of the fit under way: see `_surround`
+        self._shared: SharedFit | None = None  # the current fit, if it trains the run's data
+        self._passed: PassedFit | None = None  # the current fit, if its run has ended
+        self._surrounds = False  # all callbacks of the current fit: see `_surround`
         self._steps: TimedSteps | None = None  # of that fit
 
     def __getstate__(self) -> dict[str, Any]:
-        """Of a copy, as what runs one `fit` after the other makes of each callback: it has not
-        connected, and has seen no model. Raises TypeError where two cannot be."""
+        """Return the state of a copy, such as a tuner makes of each callback: not connected, and
+        without a model. Raises TypeError if two workers cannot exist."""
         return {**self.__dict__, "_worker": copy(self._worker), "_surrounds": False,
                 "_model": None, "_meter": None, "_shared": None, "_steps": None,
                 "_passed": None, "_part": None, "_still": None}
@@ -105,7 +105,7 @@ class SyncCallback(keras.callbacks.Callback):
 
     @property
     def settings(self) -> dict[str, str] | None:
-        """The run's settings (name -> text), as the server has them; None before `connect`."""
+        """The run's settings (name -> text), from the server; None before `connect`."""
         welcome = self._worker.welcome
         return welcome.settings if welcome else None
 
@@ -122,15 +122,15 @@ class SyncCallback(keras.callbacks.Callback):
 
     @property
     def rule(self) -> WorkerRule:
-        """Return the rule of the run's synchronization model for workers; connects."""
+        """The rule of the run's synchronization model for workers; connects if necessary."""
         with in_one_line():
             return self._worker.connect()[1].rule
 
     @property
     def epoch(self) -> int:
-        """The run's epoch (0, 1 ...) of the newest example that this worker has trained.
+        """Epoch of the run (0, 1 ...) of the newest example that this worker has trained.
 
-        0 where the workers do not share their data.
+        0 if the workers do not share their data.
         """
         share = self._worker.share
         return share.epoch if share else 0
@@ -145,28 +145,28 @@ class SyncCallback(keras.callbacks.Callback):
             data = hook.examples(lambda i: (x[i], y[i]), n=len(x), batch_size=64)
             model.fit(data, epochs=5, steps_per_epoch=hook.UNTIL_TOLD, callbacks=[hook])
 
-        Each example is trained once an epoch, by any worker.
+        Each example is trained once in an epoch, by any worker.
 
         Args:
             function: indices, int64 [at most batch_size], of 0 ... n - 1 -> x, (x, y) or
                 (x, y, sample_weight): arrays, or dicts of arrays, with one row for each index.
                 It is called eagerly, on TensorFlow in another thread.
-            n: number of examples; the same on all workers, as are batch_size and seed.
+            n: number of examples; equal on all workers, like batch_size and seed.
             batch_size: examples of a step; an epoch's last step may have fewer.
-            seed: of the order, which differs from epoch to epoch.
+            seed: of the order of examples, which differs in each epoch.
             class_weight: class -> weight of its examples in the loss, on every back end (`fit`
-                takes one on TensorFlow alone).
-            processes: number of processes that call the function ahead of the steps; on PyTorch,
-                0 elsewhere.
+                accepts one only on TensorFlow).
+            processes: number of processes that call the function ahead of the steps; only on
+                PyTorch, else 0.
             validate: "newest": no worker waits for a validation, and `val_` results are the newest
-                that the run has. "wait": no epoch begins before the one before it is complete and
-                validated, and each worker has its results; the same on all workers.
+                of the run. "wait": no epoch begins before the one before it is complete and
+                validated, and each worker receives its results. Equal on all workers.
 
         Returns:
             A tf.data.Dataset on TensorFlow, a generator on JAX, a DataLoader on PyTorch.
 
         Raises:
-            ValueError: a number is out of range, or arrays have other lengths.
+            ValueError: a number is out of range, or arrays have wrong lengths.
         """
         with in_one_line():
             share = Share(n, batch_size, seed, validate=validate)
@@ -175,15 +175,19 @@ class SyncCallback(keras.callbacks.Callback):
         return data
 
     def stop_run(self, reason: str) -> None:
-        """End the training of all workers, at their steps' ends. Any callback may call this."""
+        """End the training of all workers, after their current steps. Any callback may call this.
+
+        Args:
+            reason: for the console of all workers, in one line.
+        """
         self._worker.stop_run(reason)
 
     def once(self, callback: keras.callbacks.Callback) -> keras.callbacks.Callback:
-        """Return the callback on worker 0, and one that does nothing on others.
+        """Return the callback on worker 0, and one that does nothing on other workers.
 
-        For callbacks that write files. On shared data the model is, in its on_epoch_end, the
-        version of the epoch that the results of the validation are of (`val_epoch`), or of the
-        newest that is complete.
+        Use it for callbacks that write files. On shared data, the model in its on_epoch_end is the
+        version that the validation results describe (epoch `val_epoch`), or else the newest
+        complete one.
         """
         if self.worker:
             return keras.callbacks.Callback()
@@ -191,58 +195,61 @@ class SyncCallback(keras.callbacks.Callback):
         return callback
 
     def stream(self, examples: Callable[[Any, Any], Any], batch_size: int) -> Any:
-        """Return batches for `fit` whose sizes, and examples, the server may choose.
+        """Return batches for `fit` whose sizes and examples the server may choose.
 
         Args:
             examples: (start, count) -> the batch of a step: the examples at positions start ...
                 start + count - 1 of an endless stream, in the same order on every worker if the
                 model shares it (`rule.shared`). On TensorFlow start and count are int64 scalars
                 in a graph, else they are numbers.
-            batch_size: examples of a step, where the model leaves that to the worker.
+            batch_size: examples of a step, if the model leaves the choice to the worker.
 
         Returns:
-            An endless tf.data.Dataset on TensorFlow, else an endless keras.utils.PyDataset: give
-            `fit` its steps_per_epoch.
+            An endless tf.data.Dataset on TensorFlow, else an endless keras.utils.PyDataset. Give
+            `fit` a number for steps_per_epoch.
         """
         self._worker.batch = batch_size
         return batches(self._worker.assignments, examples)
 
     def interrupt(self, reason: str) -> None:
-        """Leave the run in good order at this step's end; a signal handler may call this.
+        """Leave the run cleanly after the current step; a signal handler may call this.
 
         A wait for the server ends with a TransportError.
+
+        Args:
+            reason: for the server's log, in one line.
         """
         self._worker.interrupt(reason)
 
     def close(self) -> None:
-        """Leave the run after a `fit` that was interrupted, without its unsent progress.
+        """Leave the run after an interrupted `fit`, without pushing its unsent progress.
 
-        A `fit` that still runs gets a TransportError.
+        A `fit` that still runs raises a TransportError.
         """
         self._worker.close()
 
     @property
     def steps_before(self) -> int:
-        """Steps that this worker's earlier processes made in the run."""
+        """Number of steps that this worker's earlier processes made in the run."""
         runtime = self._worker.runtime
         return runtime.steps_before if runtime else 0
 
     @property
     def run_steps(self) -> int:
-        """Steps of all workers in the run, as this worker knows them.
+        """Number of steps of all workers in the run, as far as this worker knows.
 
-        That is the count in the answer to its newest push, plus its own steps since then.
+        It is the count in the answer to its newest push, plus its own steps since then.
         """
         runtime = self._worker.runtime
         return runtime.agent.run_steps if runtime else 0
 
     @property
     def stop_reason(self) -> str | None:
-        """Why training ended before its epochs were done, or None."""
+        """Why training ended before its epochs were done; None if it did not."""
         return self._worker.stop_reason
 
     def progress(self) -> str:
-        """Return steps, loss, version and share of computing, in one line."""
+        """Return steps, loss, version and share of computing time, in one line."""
         return self._worker.begun().progress()
 
     def on_train_begin(self, logs=None):
@@ -336,9 +343,9 @@ class SyncCallback(keras.callbacks.Callback):
 
     def _surround(self, fit: Fit) -> bool:
         """Have a step begin before the first callback of Keras's list, and end after the last one,
-        so that the order in which a user has put them does not matter.
+        so that the user's order of callbacks does not matter.
 
-        Returns False where there is no such list: then all is done in this callback's own place.
+        Returns False if there is no such list: then this callback does everything in its own place.
         """
         first = Edge(on_epoch_begin=self._callbacks_begin, on_train_batch_begin=self._step_begins,
                      on_epoch_end=self._epoch_ends, on_test_begin=self._test_begins)
@@ -359,7 +366,7 @@ class SyncCallback(keras.callbacks.Callback):
     def _step_ends(self, batch, logs=None):
         with self._worker.leaving_on_error():
             runtime, meter = self._worker.connected(), self._meter
-            _ = self.model  # JAX's trainer puts the values of this step into it now
+            _ = self.model  # JAX's trainer now writes this step's values into it
             if self._shared and not self._shared.step_ends():
                 return
             if not meter.batches:
@@ -393,7 +400,7 @@ class SyncCallback(keras.callbacks.Callback):
             runtime.transport.wake()  # the last step's push need not wait for the validation
 
     def _fit_ends(self, logs=None):
-        """Whatever a callback behind this one did, the model is of the run's final version."""
+        """Restore the run's final version, if a later callback has changed the model."""
         runtime = self._worker.begun()
         if runtime.has_final and runtime.put_back():
             self._worker.say_once(Fit.replaced)

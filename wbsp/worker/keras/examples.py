@@ -1,7 +1,8 @@
-"""The run's shared data as what Keras can fit, on whatever Keras runs on.
+"""The run's shared data as input of `fit`, on any back end of Keras.
 
-It has no end, since Keras cannot be told of one: `shared_fit` ends the epochs. What Keras reads
-before training begins is a look, which shows the form of the examples and takes none of them.
+The data are endless, since Keras cannot be told of an end later: `shared_fit` ends the epochs.
+Before training begins, Keras reads a *look*: a batch that shows the examples' structure, and is not
+trained.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from wbsp.worker.share import LOOK, NOTHING, Share
 
 def dataset(share: Share, function: Function, class_weight: Mapping[int, float] | None,
             processes: int) -> Any:
-    """A tf.data.Dataset, a generator (JAX) or a DataLoader (PyTorch) of what `function` makes.
+    """Return the batches of `function`: a tf.data.Dataset, a generator (JAX) or a DataLoader
+    (PyTorch).
 
-    Raises ValueError where that makes another number of examples than it was asked for.
+    Raises ValueError if it returns another number of examples than requested.
     """
     if processes != int(processes) or processes < 0:
         raise ValueError(f"processes={processes!r}: it must be a whole number from 0 on")
@@ -29,7 +31,7 @@ def dataset(share: Share, function: Function, class_weight: Mapping[int, float] 
         raise ValueError(f"processes={processes}: only PyTorch's DataLoader has some; on "
                          f"{keras.backend.backend()} leave it out")
     batches = Batches(share, function, class_weight)
-    warnings.filterwarnings("ignore", "`shuffle=True` was passed")  # the run's order is drawn
+    warnings.filterwarnings("ignore", "`shuffle=True` was passed")  # the run shuffles already
     match keras.backend.backend():
         case "tensorflow":
             from wbsp.worker.keras import tf_examples
@@ -41,8 +43,11 @@ def dataset(share: Share, function: Function, class_weight: Mapping[int, float] 
 
 
 def _endless(batches: Batches) -> Iterator[tuple]:
-    """A batch for each step. Keras asks a generator for two before training begins, and trains
-    them first: they become known when Keras makes arrays of them."""
+    """Yield a batch for each step.
+
+    Keras requests two from a generator before training begins, and trains them first. Their
+    positions are taken when Keras makes arrays of them.
+    """
     share = batches.share
     while True:
         if not share.running:
@@ -52,7 +57,7 @@ def _endless(batches: Batches) -> Iterator[tuple]:
 
 
 class _Later:
-    """A batch that is taken when its first array is made in a run; before that it is a look."""
+    """A batch whose positions are taken when its first array is made in a run; before, a look."""
 
     def __init__(self, batches: Batches):
         self._batches = batches

@@ -1,11 +1,11 @@
-"""A call of Keras's `fit`, which tells its callbacks neither of its end nor of each other.
+"""One call of Keras's `fit`, which informs its callbacks neither of its end nor of each other.
 
-A `fit` that was interrupted or failed reports that to no callback. In a process that goes on, such
-as a notebook's, the worker would go on to send heartbeats, and the other workers would wait for it.
+If a `fit` is interrupted or fails, Keras calls no callback. In a process that continues, such as a
+notebook's, the worker would continue to send heartbeats, and the other workers would wait for it.
 
 Keras calls callbacks in the order of their list, and each may write to the model. A step begins
-before the first callback's on_train_batch_begin, and ends after the last one's on_train_batch_end;
-what is written at another time is no training. That cannot depend on the order of the list.
+before the first callback's on_train_batch_begin, and ends after the last one's on_train_batch_end.
+What a callback writes at another time is no training. None of this may depend on the list's order.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import keras
 from wbsp.replica.layers import every_layer
 from wbsp.worker.loop import Loop
 
-PERIOD = 1.0  # seconds between two looks
+PERIOD = 1.0  # seconds between two checks
 _ON_TRAIN_BEGIN = keras.callbacks.CallbackList.on_train_begin.__code__
 
 
 class Edge(keras.callbacks.Callback):
-    """The first or the last callback of a list; it has methods of those names, and no others.
+    """The first or the last callback of a list; it has methods of these names only.
 
-    methods: name of a method of Callback -> what Keras then calls with the same arguments
+    methods: name of a method of Callback -> function that Keras then calls with its arguments
     """
 
     def __init__(self, **methods: Callable[..., None]):
@@ -38,12 +38,12 @@ class Edge(keras.callbacks.Callback):
 
 
 class Fit(Loop):
-    """The innermost call of a function `fit` in which this object is made.
+    """The innermost call of a function `fit` in which this object is created.
 
-    The call is over when its frame has left its thread's stack. The frame may exist for longer: a
+    The call is over when its frame has left its thread's stack. The frame may exist longer: a
     notebook, for example, keeps an exception, and with it the traceback.
 
-    on_over: called with this object, in a thread of its own, if the call is over before `forget`
+    on_over: called with this object, in a separate thread, if the call is over before `forget`
     """
 
     failure = "its fit was interrupted or failed"
@@ -71,13 +71,13 @@ class Fit(Loop):
         self._list: keras.callbacks.CallbackList | None = None
         frame: FrameType | None = sys._getframe()
         while frame is not None and frame.f_code.co_name != "fit":
-            if frame.f_code is _ON_TRAIN_BEGIN:  # of lists in each other, the last one is fit's
+            if frame.f_code is _ON_TRAIN_BEGIN:  # of nested lists, the last one is fit's
                 self._list = frame.f_locals["self"]
             frame = frame.f_back
-        self._frame = frame  # None: a loop of the user's own, not `fit`, calls the callback
+        self._frame = frame  # None: a user's own loop, not `fit`, calls the callback
         self._thread = threading.get_ident()
         self._forgotten = threading.Event()
-        self.undo: list[Callable[[], None]] = []  # takes back what the fit was given
+        self.undo: list[Callable[[], None]] = []  # reverts changes of the fit's objects
         if frame is not None:
             threading.Thread(target=self._watch, args=(on_over,), name="wbsp-fit",
                              daemon=True).start()
@@ -91,38 +91,38 @@ class Fit(Loop):
         return (frame := self._frame) is not None and not self._on_stack(frame)
 
     def surround(self, first: Edge, last: Edge) -> list[keras.callbacks.Callback] | None:
-        """Put `first` before and `last` behind all callbacks of the list that `fit` has.
+        """Put `first` before and `last` after all callbacks in the list of this `fit`.
 
-        Returns what is between the two; None if there is no list: a loop of the user's own calls
-        the callback.
+        Returns the callbacks between the two; None if there is no list, because a user's own loop
+        calls the callback.
         """
         if self._list is None:
             return None
         callbacks = [one for one in self._list.callbacks if not isinstance(one, Edge)]
-        self._list.callbacks = [first, *callbacks, last]  # new: Keras is amid the old one
+        self._list.callbacks = [first, *callbacks, last]  # new: Keras iterates over the old one
         return callbacks
 
     def argument(self, name: str, default: Any) -> Any:
-        """What the call was given under this name; the default where that is not known."""
+        """Return an argument of the call; the default if it is unknown."""
         return default if self._frame is None else self._frame.f_locals.get(name, default)
 
     def build(self, model: keras.Model) -> None:
-        """Make the variables that Keras makes in the first step, as of a subclassed model or a
-        Sequential without an Input: call the model on the beginning of its data.
+        """Create the variables that Keras creates in the first step, such as those of a subclassed
+        model or of a Sequential without an Input: call the model on the beginning of its data.
 
-        Of a generator none is taken, since its training would miss it; the model stays as it is.
+        Nothing is taken from a generator, since training would miss it; the model stays unbuilt.
         """
         build(model, self.argument("x", None))
 
     def forget(self) -> None:
-        # Stop watching, and release the frame, which holds the data that `fit` was given.
+        # Stop watching, and release the frame, which references the data of `fit`.
         while self.undo:
             self.undo.pop()()
         self._frame = self._list = None
         self._forgotten.set()
 
     def _watch(self, on_over: Callable[[Fit], None]) -> None:
-        """Body of the watching thread."""
+        """Run the watching thread."""
         while not self._forgotten.wait(PERIOD):
             if self.over:
                 on_over(self)
@@ -136,13 +136,13 @@ class Fit(Loop):
 
 
 def build(model: keras.Model, x: Any) -> None:
-    """As of `Fit.build`, on the data `x`."""
+    """See `Fit.build`, on the data `x`."""
     if not all(layer.built for layer in every_layer(model)) and (batch := _first(x)) is not None:
         model(batch)
 
 
 def _first(x: Any) -> Any:
-    """Inputs of a model; None: not known."""
+    """Return inputs for a model; None if they are unknown."""
     tf = sys.modules.get("tensorflow")
     if isinstance(x, keras.utils.PyDataset):
         return keras.utils.unpack_x_y_sample_weight(x[0])[0]

@@ -1,4 +1,4 @@
-"""Assigned examples as a dataset that Keras can fit, on whatever Keras runs on."""
+"""Assigned examples as input of `fit`, on any back end of Keras."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wbsp.worker.assignments import LOOK, NOTHING, Assignments
 
 
 def batches(assignments: Assignments, examples: Callable[[Any, Any], Any]) -> Any:
-    """A dataset of `examples`(start, count) for each piece."""
+    """Return a dataset of `examples`(start, count) for each assigned piece."""
     if keras.backend.backend() == "tensorflow":
         from wbsp.worker.keras import tf_input as pipeline
         return pipeline.batches(assignments, examples)
@@ -20,7 +20,7 @@ def batches(assignments: Assignments, examples: Callable[[Any, Any], Any]) -> An
 
 
 def check(model: keras.Model, streamed: bool, sync: str, rule: WorkerRule) -> None:
-    """Raises ValueError where `model` cannot be fitted with such batches under the model `sync`.
+    """Raise ValueError if `model` cannot be fitted with such batches under the model `sync`.
 
     streamed: fit was given a dataset of `batches`
     """
@@ -38,7 +38,7 @@ def check(model: keras.Model, streamed: bool, sync: str, rule: WorkerRule) -> No
 
 
 def reads_ahead() -> bool:
-    """True where Keras on JAX brings a batch to the device while it trains the one before."""
+    """Return whether Keras on JAX moves the next batch to the device during a step."""
     if keras.backend.backend() != "jax":
         return False
     import jax
@@ -46,10 +46,10 @@ def reads_ahead() -> bool:
 
 
 class Batches(keras.utils.PyDataset):
-    """`examples`(start, count) for each piece, made when Keras asks for it.
+    """`examples`(start, count) for each assigned piece, made when Keras requests it.
 
-    Keras asks in the compute thread, and under PyTorch before it says that a step begins: so pieces
-    of the own stream come on demand.
+    Keras requests it in the compute thread, and on PyTorch before the callbacks of the step. So
+    pieces of the worker's own stream are made on demand.
     """
 
     def __init__(self, assignments: Assignments, examples: Callable[[int, int], Any]):
@@ -61,13 +61,13 @@ class Batches(keras.utils.PyDataset):
 
     @property
     def num_batches(self) -> None:
-        """There is no end."""
+        """None: the batches have no end."""
 
     def __getitem__(self, index: int) -> Any:
-        """The next batch; the index says only whether this is another reader's first.
+        """Return the next batch; index 0 starts a new reader, other indices are ignored.
 
-        When no step will follow, there is a look once more: an endless dataset cannot end, and the
-        callback raises before such a step counts.
+        When no step will follow, it returns a look once more: an endless dataset cannot end, and
+        the callback raises before such a step counts.
         """
         if index == 0:
             self._pieces = iter(self._assignments)

@@ -1,8 +1,8 @@
 """Batches, samples and loss of one step of Keras.
 
-Keras reports to callbacks neither the batch size nor the loss of one batch; its loss tracker counts
-both. Where several batches make a step (steps_per_execution) and the data ends among them, Keras
-reports the planned number of batches; its optimizer counts those that were trained.
+Keras passes neither the batch size nor the loss of one batch to callbacks; its loss tracker counts
+both. If a step has several batches (steps_per_execution) and the data ends among them, Keras passes
+the planned number of batches; its optimizer counts the trained ones.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ class Step(NamedTuple):
     """The step that one call of `on_train_batch_end` reports."""
 
     batches: int
-    samples: int  # 1 under a model without a loss tracker
-    loss: float  # mean over the samples; NaN if it is not known
+    samples: int  # 1 for a model without a loss tracker
+    loss: float  # mean over the samples; NaN if unknown
 
 
 class LossMeter:
-    """Reader of the counters of a keras.Model; `reset` begins an epoch.
+    """Reads the counters of a keras.Model; `reset` begins an epoch.
 
     batches: trained in this epoch so far
     """
@@ -42,7 +42,7 @@ class LossMeter:
         self._updates = self._updated()
 
     def step(self, batch: int, planned: int | None, logs: dict) -> Step:
-        """The newest step, which ended with the epoch's `batch` of `planned` (None: not known)."""
+        """Return the newest step, which ended with `batch` of `planned` (None: unknown)."""
         batches = batch + 1 - self.batches
         if batches > 1 and (planned is None or batch + 1 >= planned):
             trained = self._updated() - self._updates - self.batches
@@ -61,7 +61,7 @@ class LossMeter:
         return Step(batches, max(new, 1), loss)
 
     def _updated(self) -> int:
-        """Number of batches that the optimizer has counted."""
+        """Return the number of batches that the optimizer has counted."""
         iterations = getattr(self._optimizer, "iterations", None)
         each = getattr(self._optimizer, "gradient_accumulation_steps", None) or 1
         return 0 if iterations is None else each * whole(iterations)

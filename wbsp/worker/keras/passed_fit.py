@@ -1,8 +1,8 @@
-"""A `fit` that was a run which has ended, in a worker's process that was started again, or late.
+"""A `fit` whose run has ended, in a worker's process that was restarted or is late.
 
-A script's fits are the runs of its server, one after the other. So such a fit passes by: it shows
-one batch to the model, since Keras needs one, and leaves that run's final version and its history,
-so that what the script decides by these it decides as on the other workers.
+A script's fits are the runs of its server, one after the other. So this `fit` trains nothing: it
+shows one batch to the model, since Keras needs one, and leaves that run's final version and
+history. Decisions of the script that depend on these are then the same as on the other workers.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from wbsp.worker.loop import Worker
 
 
 class PassedFit:
-    """From `on_train_begin` on. Raises TransportError where the final version does not come,
-    ValueError for a model that is not that run's."""
+    """Such a `fit`, from `on_train_begin` on.
+
+    Raises TransportError if the final version cannot be read, ValueError for a model of another
+    layout.
+    """
 
     def __init__(self, worker: Worker, model: keras.Model, fit: Fit):
         self._model = model
@@ -47,18 +50,18 @@ class PassedFit:
         fit.surround(first, last)
 
     def step_ends(self, batch: int, logs: Any = None) -> None:
-        """The look is over."""
+        """End training after one batch."""
         self._show()
         self._model.stop_training = True
 
     def epoch_ends(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Callbacks hear of the run's last epoch, where one is recorded."""
+        """Give callbacks the results of the run's last epoch, if they are recorded."""
         if logs is not None and (epochs := self._epochs):
             logs.clear()
             logs.update(epochs[max(epochs)])
 
     def test_begins(self, logs: Any = None) -> None:
-        """Nothing is validated."""
+        """End the validation."""
         self._model.stop_evaluating = True
 
     def fit_ends(self, logs: Any = None) -> None:
@@ -75,7 +78,7 @@ class PassedFit:
 
     @property
     def _epochs(self) -> Mapping[int, dict[str, float]]:
-        """What is recorded of the run's epochs."""
+        """The recorded results of the run's epochs."""
         return {epoch: values | ({"val_epoch": epoch} if any(
             name.startswith("val_") for name in values) else {})
             for epoch, values in self._saved.state.found.items()}

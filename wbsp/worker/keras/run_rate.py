@@ -1,8 +1,8 @@
-"""ReduceLROnPlateau on shared data: the rate that it sets is the run's.
+"""ReduceLROnPlateau on shared data: the learning rate that it sets is the run's.
 
-Every worker has such a callback, and sees the run's results, a slow one not all of them. When the
-callback of one worker changes the rate at an epoch's end, the server sends that rate to all
-workers; it takes the first rate of each epoch and drops later ones.
+Every worker has such a callback and receives the run's results; a slow worker does not receive all
+of them. When the callback of one worker changes the rate at an epoch's end, the server sends that
+rate to all workers. It takes the first rate of each epoch and drops later ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RunRate:
         self._before = 0.0
 
     def surround(self, first: Edge, last: Edge) -> None:
-        """Have the edges of the list do what is to be done around its callbacks, if anything."""
+        """Have the list's edges keep the rate, if one of its callbacks changes it."""
         if not self._plateaus:
             return
         begins, ends, ended = first.on_epoch_begin, first.on_epoch_end, last.on_epoch_end
@@ -56,7 +56,7 @@ class RunRate:
         return float(keras.ops.convert_to_numpy(self._model.optimizer.learning_rate))
 
     def _adopt(self) -> None:
-        """Take the run's rate, if it is another now."""
+        """Adopt the run's rate if it has changed."""
         told = self._share.rate
         if told is None or told is self._adopted:
             return
@@ -64,16 +64,16 @@ class RunRate:
         if told.rate != self._rate:
             self._model.optimizer.learning_rate = told.rate
             self._worker.say(f"the run's learning rate is {told.rate:g} from here on")
-            for one in self._plateaus:  # as if they had set it
+            for one in self._plateaus:  # as if they had set the rate
                 one.wait, one.cooldown_counter = 0, one.cooldown
 
     def _tell(self, logs: dict[str, Any]) -> None:
-        """Behind the callbacks of an epoch's end."""
+        """Send a rate that the callbacks of an epoch's end have set."""
         rate, told = self._rate, self._share.rate
         if rate == self._before:
             return
         epoch = int(logs.get("val_epoch", self._share.epoch))
         if told is None or told.epoch < epoch:
             self._worker.begun().tell(LearningRate(epoch, rate))
-        else:  # that epoch's word was said
+        else:  # the run already has a rate for that epoch
             self._model.optimizer.learning_rate = told.rate

@@ -1,4 +1,4 @@
-"""A learning rate that goes by the steps of all workers."""
+"""A learning rate that follows the steps of all workers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class RunSchedule(keras.callbacks.Callback):
         model.compile(keras.optimizers.SGD(0.1), ...)
         model.fit(..., callbacks=[hook, wbsp.RunSchedule(schedule, hook)])
 
-    On shared data `epochs` passes over n examples are epochs * ceil(n / batch_size) steps of all.
-    A worker learns of the others' steps with the answer to each push (`SyncCallback.run_steps`). A
-    restarted worker continues at the run's number of steps.
+    On shared data, `epochs` passes over n examples are epochs * ceil(n / batch_size) steps of all
+    workers. A worker receives the others' step count with the answer to each push
+    (`SyncCallback.run_steps`). A restarted worker continues at the run's number of steps.
     """
 
     def __init__(self, schedule: Callable[[Any], Any], hook: SyncCallback):
@@ -59,7 +59,7 @@ class RunSchedule(keras.callbacks.Callback):
 
 
 def _compiled(schedule: Callable[[Any], Any]) -> Callable[[int], Any]:
-    """A schedule of Keras's as a function that takes microseconds, where the back end can."""
+    """Return one of Keras's schedules as a function that takes microseconds, if possible."""
     if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
         return schedule
     match keras.backend.backend():

@@ -17,7 +17,7 @@ Function = Callable[[np.ndarray], Any]  # indices, int64 [size] -> x, (x, y) or 
 class Batches:
     """Batches of a share's positions.
 
-    look: one that is not counted
+    look: a batch that is not trained
     """
 
     def __init__(self, share: Share, function: Function,
@@ -28,7 +28,7 @@ class Batches:
         self.look = self._made(np.arange(min(share.data.n, share.data.batch)))
 
     def of(self, positions: Range) -> tuple:
-        """The batch of these positions, of one epoch; the look for LOOK."""
+        """Return the batch of these positions, of one epoch; the look for LOOK."""
         if positions == LOOK:
             return self.look
         data = self.share.data
@@ -47,7 +47,7 @@ class Batches:
 
 
 def _weighted(batch: tuple, class_weight: Mapping[int, float]) -> tuple:
-    """The batch with the weights of its classes, as `fit` makes them of its class_weight."""
+    """Return the batch with its class weights, computed as `fit` does from class_weight."""
     if len(batch) != 2:
         raise ValueError("class_weight makes weights of the classes in y: the function is to "
                          "return (x, y)")

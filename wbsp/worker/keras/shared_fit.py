@@ -1,8 +1,8 @@
-"""A `fit` on the run's shared data: its epochs are the run's, its end is everybody's.
+"""A `fit` on the run's shared data: its epochs and its end are the run's.
 
-Keras knows no end of an epoch that comes as news. So the data have no end, and the step at which
-the run's epoch ends, as far as this worker takes part in it, says `stop_training`, by a value that
-is taken back in `on_epoch_end`: public API alone, and the same on every back end.
+Keras cannot be told of an epoch's end that becomes known later. So the data are endless. At the
+step that ends the run's epoch for this worker, `stop_training` is set to a special value, which
+`on_epoch_end` takes back. This is public API, and works on every back end.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from wbsp.worker.keras.shown_version import ShownVersion
 from wbsp.worker.loop import Worker
 from wbsp.worker.share import Share
 
-UNTIL_TOLD = 10**9  # steps of an epoch: as many as it takes
+UNTIL_TOLD = 10**9  # steps of an epoch: more than any epoch has
 
 
 class _EpochEnds:
-    """In `stop_training`: this epoch ends, and others follow."""
+    """Value of `stop_training`: this epoch ends, and others follow."""
 
 
 _EPOCH_ENDS = _EpochEnds()
 
 
 class SharedFit:
-    """The epochs of one `fit`; made before the worker joins.
+    """The epochs of one `fit`; created before the worker joins.
 
-    Raises ValueError, in one line, for a `fit` that cannot be one on shared data.
+    Raises ValueError, in one line, for a `fit` that cannot train shared data.
     """
 
     def __init__(self, worker: Worker, share: Share, model: keras.Model, params: dict[str, Any],
                  fit: Fit, once: Collection[keras.callbacks.Callback] = ()):
-        """`once`: callbacks that are to see the versions of epochs."""
+        """`once`: callbacks that save the versions of epochs."""
         self._worker = worker
         self._share = share
         self._model = model
@@ -47,9 +47,9 @@ class SharedFit:
         self._saves = False  # one of these is in this fit
         self._validated = fit.argument("validation_data", True) is not None
         self._shown = ShownVersion(worker, model)
-        self._validates = False  # in the validation under way, or the last one
-        self._told = -1  # the newest epoch of whose validation the callbacks were told
-        self._look = False  # the step under way trains no example of the run
+        self._validates = False  # in the current validation, or in the last one
+        self._told = -1  # newest epoch whose results the callbacks were given
+        self._look = False  # the current step trains no example of the run
         if params.get("steps") != UNTIL_TOLD:
             raise ValueError(
                 "data of examples() have no end of their own: give fit "
@@ -67,11 +67,11 @@ class SharedFit:
             raise ValueError("validate='wait' has each worker wait for the results of an epoch, "
                              "and this fit has none: give it validation_data, or leave "
                              "validate='wait' out")
-        params["steps"] = None  # callbacks share it: no bar is to show an end that is none
+        params["steps"] = None  # callbacks share it: progress bars must not show a false end
         share.wants(params["epochs"], fit.argument("initial_epoch", 0))
 
     def begins(self) -> None:
-        """The worker has joined, and has its first examples; or nothing is left."""
+        """Note that the worker has joined, and has its first examples; or no example is left."""
         share, say = self._share, self._worker.say
         epochs = share.data.epochs
         if not share.ready:
@@ -84,7 +84,7 @@ class SharedFit:
             self._worker.begun().tell(AskVersion())
 
     def surround(self, first: Edge, last: Edge, callbacks: list[keras.callbacks.Callback]) -> None:
-        """Have the edges of all `callbacks` of this fit do what is to be done at epochs' ends."""
+        """Have the edges of all `callbacks` of this fit act at epochs' ends."""
         bars = [one for one in callbacks if isinstance(one, keras.callbacks.ProgbarLogger)]
         begins, ends, tests = first.on_epoch_begin, first.on_epoch_end, first.on_test_begin
         ended = last.on_epoch_end
@@ -112,14 +112,14 @@ class SharedFit:
         last.on_epoch_end = all_ended
 
     def step_begins(self) -> bool:
-        """False for a step that trains no example of the run, as Keras needs one."""
+        """Return False for a step that trains no example of the run, as Keras needs one."""
         self._look = not self._share.ready
         return not self._look
 
     def step_ends(self) -> bool:
-        """False where the step has trained no example of the run: it is undone.
+        """Return False, and undo the step, if it has trained no example of the run.
 
-        Raises ValueError for one that has trained others.
+        Raises ValueError if it has trained other data.
         """
         if not self._look and not self._share.handed_out:
             raise ValueError("fit trains other data than what this callback's examples() has "
@@ -132,15 +132,15 @@ class SharedFit:
         return not self._look
 
     def goes_on(self) -> None:
-        """The step is pushed, as the rule says, and the next one's examples are here."""
+        """End the epoch if the next step's examples belong to the next one."""
         if not self._model.stop_training and self._share.next_epoch > self._share.epoch:
             self._model.stop_training = _EPOCH_ENDS
 
     def test_begins(self) -> None:
-        """An epoch's version is validated by one worker, as the server says. The others see one
-        batch, and wait for the results before, where all do."""
+        """Begin a validation. The server chooses one worker to validate an epoch's version; the
+        others see one batch, and with `validate="wait"` wait for the results before."""
         share = self._share
-        # who has trained nothing of the last epochs waits for those, too
+        # a worker without examples of the last epochs waits for their results, too
         epoch = max(share.epoch, share.next_epoch - 1) if share.waits else share.epoch
         with self._worker.leaving_on_error():
             self._validates = self._shown.show(AskVersion(epoch, True))
@@ -152,16 +152,18 @@ class SharedFit:
                                  "no worker validates it any more")
 
     def test_batch_ends(self) -> None:
-        """Where the run was ended early, so is the validation: the others wait for this worker."""
+        """End the validation if the run was ended early: the others wait for this worker."""
         if self._validates and self._share.early:
             self._validates = False
             self._model.stop_evaluating = True
 
     def epoch_ends(self, logs: dict[str, Any]) -> None:
-        """Before the other callbacks' on_epoch_end: what they see of a validation is the run's, and
-        the model of who has validated, or saves, is the version that it is of.
+        """Show the callbacks an epoch's results; runs before their on_epoch_end.
 
-        logs: changed in place. Where no result has come since the epoch before, there is none in it
+        The results of a validation are the run's. If this worker has validated, or saves, its model
+        is the version that they describe.
+
+        logs: changed in place; without validation results if there are none since the last epoch
         """
         if self._model.stop_training is _EPOCH_ENDS:
             self._model.stop_training = False
@@ -181,10 +183,9 @@ class SharedFit:
             logs.update(newest.values, val_epoch=newest.epoch)
 
     def _show_validated(self) -> Measured | None:
-        """The model becomes the version that was validated last; return what was measured of it, or
-        of one before it.
+        """Show the version that was validated last; return its results, or older ones.
 
-        Another one may be validated while that is read: then it is read, too.
+        If another version is validated meanwhile, show that one instead.
         """
         while True:
             before = self._shown.epoch
@@ -197,12 +198,12 @@ class SharedFit:
                 return newest
 
     def epoch_ended(self) -> None:
-        """Behind the other callbacks' on_epoch_end."""
+        """Restore the model; runs after the other callbacks' on_epoch_end."""
         self._shown.put_back()
         self.end_for_all()
 
     def end_for_all(self) -> None:
-        """Where a callback has ended the training of this worker, end the run."""
+        """End the run if a callback has ended the training of this worker."""
         stop = self._model.stop_training
         if stop and stop is not _EPOCH_ENDS and self._worker.stop_reason is None:
             self._worker.stop_run("a callback ended the training")

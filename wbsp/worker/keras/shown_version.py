@@ -1,4 +1,4 @@
-"""The version of a run's epoch in a worker's model, in place of what the worker trains: for a
+"""The version of a run's epoch in a worker's model, in place of its own training state: for a
 validation, and for callbacks that save it."""
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from wbsp.worker.loop import Worker
 
 
 class ShownVersion:
-    """From `show` to `put_back` the model is an epoch's version.
+    """Between `show` and `put_back`, the model holds an epoch's version.
 
-    epoch: of that; None: the model is what the worker trains
+    epoch: of that version; None: the model holds the worker's training state
     """
 
     def __init__(self, worker: Worker, model: keras.Model):
@@ -26,9 +26,10 @@ class ShownVersion:
         self.epoch: int | None = None
 
     def show(self, ask: AskVersion) -> bool:
-        """Ask for a version; False: there is none for this worker, or it does not come through.
+        """Show the version that the server names; return False if there is none for this worker,
+        or it cannot be read.
 
-        Raises TransportError when the server is lost.
+        Raises TransportError if the server is lost.
         """
         runtime = self._worker.begun()
         at = runtime.epoch_version(ask)
@@ -47,7 +48,7 @@ class ShownVersion:
         return True
 
     def put_back(self) -> None:
-        """The model is what the worker trains."""
+        """Restore the worker's training state."""
         if self.epoch is not None:
             self._worker.begun().put_back()
             self.epoch = None

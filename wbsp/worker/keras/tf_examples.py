@@ -16,7 +16,7 @@ _END, _NONE, _BATCH = -1, 0, 1
 
 
 def dataset(batches: Batches) -> tf.data.Dataset:
-    """A batch for each step, made in threads of tf.data's, ahead of the step."""
+    """Return a batch for each step, made by threads of tf.data ahead of the step."""
     look = [np.asarray(array) for array in keras.tree.flatten(batches.look)]
     types = [tf.as_dtype(array.dtype) for array in look]
     readers: list[Iterator[Range]] = []  # one for each iterator of the dataset
@@ -44,8 +44,8 @@ def dataset(batches: Batches) -> tf.data.Dataset:
     def batch(_: Any, *arrays: Any) -> Any:
         return keras.tree.pack_sequence_as(batches.look, list(arrays))
 
-    # As in `tf_input`: not from_generator, which calls Python when an iterator is deleted; and what
-    # there is not becomes an element, too, since threads are stopped only between two of them.
+    # See `tf_input`: not from_generator, which calls Python when an iterator is deleted. NOTHING
+    # becomes an element, too, since threads are stopped only between two elements.
     endless = tf.data.Dataset.counter()
     pieces = tf.data.Dataset.from_tensors(0).map(
         lambda _: tf.ensure_shape(tf.numpy_function(open_reader, [], tf.int64), [])).flat_map(

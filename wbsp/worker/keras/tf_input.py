@@ -14,8 +14,8 @@ _NO_MORE = 0, -1
 
 def batches(assignments: Assignments,
             examples: Callable[[tf.Tensor, tf.Tensor], Any]) -> tf.data.Dataset:
-    """Dataset of `examples`(start, count) for each piece, made while the worker waits for a model.
-    """
+    """Return a dataset of `examples`(start, count) for each assigned piece, made while the worker
+    waits for a model."""
     readers: list[Iterator[tuple[int, int]]] = []  # one for each iterator of the dataset
 
     def open_reader():
@@ -32,7 +32,7 @@ def batches(assignments: Assignments,
         results = tf.numpy_function(function, inputs, outputs * [tf.int64])
         return tuple(tf.ensure_shape(result, []) for result in results)
 
-    # Not from_generator: that calls Python when an iterator is deleted, perhaps while Python is
+    # Not from_generator: it calls Python when an iterator is deleted, perhaps while Python is
     # ending and waits for its threads, which is a deadlock.
     endless = tf.data.Dataset.counter()
     pieces = tf.data.Dataset.from_tensors(0).map(

@@ -11,8 +11,8 @@ from wbsp.worker.share import LOOK, NOTHING, Range
 
 
 def loader(batches: Batches, processes: int) -> torch.utils.data.DataLoader:
-    """A batch for each step; made when Keras asks for it, in the compute thread, or by processes
-    ahead of that."""
+    """Return a batch for each step, made when Keras requests it, in the compute thread, or ahead
+    by other processes."""
     return torch.utils.data.DataLoader(_Stream(batches, processes), batch_size=None)
 
 
@@ -31,11 +31,11 @@ class _Stream(torch.utils.data.IterableDataset):
 
 
 def _ahead(batches: Batches, positions: Iterator[Range], processes: int) -> Iterator[tuple]:
-    """Batches of as many positions as are known, in their order, for as long as there is a run.
+    """Yield batches of the known positions, in their order, for the rest of the run.
 
-    A loader asks for positions before it returns a batch that is ready, and new ones may wait for
-    that batch's step. So one reading of the loader ends where none are known, and the next one
-    begins with those that were waited for.
+    A loader requests positions before it returns a finished batch, and new positions may depend on
+    that batch's step. So one pass of the loader ends when no position is known, and the next pass
+    begins with the position that was waited for.
     """
     known: list[Range] = []
 
@@ -64,7 +64,7 @@ class _Sampler(torch.utils.data.Sampler):
 
 
 class _Made(torch.utils.data.Dataset):
-    """The batch of some positions, in a process that was forked from the worker's."""
+    """Makes the batch of some positions, in a process that was forked from the worker's."""
 
     def __init__(self, batches: Batches):
         self._batches = batches

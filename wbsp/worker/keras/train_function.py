@@ -1,9 +1,9 @@
-"""What a step of `fit` spends its time on: fetching its batch, computing, or other callbacks.
+"""The phases of a step of `fit`: fetching its batch, computing, or other callbacks.
 
-Keras tells callbacks when a step begins and ends. It fetches the batch in between, within the
-model's `train_function`, but on PyTorch. So for a `fit` that public attribute is another function,
-which fetches the batch itself, or times Keras's fetch of it. The computation stays the same. Where
-the data are the run's, as a tf.data.Dataset, the thread that makes a batch says when it has.
+Keras calls callbacks at a step's beginning and end. It fetches the batch in between, within the
+model's `train_function`, except on PyTorch. So a `fit` replaces this public attribute by a function
+that fetches the batch itself, or times Keras's fetch. The computation stays the same. If the data
+are the run's, as a tf.data.Dataset, the thread that makes a batch marks when it is done.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ import keras
 from wbsp.core.stats import Phase
 from wbsp.worker.share import Share
 
-Enter = Callable[[Phase], object]  # what the compute thread goes on with
+Enter = Callable[[Phase], object]  # called by the compute thread with its next phase
 Function = Callable[..., Any]
 
 
 class TimedSteps:
-    """The steps of one `fit`, between its on_train_begin and `release`."""
+    """Times the steps of one `fit`, from its on_train_begin to `release`."""
 
     def __init__(self, model: keras.Model, enter: Enter, share: Share | None = None):
-        """`share`: the data of the `fit` are those of this one, as they were made."""
+        """`share`: the data that this `fit` was given, if they are the run's."""
         self._model = model
         self._function: Function = model.train_function
         model.train_function = self._timed = _timed(model, enter, share)
 
     @property
     def phase(self) -> Phase:
-        """In which a step begins: with what other callbacks do, where the rest will be told."""
-        told = self._model.train_function is self._timed  # a callback may have made it anew
+        """Phase in which a step begins: `callbacks` if the timed function marks the others."""
+        told = self._model.train_function is self._timed  # a callback may have compiled it again
         return "callbacks" if told else "data or compute"
 
     def release(self) -> None:
-        """Give the model its own function back."""
+        """Restore the model's own function."""
         if self._model.train_function is self._timed:
             self._model.train_function = self._function
 
 
 def _timed(model: keras.Model, enter: Enter, share: Share | None) -> Function:
-    """The model's train_function, in phases `data` and `compute`, and `callbacks` behind it."""
+    """Return the train_function in phases `data` and `compute`, and then `callbacks`."""
     function: Function = model.train_function
 
     def opaque(*args: Any) -> Any:
@@ -52,7 +52,7 @@ def _timed(model: keras.Model, enter: Enter, share: Share | None) -> Function:
         return outputs
 
     if type(model).make_train_function is not keras.Model.make_train_function:
-        return opaque  # it may fetch as it likes
+        return opaque  # it may fetch at any time
     match keras.backend.backend():
         case "jax":
             return _on_jax(function, enter)
@@ -66,8 +66,8 @@ def _timed(model: keras.Model, enter: Enter, share: Share | None) -> Function:
 
 
 def _on_shared(function: Function, enter: Enter, share: Share) -> Function:
-    def told(iterator: Any) -> Any:  # one call of TensorFlow, as without: each takes two switches
-        share.fetch(enter)           # between threads
+    def told(iterator: Any) -> Any:  # one call of TensorFlow, as without it: each costs two
+        share.fetch(enter)           # switches of threads
         outputs = function(iterator)
         enter("callbacks")
         return outputs
@@ -84,9 +84,9 @@ def _on_tensorflow(function: Function, opaque: Function, eagerly: bool, enter: E
 
     def timed(iterator: Any) -> Any:
         nonlocal step
-        if not isinstance(iterator, tf.data.Iterator):  # a strategy's, of several devices
+        if not isinstance(iterator, tf.data.Iterator):  # of a strategy with several devices
             return opaque(iterator)
-        if step is None:  # of batches of any size, as Keras's own
+        if step is None:  # accepts batches of any size, like Keras's own
             step = fetched if eagerly else tf.function(
                 fetched, input_signature=[iterator.element_spec])
         enter("data")
@@ -113,7 +113,7 @@ def _on_jax(function: Function, enter: Enter) -> Function:
 
     def timed(state: Any, iterator: Iterator[Any]) -> Any:
         outputs, state = function(state, told(iterator))
-        jax.block_until_ready(outputs)  # it would be computed in a callback's time
+        jax.block_until_ready(outputs)  # otherwise it is computed during callbacks
         enter("callbacks")
         return outputs, state
     return timed
@@ -126,7 +126,7 @@ def _on_torch(function: Function, enter: Enter) -> Function:
         enter("compute")
         outputs = function(data)
         if torch.cuda.is_initialized():
-            torch.cuda.synchronize()  # as on JAX
+            torch.cuda.synchronize()  # otherwise it is computed during callbacks
         enter("callbacks")
         return outputs
     return timed
