@@ -1,13 +1,13 @@
 """wbsp: one parameter server, many unequal workers, any synchronization model.
 
-`SyncCallback` makes a `keras.Model.fit` one worker of a run, `Worker` any other training loop, with
-or without Keras; `python -m wbsp.ps` is its server.
-`RunSchedule` is a learning rate that goes by the steps of all workers.
-`versions` gives those of a run to who evaluates them. `load` puts one that a run has saved into a
-model; `read_run` reads the folder that a run leaves.
+`SyncCallback` makes a `keras.Model.fit` one worker of a run; `Worker` does so for any other
+training loop, with or without Keras. `python -m wbsp.ps` is the server. `RunSchedule` is a learning
+rate that follows the steps of all workers. `versions` yields the versions of a run to a process
+that evaluates them. `load` puts a version that a run has saved into a model; `read_run` reads a
+run's folder.
 
-What `__all__` of these modules names is for users, and stays: wbsp, wbsp.sync, wbsp.testing,
-wbsp.simulate, wbsp.ray, wbsp.cluster, wbsp.runlog.reader. All else is private.
+The names in `__all__` of these modules are public, and stay: wbsp, wbsp.sync, wbsp.testing,
+wbsp.simulate, wbsp.ray, wbsp.cluster, wbsp.runlog.reader. All others are private.
 """
 
 import importlib
@@ -29,7 +29,7 @@ _AT = {"RunSchedule": "wbsp.worker.keras.run_schedule",
 
 
 def __getattr__(name: str) -> object:
-    """The attribute, imported at its first use: the server must not import TensorFlow."""
+    """Import the attribute at its first use: the server must not import TensorFlow."""
     if name in _AT:
         return getattr(importlib.import_module(_AT[name]), name)
     raise AttributeError(f"module 'wbsp' has no attribute {name!r}")

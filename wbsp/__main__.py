@@ -1,7 +1,7 @@
 """The command `wbsp`: `wbsp ps --worker_num=2` is `python -m wbsp.ps --worker_num=2`.
 
-Each command is a module of its own with flags of its own, some of them of one name, so that a
-process imports one alone. This one imports nothing of wbsp: `wbsp --help` takes as long as Python.
+Each command is a module with its own flags. Some flags share a name, so a process imports only one
+of these modules. This one imports nothing of wbsp: `wbsp --help` takes as long as Python's start.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HELP = "\n".join([
 
 
 def main() -> int | str | None:
-    """Run what the command line names; return the exit code."""
+    """Run the named command; return the exit code."""
     try:
         return _main()
     except BrokenPipeError:  # of `wbsp models | head`
@@ -82,7 +82,7 @@ def _run(name: str, flags: list[str]) -> int | str | None:
 
 
 def asks_for_help(flags: list[str]) -> bool:
-    """Whether these are among the flags of a command, as absl and argparse spell them."""
+    """Return whether help is among a command's flags, as absl and argparse spell it."""
     return bool({"-h", "-help", "--help", "--helpshort", "--helpfull", "--helpxml"} & set(flags))
 
 

@@ -1,4 +1,4 @@
-"""`Task` by the name under which it is documented: see `wbsp.environment`."""
+"""`Task` under its documented name: see `wbsp.environment`."""
 
 from wbsp.environment import Task
 

@@ -36,7 +36,7 @@ _MIN_TOKEN = 16  # bytes; a shorter secret can be guessed from the public keys o
 
 
 def read_token(path: str) -> bytes:
-    """The secret in the file. Raises ValueError or OSError in one clear line."""
+    """Return the secret in the file. Raises ValueError or OSError in one clear line."""
     token = pathlib.Path(path).read_bytes().strip()
     if len(token) < _MIN_TOKEN:
         raise ValueError(f"token file {path} holds {len(token)} bytes; at least {_MIN_TOKEN} are "
@@ -45,19 +45,19 @@ def read_token(path: str) -> bytes:
 
 
 class Said(NamedTuple):
-    """What a variable of the environment says."""
+    """A variable of the environment and its value."""
 
     name: str
     text: str
 
     def refused(self, problem: object) -> ValueError:
-        """The error of a text that is no good: one line with the variable, its value, the problem.
+        """Return the error for a wrong value: one line with the variable, its value, the problem.
         """
         text = self.text if len(self.text) <= _SHOWN else self.text[:_SHOWN] + " ..."
         return ValueError(f"{self.name} is {text!r}: {problem}")
 
     def number(self, least: int) -> int:
-        """The text as an integer. Raises ValueError for anything else, and for one below `least`.
+        """Return the text as an integer. Raises ValueError unless it is one of at least `least`.
         """
         if not (self.text.isascii() and self.text.isdigit() and int(self.text) >= least):
             raise self.refused(f"not a whole number of {least} or more")
@@ -65,7 +65,7 @@ class Said(NamedTuple):
 
 
 def _variable(*names: str) -> Said | None:
-    """The first of these variables that is set and not empty."""
+    """Return the first of these variables that is set and not empty."""
     for name in names:
         if text := os.environ.get(name, "").strip():
             return Said(name, text)
@@ -73,7 +73,7 @@ def _variable(*names: str) -> Said | None:
 
 
 class Task(NamedTuple):
-    """A worker's place in the run.
+    """A worker's server and index.
 
     Attributes:
         address: of the server, host:port.
@@ -91,11 +91,11 @@ class Task(NamedTuple):
         Args:
             address: of the server, host:port.
             index: of the worker.
-            default: a task that is taken where neither an argument nor the environment says it.
+            default: a task that applies if neither argument nor environment gives a value.
             check: raises ValueError for a text that is no address.
 
         Raises:
-            ValueError: a value is bad or missing; one line.
+            ValueError: a value is wrong or missing; one line.
         """
         if address is None:
             address = _checked_address(check)
@@ -123,7 +123,7 @@ class Task(NamedTuple):
         """Return the task that a `tf.distribute.cluster_resolver` names.
 
         Raises:
-            ValueError: it does not say that this process is a worker of exactly one server.
+            ValueError: it does not make this process a worker of exactly one server.
         """
         cluster = resolver.cluster_spec().as_dict()
         servers = cluster.get("ps", [])
@@ -138,10 +138,11 @@ class Task(NamedTuple):
 
 
 def server_address(kind: str | None = None) -> Said | None:
-    """Where the environment says that the server is; None: it does not.
+    """Return the server's address from the environment; None if it has none.
 
-    kind: what this process must be in TF_CONFIG, if that is asked
-    Raises ValueError for a bad TF_CONFIG.
+    kind: what this process must be in TF_CONFIG, if given
+
+    Raises ValueError for a wrong TF_CONFIG.
     """
     if said := _variable("WBSP_SERVER"):
         return said
@@ -154,7 +155,7 @@ def server_address(kind: str | None = None) -> Said | None:
 
 
 def worker_num() -> int | None:
-    """How many workers the environment says there are; None: it does not. Raises ValueError."""
+    """Return the number of workers from the environment; None if unknown. Raises ValueError."""
     if said := _variable("WBSP_WORKER_NUM"):
         return said.number(1)
     spec = tf_config()
@@ -162,9 +163,10 @@ def worker_num() -> int | None:
 
 
 def token(path: str | None) -> bytes | None:
-    """The run's secret, from the file that is given or else from that of WBSP_TOKEN_FILE.
+    """Return the run's secret, from the file at `path` or else from that of WBSP_TOKEN_FILE.
 
-    path: "" for no secret, whatever the environment says
+    path: "" for no secret, whatever the environment has
+
     Raises ValueError or OSError, in one line.
     """
     if path is not None:
@@ -179,9 +181,9 @@ def token(path: str | None) -> bytes | None:
 
 
 def shares_memory(transport: str | None) -> bool:
-    """Whether memory may be shared within a machine, by what is given or else by WBSP_TRANSPORT.
+    """Return whether memory may be shared within a machine, by `transport` or else WBSP_TRANSPORT.
 
-    Raises ValueError, in one line, for what is neither "auto" nor "tcp".
+    Raises ValueError, in one line, unless it is "auto" or "tcp".
     """
     said = Said("transport", transport) if transport else _variable("WBSP_TRANSPORT")
     if said is not None and said.text not in TRANSPORTS:
@@ -201,10 +203,12 @@ def _checked_address(check: Callable[[str], object]) -> str | None:
 
 
 def address_of_server(given: str | None, check: Callable[[str], object]) -> str:
-    """The server's address, as given or from the environment, for a process that is no worker.
+    """Return the server's address, as given or from the environment, for a process that is no
+    worker.
 
     check: raises ValueError for a text that is no address
-    Raises ValueError, in one line, for a bad or missing value.
+
+    Raises ValueError, in one line, for a wrong or missing value.
     """
     if given is not None:
         check(given)
@@ -228,7 +232,7 @@ def _worker_index() -> int | None:
 class Spec(NamedTuple):
     """The content of TF_CONFIG: the cluster, and this process's task in it.
 
-    kind:   of this task: "ps", "worker" (a chief and a master are workers, too), or another
+    kind:   of this task: "ps", "worker" (also for a chief and a master), or another
     worker: index of the worker; 0 for a task that is not a worker
     """
 
@@ -238,7 +242,7 @@ class Spec(NamedTuple):
     worker: int
 
     def must_be(self, kind: str) -> Spec:
-        """This Spec. Raises ValueError where the task is of another kind."""
+        """Return this Spec. Raises ValueError if the task is of another kind."""
         if self.kind != kind:
             way = {"ps": "start python -m wbsp.ps in it", "worker": "python -m wbsp.ps is for the "
                    "ps, and a script with SyncCallback for the workers"}.get(
@@ -249,7 +253,7 @@ class Spec(NamedTuple):
 
 
 def tf_config() -> Spec | None:
-    """The content of the variable TF_CONFIG; None if it is not set. Raises ValueError."""
+    """Return the content of the variable TF_CONFIG; None if it is not set. Raises ValueError."""
     said = _variable("TF_CONFIG")
     if said is None:
         return None
@@ -289,5 +293,5 @@ def _spec(config: dict[str, Any]) -> Spec:
 
 
 def _before(cluster: dict[str, Any], kind: str) -> int:
-    """How many workers have lower numbers than those of this type."""
+    """Return how many workers have lower numbers than those of this type."""
     return sum(len(cluster.get(one, [])) for one in TRAINERS[:TRAINERS.index(kind)])

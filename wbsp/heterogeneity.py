@@ -1,8 +1,8 @@
 """The published heterogeneity: every odd worker sleeps before each of its steps.
 
 Settings H1, H2 and H3 of the WBSP paper's CIFAR-10 experiments, and that of its ImageNet runners
-(github.com/Dora233/WBSP, `wk_wbsp.py` and `wk_pcc_v2.py` of each folder); the launchers and the
-simulator offer the same ones.
+(github.com/Dora233/WBSP, `wk_wbsp.py` and `wk_pcc_v2.py` of each folder). The launchers and the
+simulator share them.
 """
 
 from __future__ import annotations
@@ -13,5 +13,5 @@ FLAG_HELP = "published sleeps of odd workers before each step: " + ", ".join(
 
 
 def sleep_seconds(setting: str, worker: int) -> float:
-    """Seconds that worker number `worker` sleeps before each step, by a key of `SLEEPS`."""
+    """Return the seconds that a worker sleeps before each step, by a key of `SLEEPS`."""
     return SLEEPS[setting] if worker % 2 else 0.0

@@ -1,4 +1,4 @@
-"""The versions of a run, for a process that evaluates them beside the training and is no worker.
+"""The versions of a run, for a process that evaluates them beside the training.
 
     for version in wbsp.versions("localhost:2606"):
         version.assign(model)
@@ -44,12 +44,12 @@ class Version:
     """A version of a run.
 
     Attributes:
-        number: of the version; 0 is what training began from.
+        number: of the version; training began with 0.
         run: the run's id.
         fit: number of the run among those of its server, 1, 2 ...: one for each `fit` of its
             workers.
-        epoch: 0, 1 ...: it is the first version with all of that epoch of the workers' shared data;
-            None: it is no such version, or is not known to be.
+        epoch: 0, 1 ... if it is the first version with all of that epoch of the workers' shared
+            data; None: it is not, or that is unknown.
         last: whether it is the run's final version.
     """
 
@@ -63,21 +63,21 @@ class Version:
         self._server = server
 
     def assign(self, model: keras.Model) -> None:
-        """Set the model, built as the run's workers build theirs, to this version.
+        """Set the model, built as on the run's workers, to this version.
 
         Raises:
-            ValueError: the model is not the run's; one line.
+            ValueError: the model does not fit the run; one line.
         """
         from wbsp.saved import assign  # Keras is imported by the caller, whose model it is
 
         assign(self._saved, model, f"version {self.number}")
 
     def report(self, **metrics: float) -> None:
-        """Send the run the metrics of this version: at most 64, by name.
+        """Send the metrics of this version to the run: at most 64, by name.
 
-        They become events of the run. By the metrics that its flags `--best` and `--target` name
-        the server keeps the best version and ends the run. The first report of a version counts.
-        A value that is not finite is left out, which is said.
+        They become events of the run. By the metrics that its flags `--best` and `--target` name,
+        the server keeps the best version and ends the run. Only the first report of a version
+        counts. A value that is not finite is left out, with a line for the user.
 
         Raises:
             ValueError: a value is no number, or there are more than 64.
@@ -103,27 +103,27 @@ def versions(address: str | None = None, *, at: str = "checkpoints", every: floa
              say: Callable[[str], None] = say) -> Iterator[Version]:
     """Return the versions of the runs that are served at `address`, until the server ends.
 
-    The last one of a run is its final version. A reader that is slower than the versions gets the
+    The last version of a run is its final one. A reader that is slower than the versions gets the
     newest each time.
 
     Args:
         address: host:port of the server; with a standby: host:port,host:port; default: from the
             environment, as for `SyncCallback`.
-        at: "checkpoints": those of the server's checkpoints. "epochs": of each epoch of the data
-            that all workers share the first version with all of it; workers then validate nothing,
-            and what this process reports is their `val_` results.
-        every: least number of seconds between two versions.
+        at: "checkpoints": the versions in the server's checkpoints. "epochs": for each epoch of the
+            workers' shared data, the first version with all of it; workers then validate nothing,
+            and the reports of this process are their `val_` results.
+        every: minimum seconds between two versions.
         token_file: file with the shared secret; default: the environment variable
-            WBSP_TOKEN_FILE. Without a token this process must be of the server's user, on its
-            machine.
-        patience: seconds to wait for a server, at first and when it is lost; 30 s at most where it
-            is lost after its run's final version was read: then it has ended.
-        say: prints one line for a person.
+            WBSP_TOKEN_FILE. Without a token this process must run on the server's machine, as its
+            user.
+        patience: seconds to wait for a server, at first and when it is lost. If it is lost after
+            its run's final version was read, at most 30 s, and then it counts as ended.
+        say: function that prints a line for the user.
 
     Raises:
-        ValueError: for a bad argument.
-        OSError: for a token file that cannot be read.
-        ConnectionError: no server comes, or it refuses; one line.
+        ValueError: an argument is wrong.
+        OSError: the token file cannot be read.
+        ConnectionError: no server answers, or it refuses; one line.
     """
     if at not in (_CHECKPOINTS, _EPOCHS):
         raise ValueError(f"at={at!r}: it is {_CHECKPOINTS!r} or {_EPOCHS!r}")
@@ -143,11 +143,11 @@ def _versions(server: _Server, every: float) -> Iterator[Version]:
 
 
 class _NoServer(ConnectionError):
-    """None has come, or come again, in time."""
+    """No server has answered in time."""
 
 
 class _Server:
-    """The server whose versions are read; after a break it is looked for again."""
+    """The server whose versions are read; after a lost connection, it is searched again."""
 
     def __init__(self, address: str, secret: bytes | None, patience: float,
                  say: Callable[[str], None], epochs: bool):
@@ -157,21 +157,21 @@ class _Server:
         self._patience = patience
         self.say = say
         self._context = zmq.Context()
-        self._closed = threading.Event()  # never: there is one thread
+        self._closed = threading.Event()  # never set: there is one thread
         self._claim = Claim(os.urandom, contact(secret))
         self._line: Line | None = None
-        self._run, self._newest = "", m.NONE  # that was had
-        self._over = False  # it was the final one of the run that is served
+        self._run, self._newest = "", m.NONE  # of the newest version that was read
+        self._over = False  # that version was the final one of the current run
 
     def next(self, due: float) -> Version | None:
-        """The newest version, once it is another than the one before and `due` (time.monotonic)
-        has come; None: there is none any more, of no run."""
+        """Return the newest version, once it is a new one and `due` (time.monotonic) has come;
+        None if no run has any more."""
         while True:
             try:
                 answer = self._ask(m.NextVersion(m.PROTOCOL, self._run, self._newest, self._epochs),
                                    m.VersionAt)
             except _NoServer:
-                if self._over:  # it has ended, and its last word was lost
+                if self._over:  # the server has ended, and its last answer was lost
                     return None
                 raise
             if answer.ends:
@@ -188,7 +188,7 @@ class _Server:
             time.sleep(_PAUSE)
 
     def report(self, found: m.Evaluated) -> None:
-        """Tell the server what was found. Raises ConnectionError in one line."""
+        """Send the metrics to the server. Raises ConnectionError in one line."""
         answer = self._ask(found, m.Noted)
         if answer.problem:
             self.say(f"version {found.version}: what was found does not count: "
@@ -199,7 +199,7 @@ class _Server:
         self._context.destroy(0)
 
     def _ask(self, question: Any, kind: Any) -> Any:
-        """The answer of this kind. Raises ConnectionError in one line."""
+        """Return the answer, of this type. Raises ConnectionError in one line."""
         end = time.monotonic() + (min(self._patience, timeouts.READ_TO_THE_END) if self._over else
                                   self._patience)
         while True:
@@ -218,7 +218,7 @@ class _Server:
 
     def _places(self) -> Iterator[str]:
         for host, port in split_addresses(self._address):
-            with contextlib.suppress(OSError):  # a name that is not known, perhaps for a moment
+            with contextlib.suppress(OSError):  # the name may be unknown for a moment only
                 yield from endpoints(host, port)
 
     def _try(self, place: str, question: Any, kind: Any) -> Any:

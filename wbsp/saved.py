@@ -1,4 +1,4 @@
-"""A version of a run, in a model of the user's own."""
+"""A saved version of a run, for a user's own model."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from wbsp.tensors.layout import difference, other_state, places
 def load(run_folder: str | os.PathLike, model: Any, best: bool = False) -> int:
     """Set the model to a version that the run has saved; return the number of that version.
 
-    The model is one of Keras, perhaps of another back end than the run's workers, or what `Worker`
-    trains in its place, such as a torch.nn.Module. A version holds no state of an optimizer.
+    The model is one of Keras, also with another back end than the run's workers, or an object that
+    `Worker` trains in place, such as a torch.nn.Module. A version holds no optimizer state.
 
     Args:
-        run_folder: the folder that the run has left.
-        model: a model that is built as the workers' was.
-        best: take the best version by the run's metric, not the newest one.
+        run_folder: folder that the run has written.
+        model: a model that is built like the workers'.
+        best: load the best version by the run's metric, not the newest one.
 
     Raises:
         FileNotFoundError: the run has saved no such version; one line.
-        ValueError: the file is damaged, or the model is not the run's; one line.
+        ValueError: the file is damaged, or the model does not fit the run; one line.
     """
     folder = Path(run_folder)
     path = folder / (BEST if best else CHECKPOINT)
@@ -41,13 +41,13 @@ def load(run_folder: str | os.PathLike, model: Any, best: bool = False) -> int:
 
 
 def read(path: Path) -> Checkpoint:
-    """The version in this file, for `assign`. Raises ValueError in one line for a damaged one."""
+    """Read the version in this file, for `assign`. Raises ValueError, in one line, if damaged."""
     return _load(path)
 
 
 def assign(saved: Checkpoint, model: Any, of: str) -> None:
-    """Set the model to this version. Raises ValueError, in one line that begins with `of`, for a
-    model that is not the run's."""
+    """Set the model to this version. Raises ValueError, in one line that begins with `of`, if the
+    model does not fit the run."""
     values = Values(model, frozen=[])
     whole = [*saved.layout, *saved.frozen.layout]
     where = places(values.layout, whole)
@@ -69,7 +69,7 @@ def assign(saved: Checkpoint, model: Any, of: str) -> None:
 
 
 def _missing(folder: Path, best: bool) -> str:
-    """Why there is no such version in this folder, in one line."""
+    """Return why this folder has no such version, in one line."""
     if not (folder / CHECKPOINT).exists():
         return (f"{folder} holds no version: there is no {CHECKPOINT} in it; give the folder of a "
                 "run, such as runs/pcc/run-001")

@@ -5,7 +5,7 @@
     test_laws = laws(lambda: KAsync(k=2))
 
 is a whole test for pytest: hypothesis draws some hundred small clusters (slow and fast workers and
-links, workers that come late, are lost, return or leave), each runs to its end under a new model,
+links, workers that are late, are lost, return or leave), each runs to its end under a new model,
 and the smallest cluster in which a law is broken is reported. Needs hypothesis: `pip install
 hypothesis`.
 """
@@ -35,16 +35,16 @@ MAX_EVENTS = 20_000  # of a run that comes to its end
 
 INCARNATIONS = [
     (Incarnation(),), (Incarnation(),), (Incarnation(),),
-    (Incarnation(2.0),),  # comes late
+    (Incarnation(2.0),),  # is late
     (Incarnation(0.0, 5.0),),  # is lost
     (Incarnation(0.0, 4.0), Incarnation(4.25)),  # returns at once
     (Incarnation(0.0, 3.5), Incarnation(6.0, 9.0), Incarnation(9.5)),
-    (Incarnation(0.0, 4.5, lost=False),),  # leaves in good order
+    (Incarnation(0.0, 4.5, lost=False),),  # leaves cleanly
     (Incarnation(3.0, 7.0, lost=False), Incarnation(12.0)),
 ]
-# All values of each kind, the simplest first: one draw in place of one per value saves a third of
-# the time of these tests. The strategies are made here once, since hypothesis hashes all values of
-# each that it meets.
+# All values of each kind, the simplest first: one draw in place of one for each value saves a third
+# of the time of these tests. The strategies are created here once, since hypothesis hashes all
+# values of each strategy that it has not seen before.
 RATES = INF, 1.0, 4.0
 STEPS = st.sampled_from([
     list(times) for n in (1, 2, 3) for times in product((1.0, 0.5, 1.25, 2.0, 4.0), repeat=n)
@@ -61,7 +61,7 @@ RESEND = st.sampled_from([
 
 
 class Plan(NamedTuple):
-    """A random cluster: what `Cluster` is made of, and which pushes are sent twice."""
+    """A random cluster: the arguments of `Cluster`, and which pushes are sent twice."""
 
     traces: list[list[float]]
     workers: list[dict]
@@ -71,9 +71,9 @@ class Plan(NamedTuple):
 
 @st.composite
 def plans(draw):
-    """1 to 5 workers. Values come from coarse grids, so that ties are common.
+    """Draw 1 to 5 workers. Values come from coarse grids, so that ties are common.
 
-    Worker 0 stays for good. No worker is lost before all have come.
+    Worker 0 always stays. No worker is lost before all have joined.
     """
     n = draw(st.integers(1, 5))
     workers = [draw(MACHINES) for _ in range(n)]
@@ -117,14 +117,14 @@ class IntegerWorkload:
 
 
 class Laws(Observer):
-    """One run of a plan under a model, held against the laws of every run.
+    """One run of a plan under a model, checked against the laws of every run.
 
-    - The run comes to its end: no worker waits for ever, and nothing runs for ever.
+    - The run ends: no worker waits for ever, and nothing runs for ever.
     - W_v = W_0 + sum of weight * update over the accepted pushes of the versions 1..v.
     - Every update of a worker that is not lost arrives once, in order, and has one answer.
     - All workers that adopt version v adopt the same bytes, and versions never go down.
 
-    The books are this object's own: it shares no state with the model, the engine or the store.
+    This object keeps its own books: it shares no state with the model, the engine or the store.
     """
 
     def __init__(self, plan: Plan, model: SyncModel):
@@ -137,7 +137,7 @@ class Laws(Observer):
                                **plan.settings)
         self.due = [0] * len(workers)  # next seq
         self.received = [self.workload.initial() for _ in workers]  # sum of all updates
-        self.joining: set[int] = set()  # workers that have yet to adopt their first version
+        self.joining: set[int] = set()  # workers that have not yet adopted their first version
         self.lossy: set[int] = set()  # workers that were lost
         self.update = np.zeros(SIZE)  # of the newest push
         self.expect = np.zeros(SIZE)  # the newest version, in float64
@@ -150,7 +150,7 @@ class Laws(Observer):
         vars(self.workload).update(adopt=self._check_bytes)
 
     def run(self) -> None:
-        """Run to the end. Raises AssertionError where a law is broken."""
+        """Run to the end. Raises AssertionError if a law is broken."""
         self.cluster.run()
         cluster, engine = self.cluster, self.cluster.engine
         assert engine.done and cluster.ended is not None, "the run did not reach its end"
@@ -169,7 +169,7 @@ class Laws(Observer):
     # What the server receives.
 
     def push(self, push: Push, update: Any, now: float, fetch: int = 0) -> list:
-        """An update reaches the engine."""
+        """Record an update that reaches the engine."""
         worker = push.worker
         assert push.seq == self.due[worker], "a seq was skipped or came twice"
         assert push.steps >= 1 and push.samples >= 1 and push.seconds > 0
@@ -183,13 +183,13 @@ class Laws(Observer):
         return outgoing
 
     def leave(self, worker: int, now: float, reason: str, finished: bool = False) -> list:
-        """A worker's end reaches the engine."""
+        """Record a worker's end that reaches the engine."""
         if not finished:
             self.lossy.add(worker)
         return self._leave(worker, now, reason, finished)
 
     def log(self, now: float, kind: str, **f: Any) -> None:
-        """The engine says what it did."""
+        """Record an action of the engine."""
         if kind == "join":
             self.joining.add(f["worker"])
         elif kind == "accept":
@@ -203,15 +203,15 @@ class Laws(Observer):
                 self.bytes[snapshot.version] = snapshot.vector.tobytes()
 
     def part(self, weighted: np.ndarray) -> np.ndarray:
-        """What a weighted update adds to the next version, in float64."""
+        """Return what a weighted update adds to the next version, in float64."""
         return weighted
 
     def equal(self, vector: np.ndarray | None) -> bool:
-        """True if the model `vector` is the expected one."""
+        """Return whether the model `vector` is the expected one."""
         return vector is not None and np.allclose(vector, self.expect, rtol=1e-5, atol=1e-2)
 
     def whole(self, total: np.ndarray) -> np.ndarray:
-        """A sum of updates without the rounding errors of float32: a multiple of 60."""
+        """Return a sum of updates without the rounding errors of float32: a multiple of 60."""
         return 60 * np.rint(total / 60)
 
     # What the workers do.
@@ -224,7 +224,7 @@ class Laws(Observer):
         return step_time
 
     def starts(self, worker: int, now: float) -> None:
-        """A worker starts a step."""
+        """Record that a worker starts a step."""
 
     def adopt(self, worker: int, now: float, version: int, how: str) -> None:
         assert version >= self.held[worker], \

@@ -19,12 +19,12 @@ def draw(runs: Sequence[Run], out: Path | str, target: float | None = None,
          window: tuple[float, float] | None = None) -> list[Path]:
     """Draw all figures for which the runs have data into the folder `out`; return the files.
 
-    target: accuracy 0..1 for the time-to-target bars, which are left out without it
+    target: accuracy 0..1 for the time-to-target bars; without it they are not drawn
     window: seconds from and to shown in the timelines; by default a dozen steps of the slowest
 
     Writes curves.png, time_to_target.png, time_shares.png, staleness.png, figures.md, and for the
-    n-th run timeline_{n}_{sync}.png and trace_{n}_{sync}.json. Raises ValueError for no runs, or a
-    target or window that fits none; ModuleNotFoundError, in one line, where matplotlib is missing.
+    n-th run timeline_{n}_{sync}.png and trace_{n}_{sync}.json. Raises ValueError without runs, or
+    for a target or window that fits none; ModuleNotFoundError, in one line, without matplotlib.
     """
     if not runs:
         raise ValueError("there is no run to draw; give at least one")

@@ -1,4 +1,4 @@
-"""Bars: time to a target accuracy, where each worker's time went, and how stale updates were."""
+"""Bars: time to a target accuracy, how each worker spent its time, and how stale updates were."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def draw_time_to_target(statistics: Sequence[RunStatistics], path: Path,
     fastest rival.
 
     A group in which no run reached the target gets a hatched bar as long as its longest run.
-    Returns None if no run was ever evaluated.
+    Returns None if no version was ever evaluated.
     """
     groups = times_to(statistics, target)
     if all(reached.best is None for reached in groups):
@@ -27,7 +27,7 @@ def draw_time_to_target(statistics: Sequence[RunStatistics], path: Path,
     ends = [max(reached.times, default=reached.waited) for reached in groups]
     divisor, unit = style.time_unit(max(ends))
     texts = [_describe(reached, unit, divisor) for reached in groups]
-    width = 7.0  # inches of the bars and of the texts beside them
+    width = 7.0  # inches of the bars and the texts beside them
     figure, [[axes]] = style.new_figure(1, 1, width + 2.5, 1.3 + 0.55 * len(groups))
     for row, (reached, end, text) in enumerate(zip(groups, ends, texts, strict=True)):
         color = sync_look(reached.sync)[0]
@@ -66,9 +66,10 @@ def _describe(reached: Reached, unit: str, divisor: float) -> str:
 
 
 def draw_shares(statistics: Sequence[RunStatistics], path: Path) -> Path | None:
-    """Draw compute, push, pull, wait, data and so on as parts of each worker's time, a panel a run.
+    """Draw the phases (compute, push, pull, wait ...) as shares of each worker's time, a panel a
+    run.
 
-    A run of many workers shows 12 of them. Returns None if no worker has booked any time.
+    Of many workers, a panel shows 12. Returns None if no worker has recorded any time.
     """
     statistics = [one for one in statistics if one.shares]
     if not statistics:
@@ -106,7 +107,7 @@ def draw_staleness(statistics: Sequence[RunStatistics], path: Path) -> Path | No
     figure, panels = style.new_panels(len(groups), 3, 3.4 if len(groups) > 1 else 5.4, 2.2, 0.5,
                                       "staleness (versions)", sharex=True, sharey=True)
     highest = max(stale.max() for stale in groups.values())
-    width = -(-(highest + 1) // 40)  # versions a bin, so that at most 40 bins are drawn
+    width = -(-(highest + 1) // 40)  # versions of a bin, so that there are at most 40 bins
     edges = np.arange(0, highest + width + 1, width) - 0.5
     for panel, (group, stale) in zip(panels, groups.items(), strict=True):
         panel.hist(stale, edges.tolist(), weights=np.full(len(stale), 100 / len(stale)),

@@ -1,4 +1,4 @@
-"""The colors of all figures and of the page to watch runs on, apart from what draws with them.
+"""The colors of all figures and of the watch page, in a module without drawing code.
 
 They are those of Okabe and Ito, which color-blind readers can tell apart.
 """
@@ -16,7 +16,7 @@ PHASE_COLORS: dict[Phase, str] = {
     "validation": BLUE, "callbacks": YELLOW, "data or compute": GREY,
 }
 
-# Related models share a color and differ by the dash; models that are not listed are grey.
+# Related models share a color and differ by the dash; other models are grey.
 SYNC_LOOKS = {
     "wbsp": (BLUE, "-"), "pcc": (VERMILLION, "-"), "bsp": (BLACK, "-"), "ssp": (ORANGE, "-"),
     "asp": (GREEN, "-"), "adsp": (PURPLE, "-"), "nbsync": (SKY, "-"), "elasticbsp": (YELLOW, "-"),
@@ -26,5 +26,5 @@ SYNC_LOOKS = {
 
 
 def sync_look(sync: str) -> tuple[str, str]:
-    """Color and dash ("-" or "--") of a synchronization model, the same in every figure."""
+    """Return color and dash ("-" or "--") of a synchronization model, equal in all figures."""
     return SYNC_LOOKS.get(sync, (GREY, "-"))

@@ -1,6 +1,6 @@
 """Accuracy and loss over time and over the summed steps of all workers.
 
-Time says which model is faster; steps say what its staleness costs. A comparison needs both.
+Time shows which model is faster; steps show what its staleness costs. A comparison needs both.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from wbsp.figures.style import legend_below, line_look, new_figure, save, set_ti
 
 def draw_curves(statistics: Sequence[RunStatistics], path: Path,
                 target: float | None = None) -> Path | None:
-    """Draw the four panels into `path`; None if no run was ever evaluated.
+    """Draw the four panels into `path`; return None if no version was ever evaluated.
 
-    A group of several seeds shows its mean with a band from the lowest to the highest seed, as far
-    as all seeds go, and each seed as a thin line to its own end.
+    A group of several seeds is its mean with a band from the lowest to the highest seed, as far as
+    all seeds go, and each seed is a thin line to its own end.
     """
     statistics = [one for one in statistics if len(one.run.evaluations.t)]
     if not statistics:
@@ -43,7 +43,7 @@ def draw_curves(statistics: Sequence[RunStatistics], path: Path,
     if target is not None:
         for panel in axes[0]:
             panel.axhline(100 * target, color=GREY, linestyle=":", linewidth=1.2)
-        # At the left, where every curve is still low.
+        # At the left, where all curves are still low.
         axes[0, 0].annotate(f"target {100 * target:g} %", (0, 100 * target), (3, 2), fontsize=8,
                             xycoords=("axes fraction", "data"), textcoords="offset points",
                             color=GREY)

@@ -1,8 +1,8 @@
 """Statistics of runs, computed once, so that the figures and the table agree.
 
-Runs that differ in nothing but the seed (and in settings that only name a run) form one group: one
-curve with a band, one bar with a point a seed. A group's name consists of its synchronization model
-and of the settings that tell the group from the others.
+Runs that differ only by the seed (and by settings that only name a run) form one group: one curve
+with a band, one bar with a point for each seed. A group's name consists of its synchronization
+model and of the settings that distinguish the group from the others.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from wbsp.core.stats import Phase, sum_phases
 from wbsp.limits import Count, Worker
 from wbsp.runlog.reader import Event, Run, read_run
 
-MOST_WORKERS = 12  # shown of one run; more would not be legible
+MOST_WORKERS = 12  # shown of one run; more are not legible
 
-# Settings that name a run without an effect on the run; "sync_option" repeats "options" as text.
+# Settings that name a run and have no effect on it; "sync_option" repeats "options" as text.
 _NAMES = {"id", "seed", "command", "versions", "folder", "sync_option"}
 
 
 class _OfWorker(Event):
-    """What is read here of events of some kinds, and, below, of a summary."""
+    """The fields that are read of events; below, those of a summary."""
 
     worker: Worker
 
@@ -71,7 +71,7 @@ class RunStatistics:
     """Statistics of one run. Times in seconds since the run's start; shares 0..1."""
 
     run: Run
-    group: str = ""  # name that the run shares with the runs that differ by the seed alone
+    group: str = ""  # name shared by the runs that differ only by the seed
     name: str = ""  # unique name
 
     @cached_property
@@ -89,13 +89,13 @@ class RunStatistics:
 
     @cached_property
     def staleness(self) -> np.ndarray:
-        """Versions between the base of each accepted push and its acceptance, int [pushes]."""
+        """Versions between each accepted push's base and its acceptance, int [pushes]."""
         accepted = (e for e in self.run.events if e["kind"] == "accept")
         return np.array([e["version"] - e["base"] for e in accepted], int)
 
     @cached_property
     def steps(self) -> dict[int, int]:
-        """Worker -> steps whose update reached the server, rejected ones included."""
+        """Worker -> steps whose updates reached the server, rejected ones included."""
         steps: Counter[int] = Counter()
         for event in self.run.events:
             if event["kind"] in ("accept", "reject", "resent"):
@@ -112,8 +112,8 @@ class RunStatistics:
     def seconds(self) -> dict[int, dict[str, float]]:
         """Worker -> seconds of its compute thread in each of PHASES, from the run's summary.
 
-        Without a summary, as of a run that was killed, the spans of the compute lane are summed;
-        the network lane runs beside it and takes no time from the compute thread.
+        Without a summary, as after a kill, the spans of the compute lane are summed. The network
+        lane runs beside it and takes no time from the compute thread.
         """
         summary = self.run.summary or {"workers": {}}
         booked = {int(worker): one["seconds"] for worker, one in summary["workers"].items()}
@@ -125,13 +125,13 @@ class RunStatistics:
 
     @cached_property
     def shares(self) -> dict[int, dict[str, float]]:
-        """Worker -> part of its booked time in each of PHASES; only workers that booked any."""
+        """Worker -> share of each of PHASES in its recorded time; only workers with some."""
         return {worker: {phase: s / sum(seconds.values()) for phase, s in seconds.items()}
                 for worker, seconds in self.seconds.items()}
 
     @cached_property
     def total_shares(self) -> dict[str, float]:
-        """Parts of the booked time of all workers together; NaN if none booked any."""
+        """Share of each phase in the recorded time of all workers; NaN without any."""
         seconds = sum_phases(self.seconds.values())
         total = sum(seconds.values())
         return {phase: s / total if total else np.nan for phase, s in seconds.items()}
@@ -148,8 +148,8 @@ class RunStatistics:
         return max((e["t"] for e in self.run.events), default=0.0)
 
     def pick_workers(self, most: int) -> list[int]:
-        """At most `most` workers, ascending: those with the fewest and with the most steps, and
-        others evenly between."""
+        """Return at most `most` workers, ascending: those with the fewest and with the most steps,
+        and others evenly between."""
         if len(self.workers) <= most:
             return self.workers
         ranked = sorted(self.workers, key=lambda worker: (self.steps[worker], worker))
@@ -157,9 +157,9 @@ class RunStatistics:
 
 
 def find_runs(folders: Iterable[Path | str]) -> list[Run]:
-    """The runs in `folders` and below them, each once, in the order of their paths.
+    """Return the runs in `folders` and below, each once, in the order of their paths.
 
-    Raises FileNotFoundError for a folder that is missing or holds no run.
+    Raises FileNotFoundError for a folder that does not exist or holds no run.
     """
     found: dict[Path, Run] = {}
     for folder in map(Path, folders):
@@ -177,15 +177,15 @@ def find_runs(folders: Iterable[Path | str]) -> list[Run]:
 
 
 def gather(runs: Sequence[Run]) -> list[RunStatistics]:
-    """The statistics of each run, with group and name. Raises ValueError, in one line, for files
-    that hold something else than wbsp writes."""
+    """Return the statistics of each run, with group and name. Raises ValueError, in one line, for
+    files that wbsp did not write."""
     for run in runs:
         _check(run)
     return named(runs)
 
 
 def named(runs: Sequence[Run]) -> list[RunStatistics]:
-    """As `gather`; reads nothing but the settings yet."""
+    """See `gather`; reads only the settings for now."""
     statistics = [RunStatistics(run) for run in runs]
     settings = [_flatten(one.run.settings) for one in statistics]
     for stats, own in zip(statistics, settings, strict=True):
@@ -226,7 +226,7 @@ def _shaped(content: Any, shape: Any, path: Path) -> None:
 
 
 def by_group(statistics: Sequence[RunStatistics]) -> dict[str, list[RunStatistics]]:
-    """Group -> its runs, in order of first appearance."""
+    """Return group -> its runs, in order of first appearance."""
     groups = defaultdict(list)
     for stats in statistics:
         groups[stats.group].append(stats)
@@ -241,28 +241,28 @@ class Reached:
     sync: str
     times: list[float]  # seconds, of the runs that reached it
     runs: int
-    waited: float  # seconds that the longest of its runs took
-    best: float | None  # highest accuracy of all its evaluations, 0..1; None without any
+    waited: float  # duration of the longest of its runs, in seconds
+    best: float | None  # highest accuracy of all its evaluations, 0..1; None without evaluations
     rival: str | None = None  # the fastest group of another model
     ratio: float | None = None  # own mean / the rival's mean
 
     @property
     def complete(self) -> bool:
-        """True when every run reached the target; only then are means compared."""
+        """Whether every run reached the target; only then are means compared."""
         return len(self.times) == self.runs
 
     @property
     def mean(self) -> float:
-        """Seconds; NaN when no run reached it."""
+        """Mean time in seconds; NaN if no run reached the target."""
         return float(np.mean(self.times)) if self.times else np.nan
 
 
 def times_to(statistics: Sequence[RunStatistics], target: float) -> list[Reached]:
-    """The groups from the fastest to the slowest, then the groups that did not always reach
+    """Return the groups from the fastest to the slowest, then those that did not always reach
     `target`.
 
     The rival is the fastest group of another model. WBSP and its optimized form (pcc) count as one
-    model, unless nothing else reached it.
+    model, unless no other model reached the target.
     """
     groups = []
     for group, members in by_group(statistics).items():
@@ -285,7 +285,7 @@ def _family(sync: str) -> str:
 
 
 def _flatten(settings: dict, prefix: str = "") -> dict[str, str]:
-    """Settings that do not only name the run; nested ones with dotted keys, values as text."""
+    """Flatten settings, except those that only name the run: dotted keys, values as text."""
     flat: dict[str, str] = {}
     for key, value in settings.items():
         if isinstance(value, dict):

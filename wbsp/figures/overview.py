@@ -1,4 +1,4 @@
-"""Overview of a comparison: a cell for each model and cluster says how fast the model was."""
+"""Overview of a comparison: a cell for each model and cluster shows how fast the model was."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from wbsp.figures import style
 from wbsp.figures.colors import BLACK
 
-SLOWEST = 16.0  # times the fastest; the colors go no further
+SLOWEST = 16.0  # times the fastest, at which the color scale ends
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def draw_overview(models: Sequence[str], clusters: Sequence[str],
     """Draw a row for each model and a column for each cluster; `cells` by (model, cluster).
 
     The text of a cell is its seconds to the target; its color is the ratio to the fastest cell of
-    the column. Rows are in the order of the mean logarithm of this ratio, the lowest first.
+    the column. Rows are ordered by the mean logarithm of this ratio, the lowest first.
     """
     ratios = np.full((len(models), len(clusters)), np.nan)
     for column, cluster in enumerate(clusters):
@@ -77,7 +77,7 @@ def draw_overview(models: Sequence[str], clusters: Sequence[str],
 
 
 def _beaten(ratios: np.ndarray) -> float:
-    """Mean logarithm of a model's ratios to the fastest, over the clusters it was tried in."""
+    """Return the mean logarithm of a model's ratios to the fastest, over its clusters."""
     tried = ratios[~np.isnan(ratios)]
     return float(np.log(np.minimum(tried, 4 * SLOWEST)).mean()) if tried.size else np.inf
 

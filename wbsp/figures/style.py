@@ -1,4 +1,4 @@
-"""The look of all figures, so that a color means the same thing in every one of them.
+"""The look of all figures, so that a color has one meaning in all of them.
 
 The colors are those of Okabe and Ito, which color-blind readers can tell apart. Figures are made
 without pyplot: no window, no global state, safe beside a program's own plots.
@@ -34,7 +34,7 @@ _RC: dict[RcKeyType, Any] = {
 
 
 def line_look(sync: str, index: int) -> dict:
-    """Line properties of the `index`-th (0, 1 ...) curve of one synchronization model."""
+    """Return the line properties of the `index`-th (0, 1 ...) curve of a synchronization model."""
     color, dash = sync_look(sync)
     return {"color": color, "linestyle": dash, "marker": _MARKERS[index % len(_MARKERS)],
             "markersize": 4, "linewidth": 1.6}
@@ -42,19 +42,19 @@ def line_look(sync: str, index: int) -> dict:
 
 def new_figure(rows: int, columns: int, width: float, height: float,
                **subplots: Any) -> tuple[Figure, np.ndarray]:
-    """A figure of `width` x `height` inches and its axes, Axes [rows, columns]."""
+    """Return a figure of `width` x `height` inches and its axes, Axes [rows, columns]."""
     with matplotlib.rc_context(_RC):
         figure = Figure(figsize=(width, height), layout="constrained")
         return figure, figure.subplots(rows, columns, squeeze=False, **subplots)
 
 
 def set_title(axes: Axes, text: str, width: int = 90, pad: float = 6) -> None:
-    """Title at the left, in lines of at most `width` characters, `pad` points above the axes."""
+    """Set a title at the left, in lines of `width` characters, `pad` points above the axes."""
     axes.set_title(textwrap.fill(text, width), loc="left", fontsize=9.5, pad=pad)
 
 
 def text_inches(text: str) -> float:
-    """Approximate width of `text` in the size of the figures' small print."""
+    """Estimate the width of `text` in the figures' small print."""
     return 0.06 * len(text)
 
 
@@ -68,8 +68,8 @@ def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str
 
 
 def phases_legend(figure: Figure, drawn: Collection[str], *more: Artist) -> None:
-    """Draw the legend of the phases, of rare ones where they are `drawn`, and of `more` artists by
-    their labels."""
+    """Draw the legend of the phases (rare ones only if `drawn`) and of `more` artists with labels.
+    """
     handles = [*(Patch(color=color, label=phase) for phase, color in PHASE_COLORS.items()
                  if phase in ALWAYS or phase in drawn), *more]
     legend_below(figure, handles, [str(handle.get_label()) for handle in handles])
@@ -77,8 +77,8 @@ def phases_legend(figure: Figure, drawn: Collection[str], *more: Artist) -> None
 
 def new_panels(count: int, columns: int, width: float, height: float, margin: float, xlabel: str,
                **subplots: Any) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` panels of `width` x `height` inches, in rows of at most `columns`, and
-    `margin` inches below; the lowest panel of each column names the shared x axis."""
+    """Return a figure of `count` panels of `width` x `height` inches, in rows of at most `columns`,
+    with `margin` inches below. The lowest panel of each column names the shared x axis."""
     columns = min(count, columns)
     rows = -(-count // columns)
     figure, axes = new_figure(rows, columns, columns * width, rows * height + margin, **subplots)
@@ -97,7 +97,7 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """The unit that suits a span of `seconds`: (seconds in the unit, its name)."""
+    """Return the unit that suits a span of `seconds`: (seconds in the unit, its name)."""
     if seconds >= 2 * 3600:
         return 3600.0, "h"
     return (60.0, "min") if seconds >= 600 else (1.0, "s")

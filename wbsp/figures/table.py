@@ -1,4 +1,4 @@
-"""The numbers of all figures as one Markdown page, for further computations."""
+"""The numbers of all figures as one Markdown page, for further use."""
 
 from __future__ import annotations
 
@@ -76,6 +76,6 @@ def _text(value: object) -> str:
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; a bar inside a cell is escaped."""
+    """Return a Markdown table; a bar inside a cell is escaped."""
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
                      for row in [head, ["---"] * len(head), *rows])

@@ -1,6 +1,6 @@
 """Timelines of a run: a Gantt chart for print, and a trace of all spans and events for Perfetto.
 
-Each worker has two lanes, for its compute thread and its network, which show how much the two
+Each worker has two lanes, for its compute thread and its network, which show how far the two
 overlap. Open the trace at https://ui.perfetto.dev or in chrome://tracing.
 """
 
@@ -19,13 +19,13 @@ from wbsp.figures.style import new_figure, phases_legend, save, set_title
 from wbsp.runlog.files import to_json
 
 _STEPS = 12  # of the slowest worker in the default window
-_WARM_UP = 3  # steps of the slowest worker that are passed over, where there are enough
+_WARM_UP = 3  # steps of the slowest worker that are skipped, if there are enough
 _LANES = {"compute": (0.0, 0.5), "network": (0.52, 0.24)}  # offset and height in a worker's row
 
 
 def default_window(stats: RunStatistics) -> tuple[float, float] | None:
-    """The seconds (from, to) of about 12 steps of the slowest worker after a warm-up; None without
-    compute spans. The slowest worker has the longest median step."""
+    """Return the seconds (from, to) of about 12 steps of the slowest worker after a warm-up; None
+    without compute spans. The slowest worker has the longest median step."""
     steps = {worker: [s for s in spans if s["lane"] == "compute" and s["kind"] == "compute"]
              for worker, spans in stats.run.spans.items()}
     steps = {worker: spans for worker, spans in steps.items() if spans}
@@ -39,9 +39,9 @@ def default_window(stats: RunStatistics) -> tuple[float, float] | None:
 
 def draw_timeline(stats: RunStatistics, path: Path,
                   window: tuple[float, float] | None = None) -> Path | None:
-    """Gantt chart of `window` (seconds from, to); None for a run that left no spans in it.
+    """Draw a Gantt chart of `window` (seconds from, to); return None for a run without spans in it.
 
-    A run of many workers shows 12 of them. Dashed lines are commits of versions.
+    Of many workers, it shows 12. Dashed lines are commits of versions.
     """
     window = window or default_window(stats)
     if window is None or not any((seen := _seen(stats, window)).values()):
@@ -52,7 +52,7 @@ def draw_timeline(stats: RunStatistics, path: Path,
 
 def draw_timelines(runs: Sequence[RunStatistics], titles: Sequence[str], path: Path,
                    window: tuple[float, float]) -> Path:
-    """Gantt charts of several runs, one below the other, over the same `window` (seconds)."""
+    """Draw Gantt charts of several runs, one below the other, over one `window` (seconds)."""
     seen = [_seen(stats, window) for stats in runs]
     figure, panels = new_figure(len(runs), 1, 11, 1.0 + sum(0.6 + 0.5 * len(s) for s in seen),
                                 sharex=True)
@@ -65,20 +65,20 @@ def draw_timelines(runs: Sequence[RunStatistics], titles: Sequence[str], path: P
 
 
 def _seen(stats: RunStatistics, window: tuple[float, float]) -> dict[int, list[dict]]:
-    """Worker -> its spans that lie in `window`, at least in part; of at most 12 workers."""
+    """Return worker -> its spans that overlap `window`; of at most 12 workers."""
     start, end = window
     return {w: [s for s in stats.run.spans[w] if s["t"] < end and s["t"] + s["seconds"] > start]
             for w in stats.pick_workers(MOST_WORKERS) if w in stats.run.spans}
 
 
 def _kinds(seen: dict[int, list[dict]]) -> set[str]:
-    """The phases of these spans."""
+    """Return the phases of these spans."""
     return {span["kind"] for spans in seen.values() for span in spans}
 
 
 def _draw(axes: Axes, stats: RunStatistics, seen: dict[int, list[dict]],
           window: tuple[float, float]) -> None:
-    """Two lanes for each worker of `seen`, and the commits of versions as dashed lines."""
+    """Draw two lanes for each worker of `seen`, and the commits of versions as dashed lines."""
     start, end = window
     workers = [*seen]
     # White edges tell one step from the next, but would hide spans of a pixel or two.
@@ -91,7 +91,7 @@ def _draw(axes: Axes, stats: RunStatistics, seen: dict[int, list[dict]],
                              edgecolor="white", linewidth=edge)
     versions = {e["version"]: e["t"] for e in stats.run.events
                 if e["kind"] == "commit" and start <= e["t"] <= end}
-    named = -np.inf  # time of the last commit there was room to number
+    named = -np.inf  # time of the last commit with room for its number
     for version, t in versions.items():
         axes.axvline(t, color="black", linestyle=(0, (3, 2)), label="version committed",
                      linewidth=0.8 if len(versions) <= 40 else 0.3)
@@ -108,7 +108,7 @@ def _draw(axes: Axes, stats: RunStatistics, seen: dict[int, list[dict]],
 
 
 def write_trace(stats: RunStatistics, path: Path) -> Path:
-    """All spans and server events of a run as a Chrome trace (JSON, times in microseconds)."""
+    """Write all spans and server events of a run as a Chrome trace (JSON, microseconds)."""
     with open(path, "wb") as file:
         file.write(b'{"displayTimeUnit": "ms", "traceEvents": [')
         for number, event in enumerate(_trace_events(stats)):

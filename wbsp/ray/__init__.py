@@ -1,8 +1,8 @@
-"""Runs on a Ray cluster: `wbsp.ray.run(train, workers=4)` places a server and workers, starts again
-what dies, and returns what each worker's `train` returned.
+"""Runs on a Ray cluster: `wbsp.ray.run(train, workers=4)` places a server and workers, restarts
+processes that die, and returns what each worker's `train` returned.
 
-Ray says what runs where and which process has died; training is that of any other run. Who is who
-reaches the workers by the environment, as everywhere (`wbsp.environment`).
+Ray places the processes and detects their deaths; training is that of any other run. The workers
+read server address and index from the environment, as always (`wbsp.environment`).
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ def run(train: Callable[..., Any] | Script, workers: int | Sequence[Needs], *,
         placement_timeout: float = 60.0, max_restarts: int = 5) -> Result:
     """Train on a Ray cluster; return when the run has ended.
 
-    The cluster is the one that this process is connected to, else the one that `ray.init` finds.
+    Uses the cluster that this process is connected to, else the one that `ray.init` finds.
 
     Args:
-        train: called in each worker, with `config` if there is one; a `fit` in it has a
-            `wbsp.SyncCallback()`. What it raises, this raises. When its process has died it is
-            called again, from its beginning.
+        train: called in each worker, with `config` if given; a `fit` in it has a
+            `wbsp.SyncCallback()`. Its exceptions are raised here. If its process dies, it is called
+            again, from its beginning.
         workers: number of workers, with a CPU each; or what each needs: [{"GPU": 1}, {"CPU": 4}].
-        config: argument of `train`; None: it is called without one.
+        config: argument of `train`; None: no argument.
         sync: synchronization model.
         flags: other flags of `python -m wbsp.ps`.
-        storage: folder for the folders of runs, which all nodes see. One that only the server's
-            node sees suffices as long as that node lives.
+        storage: folder for the folders of runs, on a file system of all nodes. One that only the
+            server's node can read suffices as long as that node lives.
         name: of this run's folder there; the name of an earlier run continues that run. Default: a
             new one.
-        standby: start one (docs/how-to/standby.md), on another node if there is room.
+        standby: start a standby (docs/how-to/standby.md), on another node if there is room.
         server: what the server needs, and the standby; default: a CPU.
         strategy: of the placement group, as Ray names it.
         placement_timeout: seconds to wait for room on the cluster.
-        max_restarts: times in a row that a process which dies within a minute is started again.
+        max_restarts: restarts in a row of a process that dies within a minute each time.
 
     Raises:
-        ValueError: for a bad argument; one line.
-        RunError: the run could not start or finish; one line.
+        ValueError: an argument is wrong; one line.
+        RunError: the run cannot start or finish; one line.
     """
     crew = of_workers(workers)
     least = checked("the server", {"CPU": 1} if server is None else server)

@@ -1,4 +1,4 @@
-"""One process of a run as its supervisor sees it: started, started again, or given up."""
+"""One process of a run for its supervisor: started, restarted, or given up."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from wbsp.runlog.console import say
 
 
 class Child:
-    """One process of the run, an actor that `make` makes anew at each start.
+    """One process of the run, an actor that `make` creates at each start.
 
-    make:  () -> (actor, reference of its answer once it is there)
-    work:  (actor, that answer) -> reference to what becomes of it
-    most:  starts again in a row, each after less than a minute, until it is given up
-    ended: what became of it; None while it has not come to an end
-    gone:  why it was given up; None while it was not
+    make:  () -> (actor, reference that is ready once it runs)
+    work:  (actor, that answer) -> reference to its result
+    most:  restarts in a row, each after less than a minute, until it is given up
+    ended: its result; None until it has ended
+    gone:  why it was given up; None if it was not
     """
 
     def __init__(self, name: str, make: Callable[[], tuple[Any, Any]],
@@ -30,7 +30,7 @@ class Child:
         self.actor: Any = None
         self.ended: Any = None
         self.gone: str | None = None
-        self.why = ""  # it died, the last time
+        self.why = ""  # of its last death
         self._ready: Any = None
         self._end: Any = None
         self._since = 0.0
@@ -43,17 +43,17 @@ class Child:
 
     @property
     def waits(self) -> Any:
-        """The reference to wait for; None where it is time that is waited for."""
+        """The reference to wait for; None while it waits for the time of a restart."""
         return self._ready if self._end is None else self._end
 
     @property
     def waiting(self) -> float:
-        """Seconds since it was last started, until it is there; 0 from then on."""
+        """Seconds since its last start, until it runs; 0 from then on."""
         return 0.0 if self._ready is None or self.begun else time.monotonic() - self._since
 
     @property
     def begun(self) -> bool:
-        """Its process is there, as far as is known."""
+        """Whether its process runs, as far as is known."""
         return self._end is not None
 
     def start_if_due(self) -> None:
@@ -62,9 +62,11 @@ class Child:
             self.actor, self._ready = self._make()
 
     def read(self) -> Any:
-        """Take in the reference of `waits`, which has an answer: what the process came to, if that
-        is its end. Raises RayTaskError for an exception of the actor's method, and RunError for
-        one, or an answer, that cannot be made anew here."""
+        """Read the reference of `waits`, which is ready; return the process's result if it has one.
+
+        Raises RayTaskError for an exception of the actor's method, and RunError for an exception or
+        a result that cannot be deserialized here.
+        """
         try:
             if self._end is None:
                 self._end = self._work(self.actor, ray.get(self._ready))
@@ -87,7 +89,7 @@ class Child:
             return None
 
     def died(self, why: str) -> None:
-        """Have it started again, or give it up."""
+        """Restart it, or give it up."""
         lived = time.monotonic() - self._since if self._end is not None else 0.0
         self.kill()
         self.why = why
@@ -113,20 +115,20 @@ class Child:
 
 
 def one_line(error: RayTaskError) -> str:
-    """What was raised in an actor, in one line and without the traceback."""
+    """Return an actor's exception in one line and without the traceback."""
     return " ".join(str(error.cause).split()) or type(error.cause).__name__
 
 
 def _last(error: RayError) -> str:
-    """The last line of Ray's report, which names the error itself."""
+    """Return the last line of Ray's report, which names the error itself."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
 
 
 def _cause(error: RayError) -> str:
-    """Why an actor is gone, of Ray's report of a paragraph.
+    """Return why an actor has died, from Ray's report of a paragraph.
 
-    Of a node that dies, Ray now and then sees only that its processes do.
+    If a node dies, Ray sometimes reports only the deaths of its processes.
     """
     node = "node has died" in str(error) or "node was terminated" in str(error)
     return "its node has died" if node else "its process has died"

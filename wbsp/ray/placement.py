@@ -1,4 +1,4 @@
-"""Room on the cluster: what each process of a run needs, and a placement group that holds it."""
+"""Room on the cluster: what each process of a run needs, and a placement group that provides it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ STRATEGIES = ("SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK")
 
 
 class RunError(RuntimeError):
-    """A run could not start, or could not finish; the message is one line."""
+    """A run cannot start or finish; the message is one line."""
 
 
 def checked(who: str, needs: Needs) -> dict[str, float]:
-    """The needs without zeros. Raises ValueError, in one line, for what is no need."""
+    """Return the needs without zeros. Raises ValueError, in one line, for wrong needs."""
     if not isinstance(needs, Mapping) or any(
             not isinstance(name, str) or not isinstance(amount, Real) or isinstance(amount, bool)
             or not 0 <= amount < float("inf") for name, amount in needs.items()):
@@ -32,7 +32,7 @@ def checked(who: str, needs: Needs) -> dict[str, float]:
 
 
 def of_workers(workers: int | Sequence[Needs]) -> list[dict[str, float]]:
-    """The needs of each worker; a number of workers need a CPU each. Raises ValueError."""
+    """Return the needs of each worker; by default a CPU each. Raises ValueError."""
     if isinstance(workers, int) and workers > 0:
         return [{"CPU": 1.0} for _ in range(workers)]
     if isinstance(workers, int) or isinstance(workers, (str, Mapping)) or not workers:
@@ -44,9 +44,9 @@ def of_workers(workers: int | Sequence[Needs]) -> list[dict[str, float]]:
 @contextlib.contextmanager
 def reserved(needs: Mapping[str, dict[str, float]], strategy: str,
              seconds: float) -> Iterator[PlacementGroup]:
-    """A placement group with a bundle for each process (name -> needs), in this order.
+    """Yield a placement group with a bundle for each process (name -> needs), in this order.
 
-    Raises RunError where the cluster has no room within so many seconds.
+    Raises RunError if the cluster has no room within so many seconds.
     """
     group = placement_group(list(needs.values()), strategy=strategy)
     try:
@@ -64,21 +64,21 @@ def reserved(needs: Mapping[str, dict[str, float]], strategy: str,
 
 
 def actor_options(needs: Mapping[str, float]) -> dict[str, object]:
-    """An actor's needs, in Ray's words."""
+    """Return an actor's needs as options of Ray."""
     rest = {name: amount for name, amount in needs.items() if name not in ("CPU", "GPU", "memory")}
     return {"num_cpus": needs.get("CPU", 0), "num_gpus": needs.get("GPU", 0),
             **({"memory": needs["memory"]} if "memory" in needs else {}), "resources": rest}
 
 
 def hosts_with(needs: Mapping[str, float]) -> list[str]:
-    """Addresses of the nodes that are large enough for these needs, whatever runs there now."""
+    """Return addresses of the nodes that are large enough for these needs, also if busy now."""
     return sorted({node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]
                    and all(node["Resources"].get(name, 0) >= amount
                            for name, amount in needs.items())})
 
 
 def _words(resources: Mapping[str, float]) -> str:
-    """Resources in words, without those that Ray has for its own use."""
+    """Return resources as text, without those that Ray uses internally."""
     shown = {name: amount for name, amount in sorted(resources.items())
              if ":" not in name and "group" not in name and "memory" not in name}
     return ", ".join(f"{name} {amount:g}" for name, amount in shown.items()) or "nothing"

@@ -1,4 +1,4 @@
-"""The actor that holds a server's process, on whatever node Ray gives it."""
+"""The actor that holds a server's process, on the node that Ray chooses."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from wbsp.ray.placement import RunError
 from wbsp.runlog.files import read_document
 from wbsp.runlog.folder import SETTINGS, read_settings
 
-# Exit codes of a server whose run has ended in good order: by itself, by SIGINT, by SIGTERM.
+# Exit codes of a server whose run has ended cleanly: by itself, by SIGINT, by SIGTERM.
 IN_ORDER = (0, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 _LISTENS = "listening on port"
-# The server ends with the process that holds the other end of its standard input, however that
-# ends: two servers of one run must not live beside one another unknown to Ray.
+# The server ends with the process at the other end of its standard input, however that ends: two
+# servers of one run must not run side by side unknown to Ray.
 _COMMAND = ("import runpy; from wbsp.process.imports import end_with_parent; end_with_parent(); "
             "runpy.run_module('wbsp.ps', run_name='__main__', alter_sys=True)")
 
@@ -34,11 +34,11 @@ _COMMAND = ("import runpy; from wbsp.process.imports import end_with_parent; end
 class Ending(NamedTuple):
     """How a server's process has ended.
 
-    code:    its exit code; negative: of a signal
+    code:    its exit code; negative: a signal
     said:    the last line of its output
-    folders: of the runs' files: one for each `fit`, in their order; the last one is of the last
-    order:   of the last run's number and epoch, in that folder: that of two servers which is later
-    summary: the content of summary.json; None: this server was not there at the run's end
+    folders: of the runs' files, one for each `fit`, in order
+    order:   number and epoch of the last run in its folder: the later one of two servers is larger
+    summary: content of summary.json; None: this server did not see the run's end
     best:    path of the best version, if versions were evaluated
     """
 
@@ -51,11 +51,11 @@ class Ending(NamedTuple):
 
 
 class Server:
-    """One start of a run's server, or of its standby. An actor; `wait` is called beside others.
+    """One start of a run's server, or of its standby. An actor; `wait` runs beside other calls.
 
-    name:   for people, and of the file that gets its output
-    flags:  of `python -m wbsp.ps`, but for those that say where it listens
-    folder: where the run keeps its files; seen by all nodes on which it may be started again
+    name:   for messages, and of the file with its output
+    flags:  of `python -m wbsp.ps`, except those about its address
+    folder: of the run's files; readable on all nodes on which it may be restarted
     """
 
     def __init__(self, name: str, flags: list[str], folder: str, token: str):
@@ -72,6 +72,7 @@ class Server:
 
         port:  None: any free one
         again: this run has begun before
+
         Raises RunError, in one line.
         """
         if again and not any(self._folder.glob("*/run-*")):
@@ -108,7 +109,7 @@ class Server:
     def wait(self) -> Ending:
         """Wait for the process's end."""
         code = self._ended()
-        runs: dict[Any, tuple[tuple[int, int], Path]] = {}  # id -> newest start, and its folder
+        runs: dict[Any, tuple[tuple[int, int], Path]] = {}  # id -> newest start and its folder
         summary = None
         for path in self._folder.glob(f"*/run-*/{SETTINGS}"):
             found = read_settings(path.parent)
@@ -124,7 +125,7 @@ class Server:
                       order, summary, str(best) if best.exists() else None)
 
     def stop(self, seconds: float) -> None:
-        """End the run in good order, as Ctrl-C does; return when that is done, or after `seconds`.
+        """End the run cleanly, as Ctrl-C does; return when that is done, or after `seconds`.
         """
         process = self._process  # another thread is in `wait`
         if process is None or process.poll() is not None:
@@ -136,10 +137,10 @@ class Server:
         timer.cancel()
 
     def _ended(self) -> int:
-        """Exit code of the process, which is waited for.
+        """Wait for the process and return its exit code.
 
-        Its object is gone before the actor is: Ray ends that by a SIGTERM, and one that comes while
-        Python deletes the object in the main thread is told as a traceback that says nothing.
+        Its object is deleted before the actor ends: Ray ends that by a SIGTERM, and if Python
+        deletes the object in the main thread then, it prints a meaningless traceback.
         """
         assert self._process is not None
         code = self._process.wait()
@@ -147,7 +148,7 @@ class Server:
         return code
 
     def _said(self, begin: int) -> str:
-        """What was written to the log from a place on; at most its last lines."""
+        """Return what was written to the log from `begin` on; at most its last lines."""
         with open(self._log, "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(begin, size - 4096))
@@ -155,8 +156,8 @@ class Server:
 
 
 def _free_port(host: str) -> int:
-    """A free TCP port of this node, below those that the kernel gives to clients: it is
-    to be free still when a server is started again."""
+    """Return a free TCP port of this node, below those that the kernel gives to clients: it should
+    still be free when a server is restarted."""
     while True:
         port = random.randrange(20_000, 32_000)
         with (contextlib.suppress(OSError),

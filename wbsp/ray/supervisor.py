@@ -1,8 +1,8 @@
-"""The supervisor of a run on a Ray cluster: its processes, from begin to end.
+"""The supervisor of a run on a Ray cluster: its processes, from start to end.
 
-It lives in the driver, and starts again what dies. Ray's own restarts (max_restarts) would cover
-the death of an actor's process, but not that of the server below it, nor a server that comes back
-elsewhere; they neither pause nor say what they do.
+It lives in the driver, and restarts processes that die. Ray's own restarts (max_restarts) would
+cover the death of an actor's process, but not that of the server below it, nor a server that
+restarts on another node; they neither pause nor report what they do.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from wbsp.ray.server import IN_ORDER, Ending, Server
 from wbsp.ray.worker import Outcome, Worker
 from wbsp.runlog.console import say
 
-_LOOK = 0.5  # seconds between two looks at what time alone brings
+_LOOK = 0.5  # seconds between two checks of timeouts
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run, or of several, where `train` has several fits.
+    """The result of a run, or of several if `train` has several fits.
 
     Attributes:
-        returned: what `train` returned in each worker, by index; None for one that is missing.
+        returned: what `train` returned in each worker, by index; None for a missing worker.
         missing: worker -> why it was missing at the end.
-        summary: the content of the last run's summary.json.
-        folder: of that run's files, as the node of the server sees it.
-        folders: of the files of all runs, one for each fit, in their order.
+        summary: content of the last run's summary.json.
+        folder: path of that run's files on the server's node.
+        folders: paths of the files of all runs, one for each fit, in order.
         best: path of the best version there, for `wbsp.load(folder, model, best=True)`; None: no
             process has evaluated versions by the metric that the flags name
             (docs/how-to/evaluation.md).
@@ -52,14 +52,14 @@ class Result:
 
 
 class Limits(NamedTuple):
-    """Of a run's restarts."""
+    """Limits of a run's restarts."""
 
     restarts: int  # in a row
     placement: float  # seconds
 
 
 class Supervisor:
-    """All processes of one run, as the driver has them placed and started again.
+    """All processes of one run, which the driver places and restarts.
 
     train: reference to (function, its arguments)
     """
@@ -74,7 +74,7 @@ class Supervisor:
         self._workers = [self._worker(index) for index in range(len(needs) - len(self._servers))]
 
     def run(self) -> Result:
-        """The run from begin to end."""
+        """Supervise the run from start to end; return its result."""
         for child in self._servers:
             self._begin(child)
         while not (self._left and self._summaries):
@@ -89,7 +89,7 @@ class Supervisor:
                       last.summary or {}, last.folders[-1], last.folders, last.best)
 
     def end(self) -> None:
-        """End what still runs, the servers in good order."""
+        """End what still runs, the servers cleanly."""
         with contextlib.suppress(RayError):
             stops = [child.actor.stop.remote(timeouts.RAY_STOP) for child in self._servers
                      if child.begun and not child.over]
@@ -101,12 +101,12 @@ class Supervisor:
 
     @property
     def _left(self) -> bool:
-        """All workers have come to an end."""
+        """Whether all workers have ended."""
         return all(child.over for child in self._workers)
 
     @property
     def _summaries(self) -> list[Ending]:
-        """Ends of servers that were there at the run's end; if none is to come, of any."""
+        """Ends of servers that saw the run's end; if there will be none, all ends."""
         ends = [child.ended for child in self._servers if child.ended]
         known = [ending for ending in ends if ending.summary]
         return ends if not known and all(child.over for child in self._servers) else known
@@ -144,14 +144,14 @@ class Supervisor:
                 self._group, list(self._needs).index(who)))
 
     def _where(self) -> str:
-        """The servers' addresses, and behind them those that a server would have which is started
-        again on another node: workers in mid-training try them in turn."""
+        """Return the servers' addresses, then those of a server restarted on another node, which
+        workers in training try in turn."""
         ports = [address.rpartition(":")[2] for address in self._addresses.values()]
         others = (f"{host}:{port}" for host in hosts_with(self._needs["server"]) for port in ports)
         return ",".join(dict.fromkeys([*self._addresses.values(), *others]))
 
     def _begin(self, child: Child) -> None:
-        """Start a server for the first time. Raises RunError where it does not listen."""
+        """Start a server for the first time. Raises RunError if it does not listen."""
         child.start_if_due()
         limit = timeouts.RAY_START + self._limits.placement
         if not ray.wait([child.waits], timeout=limit)[0]:
@@ -164,7 +164,7 @@ class Supervisor:
             raise RunError(f"the {child.name}: {child.why}")
 
     def _step(self) -> None:
-        """Wait for news of any process, for a moment, and take it in."""
+        """Wait for news of any process, for a moment, and handle it."""
         children = [child for child in (*self._servers, *self._workers) if not child.over]
         for child in children:
             child.start_if_due()
@@ -206,7 +206,7 @@ class Supervisor:
             child.died(outcome.lost)
 
     def _judge(self) -> None:
-        """See who is not waited for any more. Raises RunError where the run cannot go on."""
+        """Give up processes that are overdue. Raises RunError if the run cannot continue."""
         limit = self._limits.placement + timeouts.RAY_START
         for child in self._servers:
             if child.waiting > limit:

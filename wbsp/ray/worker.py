@@ -1,4 +1,4 @@
-"""The actor that trains: one worker of a run, in a process of its own."""
+"""The actor that trains: one worker of a run, in its own process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wbsp.worker.errors import TransportError
 
 
 class Outcome(NamedTuple):
-    """What became of a worker: what its `train` returned, or why it has lost the server."""
+    """The result of a worker: what its `train` returned, or why it has lost the server."""
 
     value: Any
     lost: str | None = None
@@ -27,13 +27,13 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Script:
-    """A user's own script in place of a function: it is run as `python train.py` would run it.
+    """A user's own script in place of a function, run as `python train.py` would run it.
 
     Attributes:
         path: of the file, for messages.
-        text: what runs, so that other nodes need not see the file.
-        folder: in which the command was typed; the script runs there, if the node sees it.
-        arguments: what follows it on the command line.
+        text: content of the file, so that other nodes need not read it.
+        folder: in which the command was typed; the script runs there if the node has it.
+        arguments: that follow the script on the command line.
     """
 
     path: str
@@ -52,7 +52,7 @@ class Script:
                    arguments)
 
     def __call__(self) -> None:
-        """Raises RuntimeError where the script exits with another code than 0."""
+        """Run the script. Raises RuntimeError if its exit code is not 0."""
         own, arguments, places = sys.modules["__main__"], sys.argv, sys.path[:]
         main = types.ModuleType("__main__")
         main.__file__ = self.path
@@ -72,9 +72,11 @@ class Script:
 
 
 def travels(error: BaseException) -> bool:
-    """Whether an exception comes out at the other end as it is. Ray takes it apart and makes it
-    anew, and where that fails it takes the actor for dead; one that is no Exception it takes for
-    the actor's end."""
+    """Return whether an exception survives serialization unchanged.
+
+    If Ray cannot deserialize one, it takes the actor for dead; one that is no Exception it takes
+    for the actor's end.
+    """
     try:
         made = cloudpickle.loads(cloudpickle.dumps(error))
     except Exception:
@@ -83,7 +85,7 @@ def travels(error: BaseException) -> bool:
 
 
 def _of_ray(end: SystemExit) -> bool:
-    """Whether Ray ends this process, by a signal say: that is its death."""
+    """Return whether Ray ends this process, for example by a signal: that is its death."""
     return hasattr(end, "ray_terminate_msg")
 
 
@@ -97,18 +99,18 @@ class Worker:
         return f"worker {self._index}"
 
     def ready(self) -> None:
-        """Answered when this process is there."""
+        """Return once this process runs."""
 
     def train(self, task: tuple[Callable[..., Any], tuple[Any, ...]], token: str,
               environment: Mapping[str, str]) -> Outcome:
-        """Train to the end. Raises what `train` raises, but for the loss of the server.
+        """Train to the end. Raises what `train` raises, except for the loss of the server.
 
-        task: the function, and its arguments
+        task: the function and its arguments
         """
         train, arguments = task
         os.environ.update(environment, WBSP_WORKER_INDEX=str(self._index))
         if not ray.get_runtime_context().get_accelerator_ids().get("GPU"):
-            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # those of the node are others'
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the node's GPUs belong to other workers
         with tempfile.NamedTemporaryFile("w", prefix="wbsp-") as secret:  # for this user alone
             secret.write(token)
             secret.flush()

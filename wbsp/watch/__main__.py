@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError(f"--http={flags.http} is no port; give 0 to 65535")
         with contextlib.ExitStack() as stack:
             afar = [name for name in flags.run if _is_address(name)]
-            ended = _interrupted() if afar else None  # the copies are not to stay behind
+            ended = _interrupted() if afar else None  # so that the copies are deleted
             found: list[Path | Mirror] = [
                 _mirror(name, flags.token_file, stack, ended) if ended and name in afar
                 else Path(name) for name in flags.run]
@@ -64,7 +64,7 @@ def _is_address(name: str) -> bool:
 
 def _mirror(address: str, token_file: str | None, stack: contextlib.ExitStack,
             ended: threading.Event) -> Mirror:
-    """Copies of what the server at that address hands out, which go with `stack`."""
+    """Return a mirror of the server at that address; `stack` deletes it."""
     from wbsp.environment import token
     from wbsp.watch.remote import mirrored
 
@@ -88,7 +88,7 @@ def _show(found: list[Path | Mirror], flags: argparse.Namespace,
     with Watch(runs, flags.http) as server:
         print(f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} at {server.address} "
               "(Ctrl-C ends this page, no run)", flush=True)
-        # a browser takes its time for the page, too
+        # while the browser starts, this process already serves the page
         threading.Thread(target=server.serve_forever, daemon=True).start()
         ended = ended or _interrupted()
         for mirror in mirrors.values():
@@ -98,8 +98,10 @@ def _show(found: list[Path | Mirror], flags: argparse.Namespace,
 
 
 def _interrupted() -> threading.Event:
-    """Set by the first Ctrl-C or SIGTERM from here on, the second ends the process: as an
-    exception, it would come in the midst of reading, where numpy makes another one of it."""
+    """Return an event that the first Ctrl-C or SIGTERM sets; the second ends the process.
+
+    As an exception, the first would come in the midst of reading, where numpy replaces it.
+    """
     event = threading.Event()
 
     def handle(signum: int, _: object) -> None:
@@ -114,7 +116,7 @@ def _interrupted() -> threading.Event:
 def _one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno is not None and error.filename is None:
         return f"cannot serve the page: {os.strerror(error.errno)}; choose another --http"
-    return one_line(str(error), 2000)  # a server's text may be part of it
+    return one_line(str(error), 2000)  # it may quote a server
 
 
 if __name__ == "__main__":

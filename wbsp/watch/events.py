@@ -1,7 +1,7 @@
-"""The server's events as they are written, in a form that a million of them fit into.
+"""The server's events, read as they are written, in a form that holds a million of them.
 
-Pushes and commits are rows of numbers; all other events are few and stay as they are. What a
-resumed server undid is left out, by the rules of `wbsp.runlog.reader`, which reads a folder once.
+Pushes and commits are rows of numbers; all other events are few and stay as they are. Events that a
+resumed server undid are dropped, by the rules of `wbsp.runlog.reader`, which reads a folder once.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _CODES = {"accept": ACCEPT, "reject": REJECT, "commit": COMMIT, "resent": RESENT
 _ROW = np.dtype([
     ("t", "f8"),  # seconds since the run's start
     ("code", "i1"), ("worker", "i4"),
-    ("version", "i8"), ("base", "i8"),  # newest at that moment (committed: the new one); a push's
+    ("version", "i8"), ("base", "i8"),  # newest at that time (committed: the new one); of the push
     ("steps", "i8"), ("samples", "i8"),
     ("seconds", "f8"),  # of compute
     ("pushes", "i8"),
     ("reason", "i4"),  # index into `reasons`; of rejects
 ])
-_ROWS = frozenset(_CODES) - {"resent"}  # kinds of events that are nothing else
-_FIELDS = {name: attrgetter(name) for name in (  # that are rows' as they are events'
+_ROWS = frozenset(_CODES) - {"resent"}  # kinds of events that are only rows
+_FIELDS = {name: attrgetter(name) for name in (  # named alike in rows and events
     "t", "worker", "version", "base", "steps", "samples", "seconds")}
 
 
 class _Event(msgspec.Struct, gc=False):
-    """What is common to the events that are rows; in others, the same names may hold anything."""
+    """Fields common to the events that are rows; other events may use these names differently."""
 
     kind: str
     t: float
@@ -54,7 +54,7 @@ class EventLog:
 
     rows:    structured array of the fields above, in the order of the file
     others:  (rows before it, event) for each event that is no accept, reject or commit; a resent
-             sum is both, since it has fields of its own
+             sum is in both, since it has fields of its own
     reasons: of rejected pushes, by index
     """
 
@@ -63,7 +63,7 @@ class EventLog:
         self._rows = Rows(_ROW)
         self.others: list[tuple[int, dict[str, Any]]] = []
         self._reasons: dict[str, int] = {}
-        self._undone: dict[str, Any] | None = None  # the begin of training, by the newest resume
+        self._undone: dict[str, Any] | None = None  # start of training, undone by the last resume
 
     @property
     def rows(self) -> np.ndarray:
@@ -75,7 +75,7 @@ class EventLog:
 
     @property
     def began(self) -> float:
-        """Seconds from the run's start to the begin of training; 0 before it."""
+        """Seconds from the run's start to the start of training; 0 before it."""
         return next((e["t"] for _, e in self.others if e["kind"] == "start"), 0.0)
 
     @property
@@ -85,11 +85,12 @@ class EventLog:
         return max([rows, *(e["t"] for _, e in self.others)])
 
     def kind(self, kind: str) -> list[dict[str, Any]]:
-        """The events of a kind that is not only rows."""
+        """Return the events of a kind that is not only in rows."""
         return [event for _, event in self.others if event["kind"] == kind]
 
     def read(self) -> bool:
-        """Take in what is new; True if anything was. Raises Replaced and ValueError as `Tail`."""
+        """Read new events; return whether there were any. Raises Replaced and ValueError as `Tail`.
+        """
         changed = False
         for block, events in self._tail.blocks():
             changed = True
@@ -131,8 +132,8 @@ class EventLog:
         self.others.append((len(self._rows), event))
 
     def _undo(self, t: float) -> None:
-        """A server resumes from the checkpoint that was made at `t`: what followed it is undone,
-        except evaluations of versions that still exist."""
+        """Undo what followed the checkpoint of time `t`, from which a server resumes, except
+        evaluations of versions that still exist."""
         rows, others = self._checkpointed(t)
         gone = [event for _, event in self.others[others:]]
         self._undone = next((e for e in gone if e["kind"] == "start"), self._undone)
@@ -141,12 +142,12 @@ class EventLog:
                                 if e["kind"] == "evaluation" and e["t"] <= t]
 
     def _checkpointed(self, t: float) -> tuple[int, int]:
-        """How many rows and others were there when the checkpoint of `t` was made."""
+        """Return the numbers of rows and others at the time of the checkpoint of `t`."""
         for index in range(len(self.others), 0, -1):
             before, event = self.others[index - 1]
             if event["kind"] == "checkpoint" and event["t"] == t:
                 return before, index
-        # the checkpoint is of an older release, or was not logged on a full disk
+        # the checkpoint is of an older release, or was not logged because the disk was full
         later = np.flatnonzero(self.rows["t"] > t)
         row = int(later[0]) if later.size else len(self._rows)
         other = next((i for i, (_, e) in enumerate(self.others) if e["t"] > t), len(self.others))

@@ -1,4 +1,4 @@
-"""The numbers of runs in Prometheus's text format, for what scrapes `/metrics`.
+"""The numbers of runs in Prometheus's text format, for scrapers of `/metrics`.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-METRICS = {  # name -> type, and what it is
+METRICS = {  # name -> type, and its help text
     "wbsp_ended": ("gauge", "whether the run has ended, 0 or 1"),
     "wbsp_duration_seconds": ("gauge", "since training began, up to the newest event"),
     "wbsp_version": ("gauge", "number of the newest version"),
@@ -26,7 +26,7 @@ METRICS = {  # name -> type, and what it is
 
 
 def exposition(states: Iterable[dict[str, Any]]) -> str:
-    """The metrics of runs, from the states that the page gets of them (`WatchedRun.state`)."""
+    """Return the metrics of runs, from their states for the page (`WatchedRun.state`)."""
     found: dict[str, list[str]] = {name: [] for name in METRICS}
     for state in states:
         run = {"run": state["name"], "sync": str(state["settings"].get("sync", "unknown"))}

@@ -1,7 +1,7 @@
-"""The page itself: one file of HTML that holds its style, its scripts and plotly's.
+"""The page itself: one HTML file with its style, its scripts and plotly's.
 
-The page that is served asks for its data; a report has the data inside, and asks no server. Both
-hold the same scripts. A policy in the page forbids the browser to load anything from elsewhere.
+The served page requests its data; a report contains the data and requests nothing. Both have the
+same scripts. A policy in the page forbids the browser to load anything from elsewhere.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _SCRIPTS = ("spans.js", "charts.js", "tables.js", "page.js")
 
 
 def html(runs: Sequence[WatchedRun], live: bool) -> bytes:
-    """The page of `runs`: with their data inside, or (`live`) to be served beside the data.
+    """Return the page of `runs`: with their data, or (`live`) to be served beside the data.
 
-    Raises ModuleNotFoundError, in one line, where plotly is missing.
+    Raises ModuleNotFoundError, in one line, without plotly.
     """
     data: dict[str, Any] = {"live": live, "phases": [*PHASE_COLORS],
                             "colors": [*PHASE_COLORS.values()], "runs": _looks(runs)}
@@ -44,8 +44,8 @@ def html(runs: Sequence[WatchedRun], live: bool) -> bytes:
 
 
 def _looks(runs: Sequence[WatchedRun]) -> list[dict[str, str]]:
-    """Name, color and dash of each run: the color is its model's, as in the figures, and runs of
-    one color differ by the dash."""
+    """Return name, color and dash of each run: the color is its model's, as in the figures, and
+    runs of one color differ by the dash."""
     used: Counter[str] = Counter()
     looks = []
     for run in runs:
@@ -57,7 +57,7 @@ def _looks(runs: Sequence[WatchedRun]) -> list[dict[str, str]]:
 
 
 def _plotly() -> str:
-    """The JavaScript of plotly, as its package for Python brings it."""
+    """Return the JavaScript of plotly, from its Python package."""
     try:
         from plotly.offline import get_plotlyjs
     except ModuleNotFoundError:
@@ -67,8 +67,8 @@ def _plotly() -> str:
 
 
 def _policy(scripts: Sequence[str], live: bool) -> str:
-    """Content security policy: these scripts and no other, styles of the page, no address but its
-    own for data."""
+    """Return the content security policy: only these scripts, the page's styles, and data from its
+    own address."""
     hashes = " ".join("'sha256-" + base64.b64encode(
         hashlib.sha256(script.encode()).digest()).decode() + "'" for script in scripts)
     return (f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
@@ -77,5 +77,5 @@ def _policy(scripts: Sequence[str], live: bool) -> str:
 
 
 def _inside(data: bytes) -> str:
-    """JSON as it may stand inside a script element, whatever its strings hold."""
+    """Return JSON that is safe inside a script element, whatever its strings hold."""
     return data.decode().replace("<", "\\u003c")

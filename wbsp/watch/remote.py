@@ -1,8 +1,8 @@
-"""A run that is watched remotely: the files that its server hands out, in a folder of ours.
+"""A run that is watched remotely: the files that its server sends, in a folder of this process.
 
-Whatever reads a run's folder then reads this one. The files are the same bytes, and have the same
-times of writing; but where a standby continues a run, its log continues in the same file: from
-the moment at which the standby took over, it is the log of a server that was resumed.
+Readers of a run's folder then read this one. The files have the same bytes and times of writing.
+But if a standby continues a run, its log continues in the same file: from the time at which the
+standby took over, it is the log of a resumed server.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TROUBLE = OSError, zmq.ZMQError, m.WireError
 
 @dataclass
 class _Copy:
-    """How much of a file is here."""
+    """How much of a file has been copied."""
 
     file: str  # as in Piece
     size: int = 0  # bytes of it
@@ -41,10 +41,11 @@ class _Copy:
 class Mirror:
     """Copies of the files of the run that is served at `address`, in `folder`.
 
-    address: host:port, or several of these with commas between: of a server and its standby
-    closed:  to be set when no more of them are wanted
-    origin:  tells people where the files come from, and what is wrong
-    Raises ValueError for a bad address.
+    address: host:port, or several of these separated by commas: of a server and its standby
+    closed:  set when no more copies are wanted
+    origin:  shows the user where the files come from, and what is wrong
+
+    Raises ValueError for a malformed address.
     """
 
     def __init__(self, address: str, token: bytes | None, folder: Path, closed: threading.Event):
@@ -53,15 +54,15 @@ class Mirror:
         self._token, self._context = token, zmq.Context()
         self._line: Line | None = None
         self._run, self._epoch = "", 0  # of the newest News
-        self._places: list[str] = []  # folders that were handed out, one after the other
+        self._places: list[str] = []  # folders whose files were sent, one after the other
         self._copies: dict[str, _Copy] = {}
         self._over = False
         self._closed = closed
         self._thread: threading.Thread | None = None
 
     def first(self) -> None:
-        """Copy all that is there. Raises ConnectionError, in one line; KeyboardInterrupt when it
-        is closed meanwhile."""
+        """Copy everything that exists. Raises ConnectionError, in one line; KeyboardInterrupt if
+        it is closed meanwhile."""
         end = time.monotonic() + timeouts.WATCH_FIRST
         while not self._closed.is_set():
             try:
@@ -78,7 +79,7 @@ class Mirror:
         raise KeyboardInterrupt
 
     def follow(self) -> None:
-        """Copy what is new from here on, in a thread of its own."""
+        """Copy new parts from now on, in a separate thread."""
         self._thread = threading.Thread(target=self._follow, name="wbsp-mirror", daemon=True)
         self._thread.start()
 
@@ -87,7 +88,7 @@ class Mirror:
         if self._thread is not None:
             self._thread.join(timeouts.WATCH_EXIT)
             if self._thread.is_alive():
-                return  # its sockets are not for other threads
+                return  # its sockets must not be used by other threads
         self._leave()
         self._context.destroy(0)
 
@@ -103,7 +104,7 @@ class Mirror:
             self._closed.wait(timeouts.WATCH_PERIOD)
 
     def _step(self) -> bool:
-        """Take what is new; True if there is more. Raises _TROUBLE, in one line."""
+        """Copy new parts; return whether there are more. Raises _TROUBLE, in one line."""
         if self._line is None:
             self._line = self._connect()
         news = self._line.ask(Read([Have(name, copy.file, copy.size)
@@ -124,9 +125,9 @@ class Mirror:
         return news.more
 
     def _check(self, news: News) -> None:
-        """Raise ConnectionError for a server that does not continue the run that is here."""
+        """Raise ConnectionError if the server does not continue the run that was copied."""
         if self._run and news.run != self._run:
-            self._over = False  # this is told, whatever became of the run
+            self._over = False  # the user must see this even after the run's end
             raise ConnectionError(f"the server serves another run now ({news.folder}); start this "
                                   "page again to see that one")
         if news.epoch < self._epoch:
@@ -137,8 +138,10 @@ class Mirror:
         self._run, self._epoch = news.run, news.epoch
 
     def _move(self, back: bool) -> None:
-        """Another folder is handed out: that of a standby, whose log goes on with the run. Where
-        it is one from before (`back`), it goes on from before, too, and all begins anew."""
+        """Change to another folder: that of a standby, whose log continues the run.
+
+        If it is an earlier one (`back`), its log is copied again from the beginning.
+        """
         for name, copy in self._copies.items():
             copy.file, copy.size, copy.before = "", 0, 0
             if is_log(name) and back:
@@ -147,13 +150,13 @@ class Mirror:
                 copy.before = cut_torn_line(self.folder / name)
 
     def _take(self, piece: Piece) -> None:
-        """Add a piece to the copy of its file. Raises OSError, and WireError for one that does not
-        go on where the copy ends."""
+        """Add a piece to the copy of its file. Raises OSError, and WireError for a piece that does
+        not continue the copy."""
         if order(piece.name) is None or not 0 <= piece.offset <= piece.size:
             raise m.WireError("the server sent a file that was not requested")
         path, copy = self.folder / piece.name, self._copies.setdefault(piece.name, _Copy(""))
         if piece.file != copy.file:
-            if copy.file or not copy.before:  # another one than before: readers begin anew
+            if copy.file or not copy.before:  # another file than before: readers start again
                 copy.before = 0
                 if is_log(piece.name):
                     path.unlink(missing_ok=True)
@@ -172,7 +175,7 @@ class Mirror:
             os.replace(target, path)
 
     def _connect(self) -> Line:
-        """A line to where the files are handed out. Raises _TROUBLE, in one line."""
+        """Return a line to the file server. Raises _TROUBLE, in one line."""
         problems = []
         for host, port in self._addresses:
             try:
@@ -194,7 +197,7 @@ class Mirror:
         raise ConnectionError("; ".join(dict.fromkeys(problems)))
 
     def _port(self, line: Line) -> int:
-        """Where the server at the other end of `line` has the files handed out."""
+        """Return the port of the file server that belongs to the server at `line`."""
         end, doubted = time.monotonic() + timeouts.FILES_START, False
         while time.monotonic() < end and not self._closed.is_set():
             try:
@@ -202,8 +205,8 @@ class Mirror:
             except TimeoutError:
                 if not line.made:
                     raise
-                # An older server does not know the question. What every one knows is a worker's
-                # first word; and none takes one of a protocol that never was.
+                # An older server does not know this question. All releases know a worker's Hello,
+                # and refuse one with a protocol that never existed.
                 answer = line.ask(m.Hello(-1, -1, {}), m.FromServer)
                 doubted = True
                 if isinstance(answer, m.Refused):
@@ -234,7 +237,8 @@ class Mirror:
 
 @contextlib.contextmanager
 def mirrored(address: str, token: bytes | None, closed: threading.Event) -> Iterator[Mirror]:
-    """A mirror of what is there now, in a folder that goes with it. Raises as `Mirror`."""
+    """Yield a mirror of the current files, in a folder that is deleted with it. Raises as `Mirror`.
+    """
     with (tempfile.TemporaryDirectory(prefix="wbsp-watch-") as folder,
           contextlib.closing(Mirror(address, token, Path(folder), closed)) as mirror):
         mirror.first()

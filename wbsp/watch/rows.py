@@ -6,8 +6,7 @@ import numpy as np
 
 
 class Rows:
-    """A table as one structured array, which is put together of what was appended when it is read.
-    """
+    """A table as one structured array, which is assembled when it is read."""
 
     def __init__(self, dtype: np.dtype):
         self._parts = [np.empty(0, dtype)]

@@ -1,4 +1,4 @@
-"""One run as the page shows it: its folder, read as far as it has been written."""
+"""One run as the page shows it: its folder, read as far as it is written."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _COLUMNS = (("t", "<f8"), ("seconds", "<f4"), ("lane", "<u4"), ("kind", "u1"))
 
 @dataclass
 class Origin:
-    """Where the files of a run come from, for people.
+    """Where the files of a run come from, for the user.
 
-    trouble: why nothing new comes from there, in one line; "": nothing is known to be wrong
+    trouble: why nothing new arrives from there, in one line; "": no trouble is known
     """
 
     place: str
@@ -33,19 +33,20 @@ class Origin:
 class WatchedRun:
     """A run called `name`; `refresh` reads what is new. Used by one thread at a time.
 
-    origin: of files that somebody else brings into `folder`; None: they are written there
+    origin: of files that another thread copies into `folder`; None: the run writes them there
+
     Raises FileNotFoundError for a folder without run.json.
     """
 
     def __init__(self, folder: Path, name: str, origin: Origin | None = None):
         self.folder, self.name = folder, name
         self.origin = origin or Origin(str(folder))
-        self._told = replace(self.origin)  # what the page was told of it
-        self.stamp = 0  # rises with every change
+        self._told = replace(self.origin)  # as the page last received it
+        self.stamp = 0  # increases with every change
         self._begin(0)
         self._summary: dict[str, Any] | None = None
         self._summary_time = 0  # of its file, ns
-        self._known: tuple[int, dict[str, Any]] | None = None  # stamp, state of it
+        self._known: tuple[int, dict[str, Any]] | None = None  # stamp, and state at that stamp
 
     @property
     def sync(self) -> str:
@@ -54,10 +55,10 @@ class WatchedRun:
 
     def refresh(self) -> None:
         """Read what was written since the last time. Raises ValueError, in one line, for a damaged
-        file, and OSError for one that cannot be read."""
+        file, and OSError for an unreadable one."""
         try:
             changed = [self._events.read(), self._spans.read(), self._read_summary()]
-        except Replaced:  # such as a folder that was deleted and made again
+        except Replaced:  # such as a folder that was deleted and created again
             self._begin(self._spans.generation + 1)
             changed = [self._events.read(), self._spans.read(), self._read_summary()]
         if any(changed) or self._told != self.origin:
@@ -65,8 +66,10 @@ class WatchedRun:
             self.stamp += 1
 
     def state(self) -> dict[str, Any]:
-        """All that the page shows of the run but its spans, fit for JSON. Raises ValueError, in one
-        line, for events that no server wrote."""
+        """Return everything that the page shows of the run except its spans, for JSON.
+
+        Raises ValueError, in one line, for events that no server wrote.
+        """
         if self._known is None or self._known[0] != self.stamp:
             try:
                 self._known = self.stamp, self._state()
@@ -76,11 +79,11 @@ class WatchedRun:
         return self._known[1]
 
     def pack(self, generation: int = -1, have: int = 0) -> bytes:
-        """The spans for a page that has the first `have` ones of a `generation`.
+        """Return the spans for a page that has the first `have` ones of a `generation`.
 
-        A line of JSON {generation, from, count}, filled up with blanks to a multiple of 8 bytes;
-        then the columns, little endian: t float64, seconds float32, lane uint32 (2 * worker, and
-        one more for its network), kind uint8 (index into PHASES), [count] each.
+        A line of JSON {generation, from, count}, padded with blanks to a multiple of 8 bytes; then
+        the columns, little endian: t float64, seconds float32, lane uint32 (2 * worker, plus one
+        for its network), kind uint8 (index into PHASES), [count] each.
         """
         rows = self._spans.rows
         first = have if generation == self._spans.generation and have <= len(rows) else 0
@@ -126,7 +129,7 @@ class WatchedRun:
         }
 
     def _written(self) -> float | None:
-        """When the newest event was written, seconds since 1970; None before the first."""
+        """Return when the newest event was written, seconds since 1970; None before the first."""
         try:
             return (self.folder / "events.jsonl").stat().st_mtime
         except FileNotFoundError:

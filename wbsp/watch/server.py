@@ -1,7 +1,7 @@
 """The page's server: a few fixed addresses, on the loopback interface only.
 
-Nothing in an address names a file: it is looked up among those below, or is not there. A browser
-that a foreign page has sent here under a name of its own (DNS rebinding) gets nothing.
+No address names a file: it is one of the fixed ones, or there is no such page. A browser that a
+foreign page has sent here under its own name (DNS rebinding) receives nothing.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Watch(ThreadingHTTPServer):
     """Serves the page of `runs` on a `port` of 127.0.0.1 (0: any free one).
 
     /                                       the page
-    /run/I?seen=STAMP                       state of run I; 204 if its stamp is still that one
-    /run/I/spans?generation=G&have=N        its spans from the N-th on, as `WatchedRun.pack`
+    /run/I?seen=STAMP                       state of run I; 204 if its stamp is still STAMP
+    /run/I/spans?generation=G&have=N        its spans from the N-th on: see `WatchedRun.pack`
     /metrics                                the numbers of all runs, for Prometheus
 
-    What is new in the files is read when a page asks, and not while no page is open. Raises OSError
-    where the port is taken, ModuleNotFoundError where plotly is missing.
+    The files are read when a page requests data, and not while no page is open. Raises OSError for
+    a taken port, ModuleNotFoundError without plotly.
     """
 
     daemon_threads = True
@@ -43,7 +43,7 @@ class Watch(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in mid-answer is no error."""
+        """Ignore a browser that disconnects during an answer."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -52,15 +52,15 @@ class Watch(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/"
 
     def read(self) -> None:
-        """Read all files once, before a page asks. Raises ValueError, in one line, for a damaged
-        one, and OSError for one that cannot be read."""
+        """Read all files once, before the first request. Raises ValueError, in one line, for a
+        damaged file, and OSError for an unreadable one."""
         with self._lock:
             for run in self._runs:
                 run.refresh()
                 run.state()
 
     def answer(self, target: str) -> tuple[int, str, bytes]:
-        """Status, type and body for what is asked for; `target` as in the request."""
+        """Return status, type and body of the answer to a request for `target`."""
         path, _, query = target.partition("?")
         if path == "/":
             return 200, "text/html; charset=utf-8", self._page
@@ -83,7 +83,7 @@ class Watch(ThreadingHTTPServer):
                 if run.stamp == seen:
                     return 204, _JSON, b""
                 return 200, _JSON, to_json(run.state())
-            except (OSError, ValueError) as error:  # the page shows it, and asks again
+            except (OSError, ValueError) as error:  # the page shows it, and requests again
                 return 500, "text/plain; charset=utf-8", f"{error}\n".encode()
 
     def _metrics(self) -> tuple[int, str, bytes]:
@@ -92,12 +92,12 @@ class Watch(ThreadingHTTPServer):
                 for run in self._runs:
                     run.refresh()
                 return 200, _PROMETHEUS, exposition(run.state() for run in self._runs).encode()
-            except (OSError, ValueError) as error:  # a scraper says so, and asks again
+            except (OSError, ValueError) as error:  # a scraper reports it, and requests again
                 return 500, "text/plain; charset=utf-8", f"{error}\n".encode()
 
 
 def _number(asked: dict[str, list[str]], name: str) -> int:
-    """The number of that name in a query, of at most 18 digits; -1 without one."""
+    """Return the number `name` of a query, of at most 18 digits; -1 without one."""
     return int(asked.get(name, ["-1"])[0][:18])
 
 
@@ -121,4 +121,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests are not worth a line."""
+        """Log nothing."""

@@ -1,8 +1,8 @@
-"""What the workers' threads did when, as they write it: one table of spans for a whole run.
+"""What the workers' threads did when, read as it is written: one table of spans for a run.
 
-The table grows at its end, so that a page which has the first n spans asks for those from n on.
-Where earlier rows change, as after the resumption of a server, `generation` rises, and the page
-takes the table anew.
+The table grows at its end, so a page that has the first n spans requests those from n on. If
+earlier rows change, as after a server's resumption, `generation` increases, and the page requests
+the table again.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from wbsp.core.stats import PHASES, Lane, Phase
 from wbsp.runlog.tail import Tail
 from wbsp.watch.rows import Rows
 
-MOST = 2_000_000  # spans of a run that a page is given; of more, neighbours are put together
+MOST = 2_000_000  # spans of a run that a page receives; above that, neighbours are merged
 ROW = np.dtype([
-    ("lane", "u4"),  # 2 * worker, and one more for its network
+    ("lane", "u4"),  # 2 * worker, plus one for its network
     ("t", "f8"),  # seconds since the run's start
     ("seconds", "f8"),
     ("kind", "u1"),  # index into PHASES
@@ -28,7 +28,7 @@ ROW = np.dtype([
 _LANES: dict[Lane, int] = {"compute": 0, "network": 1}
 _KINDS = {phase: index for index, phase in enumerate(PHASES)}
 _TIMES = {name: attrgetter(name) for name in ("t", "seconds")}
-_SLACK = 1e-6  # seconds that clocks of two threads may differ
+_SLACK = 1e-6  # seconds by which clocks of two threads may differ
 
 
 class _Span(msgspec.Struct, gc=False):
@@ -46,7 +46,7 @@ class SpanLog:
         self._tails: dict[int, Tail] = {}
         self._ends: dict[int, float] = {}  # lane -> end of its newest span
         self._rows = Rows(ROW)
-        self.grain = 0.0  # seconds within which the order of spans is not kept; 0: all are kept
+        self.grain = 0.0  # seconds within which spans have lost their order; 0: none has
         self.generation = generation
 
     @property
@@ -56,11 +56,12 @@ class SpanLog:
 
     @property
     def workers(self) -> list[int]:
-        """Indices of the workers that left a file."""
+        """Indices of the workers that have written a file."""
         return sorted(self._tails)
 
     def read(self) -> bool:
-        """Take in what is new; True if anything was. Raises Replaced and ValueError as `Tail`."""
+        """Read new spans; return whether there were any. Raises Replaced and ValueError as `Tail`.
+        """
         for path in self._folder.glob("events_wk*.jsonl"):
             match = re.fullmatch(r"events_wk(\d+)", path.stem)
             if match and int(match[1]) not in self._tails:
@@ -81,8 +82,8 @@ class SpanLog:
         return changed
 
     def _add(self, worker: int, rows: np.ndarray) -> None:
-        """Append spans of `worker`. Where times go back, the server was resumed, and the later
-        work of the worker is done again."""
+        """Append spans of `worker`. If times go back, the server was resumed, and the worker has
+        repeated its later work."""
         while len(rows):
             back = len(rows)
             for lane in (2 * worker, 2 * worker + 1):
@@ -106,8 +107,8 @@ class SpanLog:
                 self.generation += 1
 
     def _thin(self, most: int) -> None:
-        """Put spans together until there are at most `most`: within cells of `grain` seconds, each
-        lane keeps its seconds of each phase, one span a phase, and loses their order."""
+        """Merge spans until there are at most `most`. Within cells of `grain` seconds, a lane keeps
+        its seconds of each phase, in one span a phase, and loses their order."""
         rows = self.rows
         begin, end = float(rows["t"].min()), float((rows["t"] + rows["seconds"]).max())
         lanes = len(np.unique(rows["lane"]))
@@ -121,8 +122,8 @@ class SpanLog:
 
 
 def together(rows: np.ndarray, grain: float) -> np.ndarray:
-    """`rows` (of ROW) where those that begin in one cell of `grain` seconds become one span for
-    each phase, in the order of PHASES. A lane's seconds of each phase are kept."""
+    """Merge those of `rows` (of ROW) that begin in one cell of `grain` seconds into one span for
+    each phase, in the order of PHASES. A lane keeps its seconds of each phase."""
     cell = np.floor(rows["t"] / grain).astype(np.int64)
     order = np.lexsort((rows["kind"], cell, rows["lane"]))
     rows, cell = rows[order], cell[order]

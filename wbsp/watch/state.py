@@ -1,7 +1,7 @@
-"""Every number of the page, from a run's events and spans; those of a finished run from its
+"""All numbers of the page, from a run's events and spans; those of a finished run are from its
 summary, so that page and summary cannot differ.
 
-Times are seconds since training began, as in all figures; `t` of the totals, as in the summary,
+Times are seconds since training began, as in all figures. `t` of the totals, as in the summary,
 counts from the server's start.
 """
 
@@ -20,23 +20,23 @@ from wbsp.runlog.summary import summarize
 from wbsp.watch.events import ACCEPT, COMMIT, REJECT, EventLog
 from wbsp.watch.spans import SpanLog
 
-BINS = 200  # of time, at most, for staleness and rejected pushes; 8 pushes a bin on average
+BINS = 200  # of time, at most, for staleness and rejected pushes; 8 pushes in a bin on average
 POINTS = 4000  # of a curve
-SCORES = 6000  # straggler scores in the chart, and at most 120 a worker
-OWN_BEST = 60_000  # straggler scores of which a worker's own best speed is taken, until the summary
-MEASURED = 4  # pushes of a worker, on average, that a score comes from
+SCORES = 6000  # straggler scores in the chart, and at most 120 of a worker
+OWN_BEST = 60_000  # straggler scores for a worker's own best speed, until there is a summary
+MEASURED = 4  # pushes of a worker, on average, behind a score
 LISTED = 500  # events in the list of joins and losses
 _QUIET = {"evaluation", "training", "checkpoint", "duplicate"}  # events that the list leaves out
 
 
 def members(log: EventLog) -> dict[int, Member]:
-    """Worker -> what the server received of it, and whether it is there."""
+    """Return worker -> what the server received from it, and whether it takes part."""
     found: dict[int, Member] = {}
     for _, event in log.others:
         kind = event["kind"]
         if kind == "resume":
             for member in found.values():
-                member.active = member.finished = False  # until it attaches itself again
+                member.active = member.finished = False  # until it reattaches
         if kind not in ("join", "reattach", "leave", "resent"):
             continue
         member = found.setdefault(event["worker"], Member())
@@ -60,8 +60,12 @@ def members(log: EventLog) -> dict[int, Member]:
 
 
 def totals(log: EventLog, spans: SpanLog, there: dict[int, Member]) -> dict[str, Any]:
-    """The numbers of the run so far, in the form and the words of summary.json; `there`: the run's
-    `members`. Pulls and the seconds of phases are those of the workers' spans."""
+    """Return the numbers of the run so far, in the form and the words of summary.json.
+
+    there: the run's `members`
+
+    Pulls and the seconds of phases are from the workers' spans.
+    """
     stragglers = StragglerScore()
     for then in _then(log, there, _by_measurement(log, OWN_BEST // max(1, len(there)))):
         stragglers.update(then)
@@ -78,23 +82,23 @@ def totals(log: EventLog, spans: SpanLog, there: dict[int, Member]) -> dict[str,
 
 
 def valid(summary: dict[str, Any], log: EventLog, there: dict[int, Member]) -> bool:
-    """Whether `summary` is that of the run's end: not if the run was resumed after it."""
+    """Return whether `summary` is of the run's end: not if the run was resumed after it."""
     resumed = len(log.kind("resume"))
-    if resumed and "failures" not in summary:  # of an older release
+    if resumed and "failures" not in summary:  # written by an older release
         return (summary["total"]["pushes"] == sum(member.pushes for member in there.values())
                 and not any(member.active for member in there.values()))
     return resumed <= summary.get("failures", {}).get("resume", 0)
 
 
 def staleness(log: EventLog) -> tuple[np.ndarray, np.ndarray]:
-    """Times float [pushes] and versions int [pushes] by which accepted pushes were behind."""
+    """Return times, float [pushes], and staleness, int [pushes], of accepted pushes."""
     rows = log.rows
-    own = rows["code"] == ACCEPT  # columns are copied in a fraction of the time that rows take
+    own = rows["code"] == ACCEPT  # copying columns is faster than copying rows
     return rows["t"][own] - log.began, rows["version"][own] - rows["base"][own]
 
 
 def curves(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
-    """What the page draws over time, each curve as a list for each of its columns."""
+    """Return what the page draws over time, each curve as a list for each of its columns."""
     began, rows = log.began, log.rows
     end = max(log.newest - began, 1e-9)
     evaluations = _sampled(log.kind("evaluation"))
@@ -112,7 +116,7 @@ def curves(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
     centers = (np.arange(bins) + 0.5) * end / bins
     return {
         "evaluations": {
-            "t": [max(0.0, e["t"] - began) for e in evaluations],  # W_0 is evaluated while waiting
+            "t": [max(0.0, e["t"] - began) for e in evaluations],  # W_0 is evaluated before
             **{name: [e[name] for e in evaluations]
                for name in ("version", "steps", "loss", "accuracy")}},
         "training": {
@@ -129,8 +133,10 @@ def curves(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
 
 
 def scores(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
-    """Straggler scores of equal spans of time: a row a worker in each of the two comparisons; None
-    where the worker was not there, or nothing was known of it yet."""
+    """Return straggler scores of equal spans of time: a row for each worker and comparison.
+
+    None stands where the worker did not take part, or nothing was known of it yet.
+    """
     stragglers, t, workers = StragglerScore(), list[float](), sorted(there)
     vs_best, vs_own = ([list[float | None]() for _ in workers] for _ in range(2))
     pushes = len(log.rows) - int((log.rows["code"] == COMMIT).sum())
@@ -149,7 +155,7 @@ def scores(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
 
 
 def happenings(log: EventLog) -> dict[str, Any]:
-    """The newest events: joins, losses, reconnections, failures."""
+    """Return the newest events: joins, losses, reconnections, failures."""
     told = [{"t": event["t"] - log.began, "kind": event["kind"], "worker": event.get("worker"),
              "text": _words(event)} for _, event in log.others if event["kind"] not in _QUIET]
     return {"events": told[-LISTED:], "left_out": max(0, len(told) - LISTED),
@@ -157,7 +163,7 @@ def happenings(log: EventLog) -> dict[str, Any]:
 
 
 def rejections(rejected_why: dict[str, dict[str, int]]) -> list[dict[str, Any]]:
-    """Reason -> how many pushes, and whose, the most frequent first; from worker -> reason -> n."""
+    """Return each reason's pushes, in total and by worker, the most frequent reason first."""
     total: Counter[str] = Counter()
     for reasons in rejected_why.values():
         total.update(reasons)
@@ -188,7 +194,7 @@ def _rejected_over_time(log: EventLog, began: float, end: float,
 
 
 def _by_time(log: EventLog, number: int) -> list[tuple[int, int]]:
-    """The marks of `_then` that end `number` equal spans of time."""
+    """Return the marks for `_then` at the ends of `number` equal spans of time."""
     edges = np.linspace(log.began, log.newest, number + 1)[1:]
     times = log.rows["t"], np.array([event["t"] for _, event in log.others], float)
     return list(zip(*(np.searchsorted(np.maximum.accumulate(t), edges, "right").tolist()
@@ -196,9 +202,11 @@ def _by_time(log: EventLog, number: int) -> list[tuple[int, int]]:
 
 
 def _by_measurement(log: EventLog, most: int) -> list[tuple[int, int]]:
-    """The marks of `_then` at which the server measures speeds, or `most` of them: evaluations, and
-    from the first time on that it tells the workers' loss, those times alone. A server that was
-    resumed has begun anew."""
+    """Return the marks for `_then` at which the server measures speeds, at most `most` of them.
+
+    They are the evaluations; from the first event with the workers' loss on, only these events. A
+    resumed server starts again.
+    """
     marks: list[tuple[int, int]] = []
     measures = {"evaluation", "training"}
     for index, (before, event) in enumerate(log.others):
@@ -214,9 +222,9 @@ def _by_measurement(log: EventLog, most: int) -> list[tuple[int, int]]:
 
 def _then(log: EventLog, there: dict[int, Member],
           marks: list[tuple[int, int]]) -> Iterator[dict[int, Member]]:
-    """The members that were active or had finished, with samples and seconds of what had been
-    received of them, at each of the `marks`: (rows before it, others before it), ascending. The
-    members are the same objects each time."""
+    """Yield at each of the `marks`, (rows before it, others before it), ascending, the members that
+    were active or had finished, with their samples and seconds received by then. They are the same
+    objects each time."""
     workers, rows = np.array(sorted(there), int), log.rows
     place = np.searchsorted([before for before, _ in marks], np.arange(len(rows)), "right")
     counted = (rows["code"] != COMMIT) & (place < len(marks))
@@ -243,7 +251,7 @@ def _then(log: EventLog, there: dict[int, Member],
 
 
 def _reports(spans: SpanLog) -> dict[int, Report]:
-    """Worker -> its seconds of each phase, its pushes and pulls, as far as its spans tell."""
+    """Return worker -> its seconds of each phase, its pushes and pulls, from its spans."""
     rows, kinds = spans.rows, len(PHASES)
     lanes = 2 * (1 + max(spans.workers, default=0))
     push, pull = PHASES.index("push"), PHASES.index("pull")
@@ -263,12 +271,12 @@ def _reports(spans: SpanLog) -> dict[int, Report]:
 
 
 def _bins(t: np.ndarray, end: float, bins: int) -> np.ndarray:
-    """The bin of each time, int [times], of that many equal ones from 0 to `end`."""
+    """Return the bin of each time, int [times], of `bins` equal ones from 0 to `end`."""
     return np.clip((t / end * bins).astype(int), 0, bins - 1)
 
 
 def _sampled(sequence: Any, most: int = POINTS) -> Any:
-    """At most `most` of a sequence's entries, evenly, the last included."""
+    """Return at most `most` of a sequence's entries, evenly spaced, with the last one."""
     if len(sequence) <= most:
         return sequence
     chosen = np.linspace(len(sequence) - 1, 0, most).astype(int)[::-1]
@@ -278,7 +286,7 @@ def _sampled(sequence: Any, most: int = POINTS) -> Any:
 
 
 def _words(event: dict[str, Any]) -> str:
-    """What an event says, for people."""
+    """Describe an event to the user."""
     match event["kind"]:
         case "join":
             return f"joined at version {event['version']:,}"
