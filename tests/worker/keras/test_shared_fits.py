@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from back_ends import JAX_WHEN_ASKED, TORCH
 from counting_worker import Plan
+from docs_code import python_of
 from jobs import ROOT, free_port, until
 
 import wbsp
@@ -248,6 +249,27 @@ def test_who_evaluates_epochs_does_it_for_all_workers(jobs, worker):
         history = told(job, "history")
         assert "val_loss" not in history, "no worker has validated"
         assert history["val_score"] == [0.5 + epoch for epoch in history["val_epoch"]]
+
+
+def test_the_pages_function_reads_records_of_a_file_in_any_order(tmp_path, monkeypatch):
+    import tensorflow as tf
+
+    monkeypatch.chdir(tmp_path)
+    pictures = np.random.default_rng(0).integers(0, 256, (5, 3, 4, 1), np.uint8)
+    with tf.io.TFRecordWriter("train.tfrecord") as file:
+        for label, picture in enumerate(pictures):
+            features = {
+                "image": tf.train.Feature(bytes_list=tf.train.BytesList(
+                    value=[tf.io.encode_png(picture).numpy()])),
+                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label]))}
+            file.write(tf.train.Example(features=tf.train.Features(
+                feature=features)).SerializeToString())
+    page = {}
+    exec(python_of("how-to/shared-data.md"), page)
+    assert len(page["records"]) == 5
+    images, labels = page["examples"](np.array([3, 0, 4]))
+    assert (images.numpy() == pictures[[3, 0, 4]]).all() and labels.numpy().tolist() == [3, 0, 4]
+    page["file"].close()
 
 
 @pytest.mark.parametrize("back_end", ["tensorflow", JAX_WHEN_ASKED, TORCH])
