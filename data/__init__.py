@@ -1,11 +1,11 @@
 """The experiment's data sets by name, and the batches that a worker trains on.
 
-A worker reads the whole training set in an order of its own, or takes its part of one stream that
-all workers share. Batches are a pure function of (seed, worker index, position in the stream): a
-run can be repeated, whatever the threads do. TensorFlow is imported when a pipeline is built.
+A worker reads the whole training set in its own order, or takes its part of one stream that all
+workers share. Batches are a pure function of (seed, worker index, position in the stream), so a run
+can be repeated, whatever its threads do. TensorFlow is imported when a pipeline is built.
 
-CIFAR-10 and shapes10 lie in memory as arrays (`data.pipeline`). ImageNet stays on the disk
-(`data.imagenet`, `data.pictures`), and has what a `Look` says: the size of images, for example.
+CIFAR-10 and shapes10 are arrays in memory (`data.pipeline`). ImageNet stays on the disk
+(`data.imagenet`, `data.pictures`), and a `Look` defines, for example, the size of its images.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ KNOWN = ("cifar10", "shapes10", "imagenet")
 def load(
     name: str, data_dir: str | PathLike | None = None, split: str = "train"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Images uint8 [n, 32, 32, 3] and labels int32 [n] of the "train" or "test" split.
+    """Return images uint8 [n, 32, 32, 3] and labels int32 [n] of the "train" or "test" split.
 
-    `data_dir` is the folder of the set's files, if the set has files.
+    `data_dir` is the folder of the set's files, if it has files.
     """
     if split not in ("train", "test"):
         raise ValueError(f"unknown split {split!r}: choose train or test")
@@ -41,7 +41,7 @@ def load(
 
 
 def size(name: str, data_dir: str | PathLike | None = None, split: str = "train") -> int:
-    """Number of images of a split, known without reading them."""
+    """Return the number of images of a split, without reading them."""
     if name == "imagenet":
         return _module(name).find(data_dir, split).size
     return _module(name).TRAIN_SIZE if split == "train" else _module(name).TEST_SIZE
@@ -51,10 +51,10 @@ def train_dataset(
     name: str, batch_size: int, seed: int, worker_index: int,
     data_dir: str | PathLike | None = None, look: Look | None = None,
 ) -> tf.data.Dataset:
-    """Endless batches (images float32 [batch_size, 32, 32, 3], labels int32 [batch_size]).
+    """Return endless batches (images float32 [batch_size, 32, 32, 3], labels int32 [batch_size]).
 
     The stream is one shuffled pass over the set after another, cut into batches of exactly
-    `batch_size`: every image comes once a pass, and a batch may span the end of a pass.
+    `batch_size`: every image comes once in a pass, and a batch may span the end of a pass.
     """
     if name == "imagenet":
         pictures, split, look = _pictures(data_dir, "train", look)
@@ -70,9 +70,9 @@ def shared_batch(
     name: str, seed: int | Sequence[int], data_dir: str | PathLike | None = None,
     look: Look | None = None,
 ) -> Callable[[int, int], tuple[tf.Tensor, tf.Tensor]]:
-    """A function (start, count) -> (images float32 [count, 32, 32, 3], labels int32 [count]).
+    """Return a function (start, count) -> (images float32 [count, 32, 32, 3], labels int32).
 
-    The examples at positions start ... start + count - 1 of an endless shuffled stream, the same
+    The examples are at positions start ... start + count - 1 of an endless shuffled stream, equal
     for all callers with the same `seed`.
     """
     if name == "imagenet":
@@ -88,7 +88,7 @@ def test_dataset(
     name: str, batch_size: int | None = None, data_dir: str | PathLike | None = None,
     look: Look | None = None, count: int | None = None,
 ) -> tf.data.Dataset:
-    """The whole test split once, in order; or always the same `count` of its images.
+    """Return the whole test split once, in order; or a fixed subset of `count` images.
 
     batch_size: default: 1000, of ImageNet 100; the last batch may be smaller
     """
@@ -107,7 +107,7 @@ def test_dataset(
 def _pictures(
     data_dir: str | PathLike | None, split: str, look: Look | None
 ) -> tuple[ModuleType, imagenet.Split, Look]:
-    """The pipelines of ImageNet, the split on the disk, and how its pictures are to look."""
+    """Return the pipelines of ImageNet, the split on the disk, and the form of its pictures."""
     from data import imagenet, pictures
 
     return pictures, imagenet.find(data_dir, split), look or imagenet.Look()

@@ -1,7 +1,7 @@
 """CIFAR-10 from its binary version, or through Keras's own loader.
 
-The folder in which they are looked for (`data.place`) may be the one that contains
-`cifar-10-batches-bin` or that folder itself. Only Keras's loader may download.
+The folder in which they are searched (`data.place`) may contain `cifar-10-batches-bin` or be that
+folder itself. Only Keras's loader may download.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def load(data_dir: str | PathLike | None, split: str) -> tuple[np.ndarray, np.nd
 
 
 def first_file(data_dir: str | PathLike | None = None) -> Path | None:
-    """The first file that `load` reads of the training set: binary, or Keras's; None: there is
-    none."""
+    """Return the first file of the training set that `load` reads, binary or Keras's; None if there
+    is none."""
     given, place = root(data_dir)
     folder = _folder(place, "train")
     if folder:
@@ -70,7 +70,7 @@ def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _folder(place: Path, split: str) -> Path | None:
-    """The folder at or in `place` that has the binary files."""
+    """Return the folder at or in `place` that has the binary files."""
     return next((folder for folder in (place / FOLDER, place)
                  if (folder / FILES[split][0]).exists()), None)
 

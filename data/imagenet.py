@@ -1,13 +1,13 @@
-"""ImageNet as it lies on a disk: class folders of pictures, or TFRecords. TensorFlow is not needed.
+"""ImageNet on a disk: class folders of pictures, or TFRecords. TensorFlow is not needed.
 
     imagenet/train/n01440764/*.JPEG, ...        a folder a class; its label is its place among the
     imagenet/validation/n01440764/*.JPEG, ...   sorted names, as in Keras; "val" is a name, too
     imagenet/train-00000-of-01024, ...          the records that TensorFlow's own builders write
     imagenet/validation-00000-of-00128, ...     (build_imagenet_data.py, imagenet_to_gcs.py)
 
-The folder in which they are looked for (`data.place`) may be the one that contains `imagenet` or
-that folder itself; records may lie in `train` and `validation`, too. Nothing is downloaded. Any
-other set of pictures in this form will do.
+The folder in which they are searched (`data.place`) may contain `imagenet` or be that folder
+itself; records may also be in `train` and `validation`. Nothing is downloaded. Any other set of
+pictures in this form works, too.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from data.place import root
 FOLDER = "imagenet"
 SPLITS = {"train": ("train",), "test": ("validation", "val")}  # names on the disk
 SUFFIXES = (".jpeg", ".jpg", ".png")
-CLASSES = 1000  # of records, which do not say how many there are
+CLASSES = 1000  # of records, which do not contain their number
 SIZE = 224  # pixels of a side, by default
 
 
 class Look(NamedTuple):
-    """What becomes of a picture, and what is told of one that cannot be decoded.
+    """The form that a picture is given, and `say` for a line on one that cannot be decoded.
 
     size:      pixels of a side of the square
     class_num: classes of records, whose labels are 1 ... class_num; None: 1000
@@ -53,7 +53,7 @@ class Split:
 
     files:   names below `path` of the pictures or of the files of records
     classes: names of the class folders; none for records
-    labels:  int32, one a picture
+    labels:  int32, one for each picture
     """
 
     path: Path
@@ -63,14 +63,14 @@ class Split:
 
     @functools.cached_property
     def size(self) -> int:
-        """Number of examples. The headers of all records are read for it."""
+        """Number of examples. Of records, it reads the headers of all."""
         if self.labels is not None:
             return len(self.labels)
         with ThreadPoolExecutor(16) as pool:
             return sum(pool.map(_records_in, (self.path / name for name in self.files)))
 
     def class_num(self, said: int | None = None) -> int:
-        """Number of classes; `said`: what the user says. Raises ValueError where it is another."""
+        """Return the number of classes; `said`: by the user. Raises ValueError if it is another."""
         if not self.classes:
             return CLASSES if said is None else said
         if said not in (None, len(self.classes)):
@@ -80,12 +80,12 @@ class Split:
 
     @property
     def class_names(self) -> str:
-        """A short text that is the same where the class folders have the same names."""
+        """A short text, equal for equal names of class folders."""
         return hashlib.sha256("\n".join(self.classes).encode()).hexdigest()[:12]
 
 
 def find(data_dir: str | PathLike | None, split: str) -> Split:
-    """The "train" or "test" split. Raises ValueError or OSError in one line."""
+    """Find the "train" or "test" split. Raises ValueError or OSError in one line."""
     return _find(*root(data_dir), split)
 
 
@@ -110,7 +110,7 @@ def _find(given: bool, place: Path, split: str) -> Split:
 
 
 def _home(given: bool, place: Path, split: str) -> tuple[Path, str]:
-    """The folder `imagenet`, and the split's name there."""
+    """Return the folder `imagenet`, and the split's name there."""
     for folder in (place / FOLDER, place):
         for name in SPLITS[split]:
             if (folder / name).is_dir() or any(folder.glob(f"{name}-*-of-*")):
@@ -123,7 +123,7 @@ def _home(given: bool, place: Path, split: str) -> tuple[Path, str]:
 
 
 def _class_folders(folder: Path) -> tuple[str, ...]:
-    """Sorted names of the folders in `folder`."""
+    """Return the sorted names of the folders in `folder`."""
     if not folder.is_dir():
         return ()
     with os.scandir(folder) as entries:
@@ -132,7 +132,7 @@ def _class_folders(folder: Path) -> tuple[str, ...]:
 
 
 def _pictures_in(folder: Path) -> list[str]:
-    """Sorted names of the pictures in `folder`."""
+    """Return the sorted names of the pictures in `folder`."""
     if not folder.is_dir():
         return []
     with os.scandir(folder) as entries:  # `is_file` of a million entries would take minutes
@@ -166,7 +166,7 @@ def _same_classes(names: tuple[str, ...], train: Split, folder: Path) -> None:
 
 
 def _records_in(path: Path) -> int:
-    """Number of records in a file, from their headers alone. Raises ValueError if it is damaged.
+    """Count the records in a file by their headers. Raises ValueError if it is damaged.
 
     A record: its length as uint64, 4 bytes of checksum, the data, 4 bytes of checksum.
     """

@@ -7,9 +7,9 @@
 With `augment=False` both take the whole picture and squeeze it into the square, as the published
 code did. Pixels are 0..1, as there [code].
 
-A picture that cannot be read or decoded does not end the training: it is told once, by name, and
-a grey image stands in its place, so that the stream's other examples stay where they are. Above
-one picture in a thousand it does end, with one line (`reason`).
+A picture that cannot be read or decoded does not end the training: a line names it once, and a grey
+image replaces it, so that the stream's other examples keep their positions. Above one such picture
+in a thousand, training ends with one line (`reason`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AREA, SIDES = (0.08, 1.0), (3 / 4, 4 / 3)  # of the random part
 CENTRE = 7 / 8  # of the shorter side; 224 of 256 pixels
 BLOCK = 256  # positions whose files are looked up at once
 OPEN_FILES = 16  # of records, read in turn
-SHUFFLED = 2048  # records at once; some 230 MB of ImageNet's, and the next block is being read
+SHUFFLED = 2048  # records at once; some 230 MB of ImageNet's, while the next block is read
 FEATURES = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string),
     "image/class/label": tf.io.FixedLenFeature([], tf.int64),
@@ -39,7 +39,7 @@ FEATURES = {
 def train(
     split: Split, batch_size: int, seed: int, worker_index: int, look: Look
 ) -> tf.data.Dataset:
-    """Endless shuffled batches (images float32 [batch_size, size, size, 3], labels int32).
+    """Return endless shuffled batches (images float32 [batch_size, size, size, 3], labels int32).
 
     They are a pure function of (seed, worker index, position). Records are read in a shuffled order
     of their files, and shuffled in blocks.
@@ -62,9 +62,9 @@ def train(
 def shared_batch(
     split: Split, seed: int | Sequence[int], look: Look
 ) -> Callable[[int | tf.Tensor, int | tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """A function (start, count) -> (images float32 [count, ...], labels int32 [count]).
+    """Return a function (start, count) -> (images float32 [count, ...], labels int32 [count]).
 
-    Positions start ... start + count - 1 of an endless stream, as of `data.pipeline`.
+    The positions are start ... start + count - 1 of an endless stream: see `data.pipeline`.
     """
     if split.labels is None:
         raise ValueError(f"{split.path} has TFRecords, which are read from their beginnings: a "
@@ -84,7 +84,7 @@ def shared_batch(
 def test(
     split: Split, batch_size: int, look: Look, count: int | None = None
 ) -> tf.data.Dataset:
-    """Every picture once, or always the same `count` of them; the last batch may be smaller."""
+    """Return every picture once, or a fixed subset of `count`; the last batch may be smaller."""
     size = min(split.size, count or split.size)
     if split.labels is None:
         records = tf.data.TFRecordDataset(_first(split)).take(size)
@@ -98,7 +98,7 @@ def test(
     return (
         _decoded(examples, split, look, None)
         .batch(batch_size)
-        # Of records TensorFlow does not know it, and Keras would complain about their end.
+        # TensorFlow does not know the number of records, and Keras would warn about their end.
         .apply(tf.data.experimental.assert_cardinality(-(-size // batch_size)))
         .prefetch(2)
         .with_options(untuned())
@@ -106,7 +106,7 @@ def test(
 
 
 def reason(error: tf.errors.OpError) -> str | None:
-    """Why reading ended, in one line, if that is what `error` is about."""
+    """Return why reading ended, in one line, if `error` is about that; else None."""
     if isinstance(error, tf.errors.DataLossError):
         where = re.findall(r"\w+ record at \d+", error.message)
         return f"a file of TFRecords is damaged ({', '.join(where) or 'lost data'}): copy it again"
@@ -114,12 +114,12 @@ def reason(error: tf.errors.OpError) -> str | None:
     return next(filter(None, told.groups())) if told else None
 
 
-# An example on its way: (source, label int32, position int64). The source is a picture's path, or
-# what a record has: (name, encoded picture).
+# An example in the pipeline: (source, label int32, position int64). The source is a picture's path,
+# or the content of a record: (name, encoded picture).
 
 
 def _by_position(split: Split, key: int) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
-    """positions [n] -> (paths [n], labels [n], positions [n]) of the shuffled endless stream."""
+    """Return positions [n] -> (paths [n], labels [n], positions [n]) of the shuffled stream."""
     with tf.device("CPU:0"):
         files, labels = tf.constant(split.files), tf.constant(split.labels)
 
@@ -132,13 +132,13 @@ def _by_position(split: Split, key: int) -> Callable[[tf.Tensor], tuple[tf.Tenso
 
 
 def _records(split: Split, look: Look, key: int) -> tf.data.Dataset:
-    """The endless stream of examples, one shuffled pass after another."""
+    """Return the endless stream of examples, one shuffled pass after another."""
     parsed = _parsed(split, look)
     with tf.device("CPU:0"):
         paths = tf.constant(_first(split))
 
     def one_pass(number):
-        # `Dataset.shuffle` would make the order one of TensorFlow's global seed as well.
+        # `Dataset.shuffle` would make the order depend on TensorFlow's global seed as well.
         def mixed(block, records):
             return tf.random.experimental.stateless_shuffle(records, [key + 1 + block, number])
 
@@ -152,7 +152,7 @@ def _records(split: Split, look: Look, key: int) -> tf.data.Dataset:
 
 
 def _first(split: Split) -> list[str]:
-    """The paths of the split's files, once their first record is known to be of the right kind."""
+    """Return the paths of the split's files, after a check of the first record."""
     paths = [str(split.path / name) for name in split.files]
     try:
         tf.io.parse_single_example(next(iter(tf.data.TFRecordDataset(paths[0]))), FEATURES)
@@ -164,7 +164,7 @@ def _first(split: Split) -> list[str]:
 
 
 def _parsed(split: Split, look: Look) -> Callable[[tf.Tensor], tuple]:
-    """record -> ((name, encoded picture), label, position 0)"""
+    """Return record -> ((name, encoded picture), label, position 0)."""
     classes = split.class_num(look.class_num)
 
     def parsed(record):
@@ -184,7 +184,7 @@ def _parsed(split: Split, look: Look) -> Callable[[tf.Tensor], tuple]:
 def _decoded(
     examples: tf.data.Dataset, split: Split, look: Look, draws: Sequence[int] | None
 ) -> tf.data.Dataset:
-    """(image float32 [size, size, 3], label) of each example; `draws`: the seeds of training's."""
+    """Return (image float32 [size, size, 3], label) of each example; `draws`: seeds of training."""
     broken = _Broken(split, look.say, limited=draws is not None)
 
     def decoded(source, label, position):
@@ -216,7 +216,7 @@ def _decoded(
 
 
 class _Broken:
-    """Told of each picture that cannot be decoded: says so once a name.
+    """Called with each picture that cannot be decoded: prints a line for each name.
 
     limited: raise ValueError above one picture in a thousand
     """
@@ -238,9 +238,9 @@ class _Broken:
 
 
 def _cut(encoded: tf.Tensor, window: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    """The pixels in `window`(shape [3]), which is [top, left, height, width]: uint8 [h, w, 3].
+    """Decode the pixels in `window`(shape [3]), [top, left, height, width]: uint8 [h, w, 3].
 
-    Of a JPEG nothing but them is decoded. One picture of ImageNet is a PNG by another name.
+    Of a JPEG, only these are decoded. One picture of ImageNet is a PNG by another name.
     """
 
     def of_jpeg():
@@ -272,12 +272,12 @@ def _whole(shape: tf.Tensor) -> tf.Tensor:
 
 
 def _resized(image: tf.Tensor, size: int) -> tf.Tensor:
-    """Bilinear, float32 [size, size, 3], 0..1."""
+    """Resize bilinearly to float32 [size, size, 3], 0..1."""
     return tf.ensure_shape(tf.image.resize(image, [size, size]), [size, size, 3]) / 255
 
 
 def _cores() -> int:
-    """Pictures that are decoded at once: the cores that this process may use."""
+    """Return the number of pictures to decode at once: the cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # macOS

@@ -28,7 +28,7 @@ def train(
     worker_index: int,
     augmented: bool,
 ) -> tf.data.Dataset:
-    """Endless shuffled batches; `augmented` adds random flips and contrast."""
+    """Return endless shuffled batches; `augmented` adds random flips and contrast."""
     if not 1 <= batch_size <= len(images):
         raise ValueError(f"batch_size={batch_size}: choose 1 to {len(images)}, the set's size")
     images, labels = _in_memory(images, labels)
@@ -61,7 +61,7 @@ def train(
 def shared_batch(
     images: np.ndarray, labels: np.ndarray, seed: int | Sequence[int], augmented: bool
 ) -> Callable[[int | tf.Tensor, int | tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """A function (start, count) -> (images float32 [count, ...], labels int32 [count]).
+    """Return a function (start, count) -> (images float32 [count, ...], labels int32 [count]).
 
     It returns the examples at positions start ... start + count - 1 of an endless stream, one
     shuffled pass over the set after another. The example at a position is a pure function of the
@@ -93,7 +93,7 @@ def shared_batch(
 
 
 def test(images: np.ndarray, labels: np.ndarray, batch_size: int) -> tf.data.Dataset:
-    """Every image once, in order."""
+    """Return every image once, in order."""
     images, labels = _in_memory(images, labels)
     return (
         tf.data.Dataset.from_tensor_slices((images, labels))
@@ -105,8 +105,10 @@ def test(images: np.ndarray, labels: np.ndarray, batch_size: int) -> tf.data.Dat
 
 
 def untuned() -> tf.data.Options:
-    """Options without TensorFlow's autotuning thread: these pipelines have no buffers to tune, and
-    when an iterator is deleted TensorFlow 2.21 sometimes waits for that thread, up to a minute.
+    """Return options without TensorFlow's autotuning thread.
+
+    These pipelines have no buffers to tune, and TensorFlow 2.21 sometimes waits for that thread for
+    up to a minute when an iterator is deleted.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -145,14 +147,15 @@ def standardize(images: tf.Tensor, contrast: tf.Tensor | float = 1.0) -> tf.Tens
 
 
 def _flip_and_contrast(draws: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Flips and contrasts, both [batch], from uniform numbers of [0, 1): draws [2, batch]."""
+    """Return flips and contrasts, both [batch], from uniform numbers in [0, 1): draws [2, batch].
+    """
     return draws[0] < 0.5, LOWEST + (HIGHEST - LOWEST) * draws[1]
 
 
 def shuffled(position: tf.Tensor, size: int, key: int) -> tf.Tensor:
-    """Index of the image, 0 ... size - 1, at each position, int64 [batch].
+    """Return the index of the image, 0 ... size - 1, at each position, int64 [batch].
 
-    Only the asked-for elements of a pass's permutation are computed.
+    Computes only the requested elements of a pass's permutation.
     """
     seed = tf.stack([position // size, *2 * [tf.fill(tf.shape(position), np.int64(key))]], 1)
     # With TensorFlow's usual 4 rounds one pass over 50,000 images looks like the next.
@@ -162,10 +165,10 @@ def shuffled(position: tf.Tensor, size: int, key: int) -> tf.Tensor:
 
 
 def _draws(key: int, start: tf.Tensor, count: int) -> tf.Tensor:
-    """Random numbers of [0, 1) for positions start ... start + count - 1: float32 [2, count].
+    """Draw numbers in [0, 1) for positions start ... start + count - 1: float32 [2, count].
 
-    Philox is a function of a key and a counter, which draws four numbers a count; the position is
-    the counter.
+    Philox is a function of a key and a counter, and draws four numbers for each count; the position
+    is the counter.
     """
     philox = 1
     draws = tf.raw_ops.StatelessRandomUniformV2(
@@ -175,18 +178,21 @@ def _draws(key: int, start: tf.Tensor, count: int) -> tf.Tensor:
 
 
 def keys(seed: int | Sequence[int], count: int) -> list[int]:
-    """Independent seeds for the order and for what is drawn besides."""
+    """Return independent seeds, for the order and for other draws."""
     return [int(key) for key in np.random.SeedSequence(seed).generate_state(count)]
 
 
 def subset(size: int, count: int | None) -> np.ndarray:
-    """Always the same `count` of `size` examples, shuffled; None: all, in order. int64 [n]"""
+    """Return a fixed subset of `count` of `size` examples, shuffled; None: all, in order.
+
+    int64 [n]
+    """
     if count is None:
         return np.arange(size)
     return np.random.default_rng(0).permutation(size)[:count]
 
 
 def _in_memory(images: np.ndarray, labels: np.ndarray) -> tuple[tf.Tensor, tf.Tensor]:
-    """The set as tensors in host memory: batches are made on the CPU also where there is a GPU."""
+    """Return the set as tensors in host memory: the CPU makes batches also beside a GPU."""
     with tf.device("CPU:0"):
         return tf.constant(images), tf.constant(labels)

@@ -1,6 +1,6 @@
-"""Where the files of a data set are looked for.
+"""The folder in which the files of a data set are searched.
 
-In `data_dir`, else in the folder that the environment variable WBSP_DATA_DIR names, else in Keras's
+It is `data_dir`, else the folder that the environment variable WBSP_DATA_DIR names, else Keras's
 data folder.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def root(data_dir: str | PathLike | None) -> tuple[bool, Path]:
-    """Whether somebody named the folder of the files, and the folder."""
+    """Return whether the user named the folder of the files, and the folder."""
     given = data_dir or os.environ.get("WBSP_DATA_DIR")
     return bool(given), Path(given).expanduser() if given else keras_folder()
 

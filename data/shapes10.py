@@ -1,8 +1,8 @@
 """Ten geometric shapes, drawn by code: a data set for quick runs that needs no files.
 
-A shape comes at a random place, size and tilt, in random colours, with noise. Since no pixel's
-brightness tells the class, a linear classifier fails, while a small convolutional network learns
-it in a few hundred steps. Drawing is seeded: every process has the same images.
+A shape has a random place, size and tilt, random colours, and noise. No pixel's brightness reveals
+the class, so a linear classifier fails, while a small convolutional network learns the set in a few
+hundred steps. Drawing is seeded: every process has the same images.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BLOCK = 200  # images drawn at once
 
 
 def load(data_dir: str | PathLike | None, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return (images uint8 [n, 32, 32, 3], labels int32 [n]); there is no `data_dir` to read."""
+    """Return (images uint8 [n, 32, 32, 3], labels int32 [n]); `data_dir` is ignored."""
     return draw(TRAIN_SIZE, seed=1) if split == "train" else draw(TEST_SIZE, seed=2)
 
 
@@ -40,20 +40,20 @@ def draw(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     # Each channel differs by at least 60 of 255, so that every shape can be seen.
     ink = (ground + uniform(60, 195, 3)) % 255
     images = np.empty((count, 32, 32, 3), np.uint8)
-    # In blocks: arrays for all at once are fresh memory, which takes longer than the drawing.
+    # In blocks: arrays for all images are fresh memory, which takes longer than the drawing.
     for at in (slice(start, start + _BLOCK) for start in range(0, count, _BLOCK)):
         inside = _drawn(labels[at], left[at], up[at], radius[at], angle[at])
         block = np.where(inside[..., None], ink[at], ground[at])
         block += 10 * random.standard_normal(block.shape, np.float32)
         images[at] = block.clip(0, 255)
     for kept in (images, labels):
-        kept.setflags(write=False)  # the next caller gets the same arrays
+        kept.setflags(write=False)  # the next caller receives these arrays
     return images, labels
 
 
 def _drawn(labels: np.ndarray, left: np.ndarray, up: np.ndarray, radius: np.ndarray,
            angle: np.ndarray) -> np.ndarray:
-    """Which pixels are the shape's, bool [n, 32, 32]."""
+    """Return which pixels belong to the shape, bool [n, 32, 32]."""
     y, x = np.mgrid[-15.5:16, -15.5:16].astype(np.float32)  # pixel centres, [32, 32]
     x, y = x - left, y - up
     # The shape's own frame: it lies inside the unit circle.

@@ -1,4 +1,4 @@
-"""The command line, and what of it all processes of a run must agree on."""
+"""The command line, and the settings on which all processes of a run must agree."""
 
 import json
 import math
@@ -18,13 +18,13 @@ RUN_WIDE = ("model", "dataset", "heterogeneity", "epochs", "target_accuracy", "l
             "seed", "weight_decay", "published_files")
 OF_IMAGENET = ("class_num", "image_size", "augment")  # run-wide, too; no effect on other data sets
 KEPT = {"BUFF_SIZE": 1024, "base_time_step": 1.0, "training_end": 0.1,
-        "epsilon": 0.3, "use_bn": False}  # published flags that nothing reads
+        "epsilon": 0.3, "use_bn": False}  # published flags without an effect
 
 # The published flags, with their names and defaults.
 flags.DEFINE_enum("job_name", None, ["ps", "standby", "shard", "worker"], "what this process is",
                   required=True)
-# worker_num, worker_index, host, port_base and token_file: what the command line does not say, the
-# environment may (wbsp/environment.py).
+# worker_num, worker_index, host, port_base and token_file: if the command line does not give them,
+# the environment may (wbsp/environment.py).
 flags.DEFINE_integer("worker_num", 2, "number of workers (ps)", lower_bound=1)
 flags.DEFINE_integer("worker_index", 0, "which worker this is: 0 ... worker_num - 1",
                      lower_bound=0)
@@ -50,7 +50,7 @@ for name, default in KEPT.items():
         flags.DEFINE_bool(name, default, KEPT_HELP)
     else:
         flags.DEFINE_float(name, default, KEPT_HELP)
-# What the published runner did not have.
+# Flags that the published runner did not have.
 define_flags(None, "; default: the last part of --base_dir", " (ps)", " (ps, standby)",
              "--job_name=shard")
 flags.DEFINE_string("model", "cnn", f"{', '.join(models.KNOWN)}; of ImageNet "
@@ -90,12 +90,12 @@ for name in ("check_period", "sleep_time", "epochs", "target_accuracy", "lr", "w
 
 
 def given(name):
-    """The flag's value, or None where the command line does not have it."""
+    """Return the flag's value; None if the command line does not have it."""
     return FLAGS[name].value if FLAGS[name].present else None
 
 
 def run_wide_settings():
-    """What all processes of a run must agree on: name -> text."""
+    """Return the settings on which all processes of a run must agree: name -> text."""
     sync, model = chosen_sync(), None
     if FLAGS.job_name != "worker" or sync in MODELS or ":" in sync:
         model = find(sync)
@@ -114,13 +114,13 @@ def run_wide_settings():
 
 
 def chosen_sync():
-    """The synchronization model as the flags name it: what `find` takes or, on a worker, a name
+    """Return the synchronization model that the flags name: a name for `find` or, on a worker, one
     that only the server knows."""
     return FLAGS.sync or sync_name(FLAGS.base_dir)
 
 
 def expected():
-    """What this worker was explicitly told about the whole run."""
+    """Return the settings of the whole run that this worker was explicitly given."""
     told = run_wide_settings() | {name: str(getattr(FLAGS, name)) for name in OF_IMAGENET}
     chosen = {name for name in (*RUN_WIDE, *OF_IMAGENET) if FLAGS[name].present}
     if FLAGS["sync"].present or FLAGS["base_dir"].present:
@@ -131,7 +131,7 @@ def expected():
 
 
 def say_what_has_no_effect(dataset):
-    """Of flags for ImageNet that are given, where the run is on another data set."""
+    """Print which of the given flags for ImageNet have no effect on another data set."""
     for name in OF_IMAGENET if dataset != "imagenet" else ():
         if FLAGS[name].present:
             say(f"--{name} has no effect on {dataset}")

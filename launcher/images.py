@@ -1,4 +1,4 @@
-"""What a run on ImageNet agrees on beside what the flags say: classes, and the size of images."""
+"""Settings of a run on ImageNet beside its flags: classes, and the size of images."""
 
 import data
 import models
@@ -8,7 +8,7 @@ from wbsp.runlog.console import say
 
 
 def imagenet_settings():
-    """name -> text, from what lies on the server's disk. Raises ValueError or OSError."""
+    """Return name -> text, from the server's disk. Raises ValueError or OSError."""
     size = models.check(FLAGS.model, "imagenet", FLAGS.image_size)
     train, test = (imagenet.find(FLAGS.data_dir, split) for split in ("train", "test"))
     classes = train.class_num(given("class_num"))
@@ -21,7 +21,7 @@ def imagenet_settings():
 
 
 def look_of(run):
-    """How images look in this run; None where they are what the data set says."""
+    """Return the form of images in this run; None if the data set defines it."""
     if run["dataset"] != "imagenet":
         return None
     return imagenet.Look(int(run["image_size"]), run["augment"] == "True", int(run["class_num"]),
@@ -29,9 +29,9 @@ def look_of(run):
 
 
 def train_size(run):
-    """Number of training examples, of ImageNet as the server has it: counting takes a while.
+    """Return the number of training examples; of ImageNet from the server: counting is slow.
 
-    Raises ValueError unless this worker's training set has the same classes, OSError without one.
+    Raises ValueError unless this worker's training set has the run's classes, OSError without one.
     """
     if run["dataset"] != "imagenet":
         return data.size(run["dataset"])

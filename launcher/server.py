@@ -16,7 +16,7 @@ from wbsp.sync import create
 
 
 def parameter_server():
-    """Return what runs the server and answers with an exit code. Raises ValueError or OSError."""
+    """Return a function that serves and returns an exit code. Raises ValueError or OSError."""
     from wbsp.ps.evaluation import EvaluatorProcess
     from wbsp.ps.launch import prepare_server, where_to_listen
 
@@ -50,14 +50,15 @@ def parameter_server():
 
 
 def say_who_sleeps():
-    """Of the published sleeps, where the command line does not ask for them."""
+    """Print the published sleeps, if the command line does not name them."""
     if seconds := heterogeneity.SLEEPS[FLAGS.heterogeneity]:
         say(f"workers 1, 3, 5, ... sleep {seconds:g} s before each step, as published "
             f"(--heterogeneity={FLAGS.heterogeneity}); --heterogeneity=none trains without sleeps")
 
 
 def shard():
-    """Return what waits for servers and answers with an exit code. Raises ValueError or OSError."""
+    """Return a function that waits for servers and returns an exit code. Raises ValueError or
+    OSError."""
     from wbsp.environment import token
     from wbsp.ps.sharding.process import prepare_shard
 
@@ -65,7 +66,7 @@ def shard():
 
 
 def network_and_test_set(run, data_dir, test_images):
-    """What the evaluator works with; called in its process."""
+    """Return the evaluator's network and test set; called in its process."""
     from models import training
 
     look = look_of(run)

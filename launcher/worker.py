@@ -26,7 +26,7 @@ SAY_EVERY = 5.0  # seconds between two lines of a worker
 
 
 def task():
-    """The server's address and this worker's index: of flags, the environment, or the defaults."""
+    """Return the server's address and this worker's index: from flags, environment, or defaults."""
     place = f"{FLAGS.host}:{FLAGS.port_base}"
     given_place = place if FLAGS["host"].present or FLAGS["port_base"].present else None
     address = FLAGS.server or given_place
@@ -35,11 +35,11 @@ def task():
 
 
 def worker(program):
-    """Connect and build; return what trains and answers with an exit code.
+    """Connect and build; return a function that trains and returns an exit code.
 
     program: the launcher's name, for messages
-    Raises ValueError or OSError for bad input, TransportError where there is no server or it
-    refuses.
+
+    Raises ValueError or OSError for wrong input, TransportError if no server answers or it refuses.
     """
     address, index = task()
     joining = Worker(address, index, FLAGS.token_file, FLAGS.connect_timeout,
@@ -72,13 +72,13 @@ def worker(program):
     hook = SyncCallback(session=joining)
     joining.write_log(WorkerLog(folder_of_run(run, index), index, run["sync"], append=True,
                                 say=say, published=run["published_files"] == "True"))
-    devices = training.own_devices(say)  # before anything lies on one
+    devices = training.own_devices(say)  # before any array is placed on one
     batches = training_set(run, rule, size, hook, look)
     name, split = run["model"], rule.micro_batches
     with devices.scope():
         network = models.build(name, int(run["seed"]), float(run["weight_decay"]), run["dataset"],
                                look and look.size, look and look.class_num)
-        # XLA compiles again for every size of a batch, which takes longer than a step of it.
+        # XLA compiles again for every batch size, which takes longer than a step.
         training.compile(network, name, float(run["lr"]) if run["lr"] else None, split,
                          run["dataset"], jit_compile="auto" if rule.batch is None else False)
     workers = int(run["workers"]) if run["lr_steps"] == "mean" else None
@@ -90,7 +90,7 @@ def worker(program):
 
 
 def batch_size(run, rule):
-    """Examples of a step of this worker. Raises ValueError for one that the rule does not allow."""
+    """Return the examples of this worker's step. Raises ValueError if the rule forbids the size."""
     if rule.batch is not None:
         if FLAGS["batch_size"].present and FLAGS.batch_size != rule.batch:
             raise ValueError(f"--batch_size={FLAGS.batch_size}, but all workers begin with "
@@ -105,7 +105,7 @@ def batch_size(run, rule):
 
 
 def training_set(run, rule, size, hook, look):
-    """The batches of this worker. Raises ValueError or OSError."""
+    """Return the batches of this worker. Raises ValueError or OSError."""
     name, seed = run["dataset"], int(run["seed"])
     if rule.batch is None:
         return data.train_dataset(name, size, seed, hook.worker, FLAGS.data_dir, look)
@@ -119,7 +119,7 @@ def train(network, batches, steps_per_epoch, hook, pace, caught):
     from data import pictures
 
     try:
-        if hook.rule.batch is None:  # data that cannot be read: before the others count on it
+        if hook.rule.batch is None:  # fail on unreadable data before the others depend on it
             next(iter(batches))
         network.fit(batches, epochs=FLAGS.max_steps, steps_per_epoch=steps_per_epoch, verbose=0,
                     shuffle=False, callbacks=[hook, pace])
@@ -137,20 +137,20 @@ def train(network, batches, steps_per_epoch, hook, pace, caught):
 
 
 def _usual_signals():
-    """In a process that was forked from this one."""
+    """Restore signal handlers in a process that was forked from this one."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _interrupt(joining, caught, signum, frame):
     if caught:
-        os._exit(128 + signum)  # asked twice: at once
+        os._exit(128 + signum)  # the second signal ends the process at once
     caught.append(signum)
     joining.interrupt(f"interrupted by {signal.Signals(signum).name}")
 
 
 def folder_of_run(run, index):
-    """Where this worker's files of the run lie; the same folder as the server's on one machine."""
+    """Return the folder of this worker's files; on one machine it is the server's."""
     named = pathlib.Path(FLAGS.log_root) / run["folder"]
     folder = folder_of_worker(named, run)
     if folder != named:
@@ -160,14 +160,16 @@ def folder_of_run(run, index):
 
 
 def seconds_before_step(run, index):
-    """Seconds to sleep, those of the run's published heterogeneity included."""
+    """Return the seconds to sleep, with those of the run's published heterogeneity."""
     return FLAGS.sleep_time + heterogeneity.sleep_seconds(run["heterogeneity"], index)
 
 
 def pace_and_end(hook, joining, seconds, max_steps, workers=None):
-    """A callback: sleep before each step, continue where an earlier incarnation of this worker
-    stopped, and say every few seconds where it is. With `workers`, the number of them, the
-    schedule of the rate counts the mean worker's steps."""
+    """Return a callback that sleeps before each step, continues at the step where an earlier
+    process of this worker stopped, and prints its progress every few seconds.
+
+    workers: their number, if the schedule of the rate counts the mean worker's steps
+    """
     import keras
 
     class PaceAndEnd(keras.callbacks.Callback):
@@ -178,7 +180,7 @@ def pace_and_end(hook, joining, seconds, max_steps, workers=None):
 
         def on_train_batch_begin(self, batch, logs=None):
             if seconds:
-                joining.begun().enter("compute")  # as of a slower machine
+                joining.begun().enter("compute")  # like a slower machine
                 time.sleep(seconds)
             if workers:
                 self.model.optimizer.iterations.assign(hook.run_steps // workers)

@@ -1,7 +1,7 @@
 """The experiment's networks by name: `build("cnn", seed=1)`.
 
 Every process of a run names its model on the command line, the server as well as the workers, so
-a name must mean the same bytes everywhere: each initializer is seeded from `seed`. The names are
+a name must mean equal bytes everywhere: each initializer is seeded from `seed`. The names are
 known without Keras, which is imported when a model is built.
 """
 
@@ -27,7 +27,7 @@ IMAGENET = {
     "resnet50": "models.applications:resnet50",
     "inception_v3": "models.applications:inception_v3",
 }
-# Pixels of a side: as published, and the least of which the last layers get any.
+# Pixels of a side: as published, and the least with which the last layers have any.
 SIDES = {"alexnet": (224, 57), "vgg16": (224, 32), "resnet50": (224, 32), "inception_v3": (299, 75)}
 
 
@@ -40,12 +40,12 @@ def build(
     for CIFAR-10 and shapes10: [batch, 32, 32, 3] to [batch, 10]
     for `dataset` "imagenet":  [batch, image_size, image_size, 3] to [batch, classes]
 
-    `name` is one of `KNOWN`, of `IMAGENET` for that, or `module:function` for a network of your
-    own: `function()` must return a built `keras.Model`, and the current folder is searched for
-    `module`. `image_size` is by default the published one, `classes` 1000.
+    `name` is one of `KNOWN`, for ImageNet one of `IMAGENET`, or `module:function` for a network of
+    your own: `function()` must return a built `keras.Model`; `module` is searched in the current
+    folder, too. Defaults are the published `image_size` and 1000 `classes`.
     `weight_decay` adds the L2 term of the TensorFlow tutorial, weight_decay * sum(w^2) / 2, to the
-    dense layers. It is 0 by default because the published code of the CNN declares 0.004, for both
-    convolutions as well, but never adds it.
+    dense layers. Its default is 0 because the published code of the CNN declares 0.004, also for
+    both convolutions, but never adds it.
     """
     side = check(name, dataset, image_size)
     if dataset == "imagenet" and name in IMAGENET:
@@ -64,9 +64,9 @@ def build(
 
 
 def check(name: str, dataset: str, image_size: int | None = None) -> int:
-    """Raise ValueError unless there is such a network for the data set; Keras is not needed.
+    """Raise ValueError unless there is such a network for the data set; needs no Keras.
 
-    Returns the pixels of a side of its images: `image_size`, or what was published.
+    Returns the pixels of a side of its images: `image_size`, or the published number.
     """
     known = IMAGENET if dataset == "imagenet" else KNOWN
     if name not in known and ":" not in name:
@@ -86,7 +86,7 @@ def check(name: str, dataset: str, image_size: int | None = None) -> int:
 
 
 def _check_own(model: keras.Model, name: str, side: int, classes: int) -> None:
-    """Raise ValueError unless the network takes such images and tells so many classes apart."""
+    """Raise ValueError unless the network accepts such images and has so many outputs."""
     wanted, given = (side, side, 3), model.input_shape[1:]
     if len(given) != 3 or any(given[n] not in (None, wanted[n]) for n in range(3)):
         raise ValueError(
@@ -116,7 +116,7 @@ def _build_own(name: str, seed: int) -> keras.Model:
 
 
 def _function(name: str) -> Callable[..., keras.Model]:
-    """The function that `module:function` names, imported. Raises ValueError if there is none."""
+    """Import and return the function `module:function`. Raises ValueError if there is none."""
     module_name, _, function_name = name.partition(":")
     try:
         module = importlib.import_module(module_name)

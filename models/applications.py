@@ -1,6 +1,6 @@
-"""VGG16, ResNet50 and Inception-v3 of `keras.applications`, not trained: nothing is downloaded.
+"""VGG16, ResNet50 and Inception-v3 of `keras.applications`, untrained: nothing is downloaded.
 
-Keras draws their initial values as its authors do, not as the published code did. For 1000 classes
+Keras's own initializers draw the initial values, not those of the published code. With 1000 classes
 and images of the published size: 138,357,544, 25,636,712 and 23,851,784 parameters.
 """
 
@@ -27,7 +27,7 @@ def _build(
     application: Callable[..., keras.Model], seed: int, weight_decay: float, side: int,
     classes: int,
 ) -> keras.Model:
-    """[batch, side, side, 3] images to [batch, classes] logits."""
+    """Build a network: [batch, side, side, 3] images to [batch, classes] logits."""
     # They take no seed, so it reaches their initializers through the global state.
     keras.utils.set_random_seed(seed)
     model = application(
@@ -35,8 +35,8 @@ def _build(
     )
     for layer in model.layers if weight_decay else []:
         if isinstance(layer, keras.layers.Dense):
-            # Keras adds l2 * sum(w^2), the tutorial half of that. A layer that is built asks its
-            # variable; the layer's own attribute is what gets saved.
+            # Keras adds l2 * sum(w^2), the tutorial half of that. A built layer uses its
+            # variable's regularizer; the layer's own attribute is saved.
             layer.kernel_regularizer = keras.regularizers.L2(weight_decay / 2)
             layer.kernel.regularizer = layer.kernel_regularizer
     return model

@@ -13,7 +13,8 @@ from models.layers import alexnet_layers, local_response_normalization
 
 
 def build(seed: int, weight_decay: float, side: int, classes: int) -> keras.Model:
-    """[batch, side, side, 3] images to [batch, classes] logits; the shapes below are for 224."""
+    """Build it: [batch, side, side, 3] images to [batch, classes] logits; shapes below: side 224.
+    """
     conv, dense = alexnet_layers(seed, weight_decay)
 
     images = keras.Input((side, side, 3), name="images")

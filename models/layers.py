@@ -1,7 +1,7 @@
 """Local response normalization, seeded initializers, and layers that networks share.
 
-Normalization is written with `keras.ops` on symbolic tensors, not as a layer class of our own, so
-that plain Keras loads a saved model without this project and without custom objects.
+Normalization is written with `keras.ops` on symbolic tensors, not as a layer class, so that plain
+Keras loads a saved model without this project and without custom objects.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 
 
 def local_response_normalization(x, radius: int, bias: float, alpha: float):
-    """x / (bias + alpha * sum of x^2 over the 2 * radius + 1 nearest channels) ^ 0.75.
+    """Return x / (bias + alpha * sum of x^2 over the 2 * radius + 1 nearest channels) ^ 0.75.
 
-    The values of `tf.nn.local_response_normalization(x, radius, bias, alpha, beta=0.75)`.
+    Equals `tf.nn.local_response_normalization(x, radius, bias, alpha, beta=0.75)`.
     """
     channel = np.arange(x.shape[-1])
     near = np.abs(channel[:, None] - channel) <= radius  # [channels, channels], a band
@@ -33,8 +33,8 @@ def truncated_normals(seed: int) -> Callable[[float], keras.Initializer]:
 
 
 def alexnet_layers(seed: int, weight_decay: float) -> tuple[Callable, Callable]:
-    """`conv(filters, size, name, strides=1)` and `dense(units, name, activation="relu")`, as both
-    published AlexNets have them; each call takes the next seed."""
+    """Return `conv(filters, size, name, strides=1)` and `dense(units, name, activation="relu")` of
+    both published AlexNets; each call takes the next seed."""
     normal = truncated_normals(seed)
 
     def conv(filters: int, size: int, name: str, strides: int = 1) -> keras.layers.Layer:

@@ -1,4 +1,4 @@
-"""A network for quick runs: 33,834 parameters, a few milliseconds a step on one CPU core.
+"""A network for quick runs: 33,834 parameters, a few milliseconds for a step on one CPU core.
 
 It learns `shapes10` in a few hundred steps, so that a cluster can be tried without a GPU.
 """

@@ -20,7 +20,7 @@ SCHEDULES: dict[str, tuple[float, dict[int, float]]] = {
     "small": (0.1, {}),
 }
 OWN: tuple[float, dict[int, float]] = (0.1, {})  # for a user's model that is not compiled
-# ImageNet's networks: all at one rate, two with each variable's gradient clipped to a norm [code].
+# ImageNet's networks: one rate for all; two clip each variable's gradient to a norm [code].
 IMAGENET: dict[str, tuple[float, float | None]] = {
     "alexnet": (0.01, 10.0),
     "vgg16": (0.01, 10.0),
@@ -33,8 +33,8 @@ def optimizer(
     name: str, lr: float | None = None, micro_batches: int = 1, dataset: str = "cifar10",
     decays: Mapping[int, float] | None = None,
 ) -> keras.optimizers.Optimizer:
-    """Plain SGD with the named network's schedule; `lr` replaces the initial learning rate, and
-    `decays`, {local steps: factor from there on}, the rest of the schedule."""
+    """Return plain SGD with the named network's schedule; `lr` replaces the initial learning rate,
+    and `decays`, {local steps: factor from there on}, the rest of the schedule."""
     if dataset == "imagenet" and name in IMAGENET:
         rate, clip = IMAGENET[name]
         return keras.optimizers.SGD(rate if lr is None else lr, clipnorm=clip)
@@ -51,11 +51,12 @@ def compile(
     model: keras.Model, name: str, lr: float | None = None, micro_batches: int = 1,
     dataset: str = "cifar10", decays: Mapping[int, float] | None = None, **options: Any,
 ) -> keras.Model:
-    """Compile `model` as the named network is trained, with top-1 and top-5 accuracy.
+    """Compile `model` like the named network, with top-1 and top-5 accuracy.
 
-    A model that comes compiled keeps its own optimizer (at learning rate `lr`, if given) and its
-    own loss. `micro_batches`: steps that a mini-batch is split into; `decays` as of `optimizer`.
-    `options` go to `keras.Model.compile`. Returns the model. Raises ValueError in one line.
+    A model that is already compiled keeps its own optimizer (at learning rate `lr`, if given) and
+    its own loss. `micro_batches`: steps into which a mini-batch is split; `decays`: see
+    `optimizer`. `options` go to `keras.Model.compile`. Returns the model. Raises ValueError in one
+    line.
     """
     if model.compiled:
         if decays is not None:
@@ -80,9 +81,9 @@ def compile(
 
 
 def own_devices(say: Callable[[str], None]) -> tf.distribute.Strategy:
-    """A strategy over the devices of this process: one GPU, several mirrored, or the CPU.
+    """Return a strategy over the devices of this process: one GPU, several mirrored, or the CPU.
 
-    `say` hears of a GPU that was named and is not found.
+    `say` prints a line about a GPU that was named and is not found.
     """
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
@@ -93,6 +94,6 @@ def own_devices(say: Callable[[str], None]) -> tf.distribute.Strategy:
         return tf.distribute.OneDeviceStrategy("/gpu:0")
     if named := os.environ.get("CUDA_VISIBLE_DEVICES"):
         say(f"warning: CUDA_VISIBLE_DEVICES={named}, but TensorFlow finds no GPU; using the CPU")
-    # OneDeviceStrategy hands the batches on by Python, upon which TensorFlow has the C library map
-    # every block from 128 KiB on anew (Python 3.11).
+    # OneDeviceStrategy passes batches through Python, upon which TensorFlow makes the C library map
+    # every block of 128 KiB and more again (Python 3.11).
     return tf.distribute.get_strategy()
