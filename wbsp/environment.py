@@ -1,21 +1,21 @@
-"""Server address and worker index from the environment, where no argument gives them.
+"""Server address and worker index from the environment, if no argument gives them.
 
 Only this module reads these variables.
 
-WBSP_SERVER        the server's address, as SyncCallback takes it
-WBSP_WORKER_INDEX  which worker this process is: 0 ... worker_num - 1
-WBSP_WORKER_NUM    how many workers the server waits for
+WBSP_SERVER        the server's address, as for SyncCallback
+WBSP_WORKER_INDEX  index of this process's worker: 0 ... worker_num - 1
+WBSP_WORKER_NUM    number of workers that the server waits for
 WBSP_TOKEN_FILE    file with the shared secret
-WBSP_TRANSPORT     tcp: no memory is shared with processes of the same machine; else: auto
-TF_CONFIG          what TensorFlow's users and their schedulers set: {"task": {"type": "worker",
+WBSP_TRANSPORT     tcp: share no memory with processes of this machine; default: auto
+TF_CONFIG          set by TensorFlow's users and their schedulers: {"task": {"type": "worker",
                    "index": 0}, "cluster": {"ps": ["host:port"], "worker": [...]}}; a chief or
                    master is a worker, the first one
 JOB_COMPLETION_INDEX, SLURM_PROCID
-                   the index, as an indexed Job of Kubernetes and a step of Slurm number their tasks
+                   the index, in an indexed Job of Kubernetes and in a step of Slurm
 
-Each value comes from the first that says it: argument, WBSP_*, TF_CONFIG, scheduler. TF_CONFIG goes
-before the schedulers' numbers, because who writes it may count otherwise than they do (its ps is a
-task of the same step, say). A variable that is empty says nothing.
+Each value comes from the first of these that gives it: argument, WBSP_*, TF_CONFIG, scheduler. The
+author of TF_CONFIG may count differently than the scheduler: for example, its ps may be a task of
+the same step. So TF_CONFIG precedes the scheduler. An empty variable gives no value.
 """
 
 from __future__ import annotations

@@ -361,7 +361,7 @@ class Readers:
                 self._answer_worker(worker, answer)
 
     def closing(self, worker: int) -> bool:
-        """Whether a worker of a run that has ended validates its last epoch, or waits for that."""
+        """Return whether a worker still validates an ended run's last epoch, or waits for that."""
         work = None if self._engine is None else self._engine.work
         if work is None or not work.ledger.over:
             return False
@@ -408,9 +408,9 @@ class Readers:
                                epoch=one.epoch)
 
     def _comes(self, one: EpochVersion, question: _Question) -> bool:
-        """Whether a worker that waits for an epoch's results will hear of them, and has not yet.
+        """Return whether a worker that waits for an epoch's results will still receive them.
 
-        one: the newest version of an epoch; a server that goes on with a run has none
+        one: the newest version of an epoch; a server that continues a run has none
         """
         engine, epoch = self._engine, question.ask.epoch
         assert engine is not None and engine.work is not None

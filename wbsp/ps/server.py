@@ -326,7 +326,7 @@ class Server:
         return 1
 
     def _serve(self) -> int:
-        """The event loop, until the run is over; return the exit code so far."""
+        """Run the event loop until the run is over; return the exit code so far."""
         loop = Loop(self._socket, self.dispatcher.sessions.watch)
         for part in self._parts:
             part.register(loop.poller)

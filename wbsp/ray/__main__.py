@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _resources(text: str) -> dict[str, float]:
-    """The amounts of "CPU=4,GPU=1". Raises ValueError."""
+    """Return the amounts of "CPU=4,GPU=1". Raises ValueError."""
     try:
         pairs = (one.split("=") for one in text.split(","))
         return {name.strip(): float(amount) for name, amount in pairs}

@@ -50,7 +50,7 @@ class DefaultHandler(logging.Handler):
 
 
 def _library_logger() -> logging.Logger:
-    """The logger "wbsp" with its default handler, where the program has not given it one before.
+    """Return the logger "wbsp", with its default handler unless the program has given it one.
 
     It does not propagate: absl and TensorFlow put a handler of their own on the root logger, which
     would print each line once more.

@@ -53,7 +53,7 @@ class Worker:
     is a run.
 
     Attributes:
-        sampler: the `batch_sampler` of a torch DataLoader, where the workers share their data.
+        sampler: the `batch_sampler` of a torch DataLoader, if the workers share their data.
     """
 
     def __init__(self, values: Any, n: int | None = None, batch_size: int | None = None, *,
@@ -63,34 +63,37 @@ class Worker:
                  expected: dict[str, str] | None = None, say: Callable[[str], None] = say,
                  patience: float = timeouts.WORKER_PATIENCE, transport: str | None = None,
                  frozen: Sequence[str] | None = None, names: Names | None = None):
-        """Read from the environment what is None of address, worker_index, token_file, transport.
+        """Set up the worker; entering the block connects it.
+
+        address, worker_index, token_file and transport are read from the environment if they are
+        None.
 
         Args:
             values: the trained values: a Keras model, a torch.nn.Module, tf.Variables or torch
                 tensors in a list or dict, a pytree of JAX arrays, or a dict of several models.
-            n: number of examples that all workers share; each is trained once an epoch, by any
-                worker. None: this worker has its own data.
+            n: number of examples that all workers share; each is trained once in an epoch, by
+                any worker. None: this worker has its own data.
             batch_size: examples of a step.
             epochs: passes over the n examples, by all workers together; without n: of this worker.
             seed: of the order of shared data, which differs between epochs.
             address: host:port of the server; with a standby: host:port,host:port.
             worker_index: 0 ... worker_num - 1, each once.
             token_file: file with the server's shared secret; "": the server has none.
-            connect_timeout: seconds to wait for the server at first.
+            connect_timeout: seconds to wait for the first connection to the server.
             band_width_limit: limit of this worker's traffic, MB/s in each direction.
             expected: settings that must equal the server's (name -> text).
-            say: prints one line for a person.
-            patience: seconds to wait for a server that was lost.
-            transport: "tcp": share no memory with a server of this machine; "auto": share it.
-            frozen: names of variables that no step changes, or what their names begin with; they
-                do not travel with updates and versions. None: those of which the framework says
-                that they are frozen. []: none; all travel.
-            names: of the run's variables, in its order, where other workers train the model in
+            say: function that prints a line for the user.
+            patience: seconds to wait for a lost server.
+            transport: "auto": share memory with a server of this machine; "tcp": share none.
+            frozen: names of variables that no step changes, or the beginnings of these; updates and
+                versions do not carry them. None: those that the framework declares frozen. []: no
+                variable is frozen.
+            names: of the run's variables, in its order, if other workers train the model in
                 another framework. The run's name -> the name here, or (the name here, axes):
-                numpy.transpose(variable here, axes) is the run's. None: the names are the same.
+                numpy.transpose(variable here, axes) is the run's. None: the names are equal.
 
         Raises:
-            ValueError: an argument is bad or missing, or the values cannot be trained together.
+            ValueError: an argument is wrong or missing, or the values cannot be trained together.
             OSError: the token file cannot be read.
         """
         with in_one_line():
@@ -167,7 +170,7 @@ class Worker:
 
     @property
     def stop_reason(self) -> str | None:
-        """Why training ends before the loop is done, or None.
+        """Why training ends before the loop is done; None if it does not.
 
         `epochs`, `indices` and `batches` end then; any other loop must check this.
         """
@@ -175,23 +178,23 @@ class Worker:
 
     @property
     def run_steps(self) -> int:
-        """Steps of all workers in the run, as this worker knows them.
+        """Number of steps of all workers in the run, as far as this worker knows.
 
-        That is the count in the answer to its newest push, plus its own steps since then. A
+        It is the count in the answer to its newest push, plus its own steps since then. A
         learning rate schedule may use it.
         """
         return self._member.begun().agent.run_steps
 
     def stop_run(self, reason: str) -> None:
-        """End the training of all workers, at their steps' ends.
+        """End the training of all workers, after their current steps.
 
         Args:
-            reason: is shown to all of them.
+            reason: for the console of all workers, in one line.
         """
         self._member.stop_run(reason)
 
     def progress(self) -> str:
-        """Steps, loss, version and share of computing, in one line."""
+        """Return steps, loss, version and share of computing time, in one line."""
         return self._member.begun().progress()
 
     def step(self, loss: Any = None, values: Any = None, *, steps: int = 1,
@@ -199,9 +202,9 @@ class Worker:
         """Push and adopt versions by the server's synchronization model, after a step of the loop.
 
         Args:
-            loss: of the step, a number or a scalar of the framework; None: not known. If it is
-                still being computed, as on JAX or a GPU, only the loss of the step before is
-                waited for.
+            loss: of the step, a number or a scalar of the framework; None: unknown. If it is
+                still being computed, as on JAX or a GPU, this waits only for the loss of the step
+                before.
             values: the pytree that the step returned. Other values change in place.
             steps: number of steps since the last call, for example in a loop inside a tf.function.
             samples: examples of these steps; None: `batch_size` for each.
@@ -211,7 +214,7 @@ class Worker:
 
         Raises:
             TransportError: the server is lost.
-            ValueError: the values have another form, or the step has trained no batch of the
+            ValueError: the values have another structure, or the step has trained no batch of the
                 shared data.
         """
         member = self._member

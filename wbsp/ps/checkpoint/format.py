@@ -102,6 +102,6 @@ def load(path: pathlib.Path) -> Checkpoint:
 
 
 def _flat(found: dict[str, np.ndarray]) -> tuple[list[TensorSpec], np.ndarray]:
-    """The layout of these variables, and a vector of them."""
+    """Return the layout of these variables, and a vector of them."""
     return ([TensorSpec(name.partition("/")[2], one.shape) for name, one in found.items()],
             np.concatenate([np.empty(0, np.float32), *(one.ravel() for one in found.values())]))

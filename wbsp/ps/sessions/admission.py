@@ -398,7 +398,7 @@ class Admission(Entrance):
         return entering
 
     def ask_frozen(self, session: WorkerSession, ask: m.AskFrozen) -> None:
-        """A member has other values of what is frozen. Raises WireError for a place beyond all."""
+        """Send the run's frozen values to a member. Raises WireError for an offset beyond them."""
         values = self._info.frozen.vector
         if session.plane is None or ask.offset >= values.size:
             raise m.WireError(f"worker {session.worker} asked for frozen values from {ask.offset} "

@@ -147,7 +147,7 @@ class Transport:
         return joined
 
     def frozen(self, size: int, timeout: float) -> np.ndarray:
-        """The run's values of what is frozen, float32 [size].
+        """Return the run's frozen values, float32 [size].
 
         Raises TransportError where there is no progress for `timeout` seconds.
         """
