@@ -132,7 +132,7 @@ def fit(network: Any, batches: Iterable, steps: int) -> float:
 
 
 def count_traces(network: Any) -> list[None]:
-    """A list that grows by one with each trace of the network's step."""
+    """Return a list that grows by one with each trace of the network's step."""
     traces: list[None] = []
     step = network.train_step
 

@@ -111,7 +111,7 @@ def _throughput(size: int, counts: list[int], turns: int, seconds: float, mbit: 
 
 @contextlib.contextmanager
 def _slow_group(size: int, count: int, mbit: float, workers: int) -> Iterator[Team]:
-    """A server, `count` shards and workers, each on a host of its own."""
+    """Yield a server, `count` shards and workers, each on a host of its own."""
     sys.path.append(str(Path(__file__).parents[1] / "tests" / "helpers"))
     from hosts import Hosts, why_not  # network namespaces are the tests' own
 

@@ -31,12 +31,12 @@ def ratios(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
 
 
 def in_words(ratio: dict[str, float]) -> str:
-    """A ratio and its range as text."""
+    """Return a ratio and its range as text."""
     return f"{ratio['median']:.2f} ({ratio['min']:.2f}-{ratio['max']:.2f})"
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on."""
+    """Return a TCP port of the loopback interface that no process listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -72,7 +72,7 @@ def server(sync: str, workers: int, *flags: str, standby: Sequence[str] | None =
 
 @contextlib.contextmanager
 def ending_well(output: Path, *flags: str, space: str | None = None) -> Iterator[None]:
-    """A server's process until its end, in a network namespace; killed where the block fails."""
+    """Yield a server's process in a network namespace; kill it if the block fails."""
     within = ["ip", "netns", "exec", space] if space else []
     with open(output, "w+") as said:
         process = subprocess.Popen([*within, sys.executable, "-m", "wbsp.ps", *flags], cwd=_ROOT,

@@ -126,7 +126,7 @@ def overhead(step_ms: float, epochs: int, runs: int, sync: str) -> list[tuple[fl
 
 
 def compare(address: str, step_ms: float, epochs: int, runs: int) -> None:
-    """The worker of `overhead`; prints its result."""
+    """Run the worker of `overhead`; print its result."""
     x, y, model, Slow = example()
     import wbsp
 

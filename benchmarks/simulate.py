@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def measure_timing(sizes: list[int], events: int) -> list[dict]:
-    """A row for each model and number of workers."""
+    """Return a row for each model and number of workers."""
     rows = [_in_a_process(f"--row={sync}:{workers}:{events}")
             for sync in MODELS for workers in sizes]
     print_table(("model", "workers", "events", "events/s", "us/event", "peak MB"),

@@ -95,7 +95,7 @@ def compare(network: Any, batches: Any, pairs: int, epochs: int) -> dict:
 
 
 def _epoch_clock():
-    """A callback that notes when epochs end; it leaves the steps of a fit as they are."""
+    """Return a callback that notes when epochs end; it leaves the steps of a fit as they are."""
     import keras
 
     class EpochClock(keras.callbacks.Callback):
@@ -110,7 +110,7 @@ def _epoch_clock():
 
 
 def _resident_hook(address: str, network: Any) -> Any:
-    """The synchronization hook of worker 0, a member of the run until it is told to leave.
+    """Return the synchronization hook of worker 0, a member of the run until it is told to leave.
 
     It joins outside of `fit`: a worker that joins in a `fit` leaves when that is over.
     """

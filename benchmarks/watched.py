@@ -98,7 +98,7 @@ def _file_process(server: psutil.Process) -> psutil.Process:
 
 
 def _listener(address: str) -> psutil.Process:
-    """The server's process."""
+    """Return the server's process."""
     port = f"--port_base={address.rpartition(':')[2]}"
     return next(one for one in psutil.process_iter(["cmdline"])
                 if port in (one.info["cmdline"] or ()))
@@ -106,7 +106,7 @@ def _listener(address: str) -> psutil.Process:
 
 @contextlib.contextmanager
 def _watching(address: str) -> Iterator[None]:
-    """A page that follows the run; it has copied what there is when the block begins."""
+    """Yield a page that follows the run; it has copied what there is when the block begins."""
     with subprocess.Popen([sys.executable, "-m", "wbsp.watch", address], cwd=_ROOT, text=True,
                           stdout=subprocess.PIPE) as page:
         try:

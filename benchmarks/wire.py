@@ -54,7 +54,7 @@ class Contender:
 def _wbsp(transport: str) -> Callable[[int, int], AbstractContextManager[Team]]:
     @contextmanager
     def start(workers: int, size: int) -> Iterator[Team]:
-        """A server under asp and its workers, who check in the end what they hold."""
+        """Yield a server under asp and its workers, which check at the end what they hold."""
         with server("asp", workers, f"--transport={transport}") as address, \
                 start_team(wbsp_worker, [(address, worker, workers, size)
                                          for worker in range(workers)]) as started:
@@ -118,7 +118,7 @@ def measure(sizes: Sequence[int], workers: Sequence[int], peers: list[str], turn
 
 
 def _compare(size: int, workers: int, peers: list[str], turns: int, seconds: float) -> dict:
-    """The figures of one size of model (floats) and number of workers."""
+    """Return the figures of one size of model (floats) and number of workers."""
     row: dict = {"floats": size, "bytes": 4 * size, "workers": workers, "left_out": {},
                  "failed": {}}
     times: dict[str, list[float]] = {}

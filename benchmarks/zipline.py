@@ -60,7 +60,7 @@ def measure(workers: list[int], looks: list[int], repeats: int) -> list[dict]:
 
 
 def predicted(n: int, r: int) -> list[list[float]]:
-    """The next `r` ends of `n` workers: the same at every call."""
+    """Return the next `r` ends of `n` workers: the same at every call."""
     rng, rows = random.Random(0), []
     for _ in range(n):
         interval = rng.uniform(0.5, 2.0)

@@ -25,7 +25,7 @@ def _read(*paths):
 
 
 def _drawn(count, seed):
-    """A wave of its class's direction and colour, at any place, under noise."""
+    """Return a wave of its class's direction and colour, at any place, under noise."""
     draw = np.random.default_rng(seed)
     y = draw.integers(10, size=count)
     angle, tone = np.pi * (y % 5) / 5, y // 5

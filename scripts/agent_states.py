@@ -32,7 +32,7 @@ Arrow = tuple[str, str, str]  # from, event and commands, to
 
 @dataclass
 class Worker:
-    """An agent, and the part of its surroundings that decides which events may come next."""
+    """An agent, and the part of its surroundings that decides which events may follow."""
 
     agent: Agent
     newest: int = 0  # version of the server
@@ -41,7 +41,7 @@ class Worker:
     end: Literal["", "finishing", "left", "final"] = ""
 
     def state(self) -> str:
-        """The activity of the compute thread and, beside it, of the network."""
+        """Return the activity of the compute thread and, beside it, of the network."""
         agent = self.agent
         network = "" if agent.idle else "fetches" if agent.fetching else "pushes"
         if agent.finished and agent.waiting is None:
@@ -134,7 +134,7 @@ def _final(worker: Worker) -> list[Command]:
 
 
 def arrows(worker: Worker, events: Callable[[Worker], Iterator[Event]], depth: int) -> set[Arrow]:
-    """All changes of state within `depth` events."""
+    """Return all changes of state within `depth` events."""
     if not depth:
         return set()
     found: set[Arrow] = set()
@@ -147,7 +147,7 @@ def arrows(worker: Worker, events: Callable[[Worker], Iterator[Event]], depth: i
 
 
 def diagram(found: set[Arrow]) -> str:
-    """The arrows in the language of Mermaid, which GitHub draws; one arrow joins its parallels."""
+    """Return the arrows in Mermaid's language; one arrow joins its parallels."""
     joined = defaultdict(list)
     for source, label, target in sorted(found):
         if source != target or "/" in label:
@@ -162,7 +162,7 @@ def diagram(found: set[Arrow]) -> str:
 
 
 def started(rule: WorkerRule) -> Worker:
-    """A worker that has adopted W_0."""
+    """Return a worker that has adopted W_0."""
     worker = Worker(Agent(0, rule))
     worker.agent.granted(0)
     worker.agent.fetched(0)
@@ -170,7 +170,7 @@ def started(rule: WorkerRule) -> Worker:
 
 
 def text(depth: int = DEPTH) -> str:
-    """The section of the page: a diagram for each rule, and one for the end of a run."""
+    """Return the section of the page: a diagram for each rule, and one for the end of a run."""
     rules: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, model in MODELS.items():
         rule = model().rule

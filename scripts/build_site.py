@@ -42,7 +42,7 @@ def collect(into: Path) -> None:
 
 
 def _linked(page: Path, into: Path) -> str:
-    """The text of a page, with links to folders as plain text; linked files are copied."""
+    """Return the text of a page, with links to folders as plain text; linked files are copied."""
     def link(match: re.Match) -> str:
         target = Path(os.path.normpath(page.parent / match[2]))
         if target.is_dir() or not target.is_relative_to(ROOT):

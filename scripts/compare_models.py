@@ -62,7 +62,7 @@ def run() -> int:
 
 
 def run_once(variant: Variant, seed: int) -> Run:
-    """The run of a server and its workers, from start to end, or the same run, done before."""
+    """Return the run of a server and its workers; make it unless it was made before."""
     base = pathlib.Path(FLAGS.out).absolute() / f"seed-{seed}" / variant.folder
     sync = variant.sync
     name = sync.name if sync.name in MODELS else f"{sync.__module__}:{sync.__qualname__}"
@@ -106,7 +106,7 @@ def run_once(variant: Variant, seed: int) -> Run:
 
 
 def table(compared: dict[str, list[Run]]) -> str:
-    """A Markdown table with one row a model: mean and range over its seeds."""
+    """Return a Markdown table with one row a model: mean and range over its seeds."""
     rows = ["| model | seconds to target | versions | steps of workers | compute % of workers | "
             "wait % of workers |", "|---|---|---|---|---|---|"]
     for label, same in compared.items():

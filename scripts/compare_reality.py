@@ -85,7 +85,7 @@ def run() -> int:
 
 
 def again(run: Run, variant: Variant, experiment, target: float) -> Run:
-    """The real `run` once more, in virtual time, if that was not done before."""
+    """Return the real `run` in virtual time; simulate it unless that was done before."""
     base = pathlib.Path(FLAGS.out, "virtual").absolute()
     with contextlib.suppress(FileNotFoundError):
         done = read_run(run_folder(variant.folder, base, resume=True))
@@ -105,7 +105,7 @@ def again(run: Run, variant: Variant, experiment, target: float) -> Run:
 
 
 def measured(run: Run, model_bytes: int) -> ClusterSpec:
-    """The cluster of `run`: each worker's steps one by one, its pushes and fetches on average.
+    """Return the cluster of `run`: its workers' steps one by one, pushes and fetches on average.
 
     The duration of a push is the time that the compute thread waits for it, cutting included; for a
     compute thread that never waits, the time on the network. Under `refresh=published` a slow
@@ -135,15 +135,17 @@ def steps(spans: list[dict], own: set[str]) -> list[float]:
 
 
 def own_work(run: Run) -> set[str]:
-    """The phases, beside compute, in which a worker's compute thread works. A thread that never
-    waits also works for a push or a fetch."""
+    """Return the phases, beside compute, in which a worker's compute thread works.
+
+    A thread that never waits also works for a push or a fetch.
+    """
     model = MODELS[run.settings["sync"]](**run.settings["options"])
     never_waits = model.rule.wait == "never"
     return {"data", "callbacks"} | ({"push", "pull"} if never_waits else set())
 
 
 def table(pairs: list[tuple[str, Run, Run]]) -> str:
-    """A Markdown table with one row a model: real / virtual, and the difference from the real."""
+    """Return a Markdown table with a row for each model: real / virtual, and the difference."""
     target, rows = FLAGS.target_accuracy, []
     for label, real, virtual in pairs:
         busy = sorted({"compute", *own_work(real)})  # the order decides a sum's last bit
@@ -179,7 +181,7 @@ def duration(run: Run) -> float:
 
 
 def workers(run: Run) -> list[dict]:
-    """The summaries of the workers, by index."""
+    """Return the summaries of the workers, by index."""
     return [one for _, one in sorted(run.summary["workers"].items(), key=lambda w: int(w[0]))]
 
 

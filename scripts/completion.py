@@ -27,7 +27,7 @@ complete -o default -o nospace -F _wbsp wbsp
 
 
 def flags_of(command: str) -> list[str]:
-    """The flags of a command, with an equals sign where they take a value."""
+    """Return the flags of a command, with an equals sign where they take a value."""
     shown = subprocess.run([sys.executable, "-m", "wbsp", command, "--help"], text=True,
                            capture_output=True, check=True, env={**os.environ, "COLUMNS": "200"})
     found = re.findall(r"^ +(?:-\w+, ?)*--(\[no\])?(\w+)(:)?( [A-Z{])?", shown.stdout, re.MULTILINE)

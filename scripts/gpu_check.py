@@ -92,7 +92,7 @@ def carry_out(name, part, place, plan, began):
 
 
 def plan_of_flags():
-    """What to measure. Raises ValueError for what the flags must not say."""
+    """Return what to measure. Raises ValueError for wrong flags."""
     known = {**models.KNOWN, **models.IMAGENET}
     for name in FLAGS.networks:
         if name not in known:

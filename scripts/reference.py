@@ -51,7 +51,7 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def flags() -> str:
-    """The flags of each command."""
+    """Return the flags of each command."""
     parts = ["# Flags", WRITTEN,
              "Every flag is written `--name=value`. `wbsp NAME` and `python -m wbsp.NAME` are the "
              "same command; `wbsp advise CLUSTER` is `wbsp simulate --advise=CLUSTER`, and "
@@ -66,8 +66,8 @@ def flags() -> str:
 
 
 def _flags_of(command: str) -> str:
-    """A table of the flags of a module or script, made by a process of its own: several commands
-    define flags of the same name."""
+    """Return a table of the flags of a module or script, made by a separate process: several
+    commands define flags with one name."""
     shown = subprocess.run([sys.executable, __file__, "--flags", command], cwd=ROOT, text=True,
                            stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)})
     if not shown.stdout:
@@ -120,7 +120,7 @@ def _of_xml(text: str) -> str:
 
 
 def environment() -> str:
-    """The variables that wbsp reads, as the head of wbsp/environment.py describes them."""
+    """Return the variables that wbsp reads, as the head of wbsp/environment.py describes them."""
     said = re.findall(r"^([A-Z_]{5,}(?:, [A-Z_]+)*)\s+(\S.*(?:\n {2,}\S.*)*)",
                       wbsp.environment.__doc__ or "", re.MULTILINE)
     rows = [[", ".join(f"`{one}`" for one in names.split(", ")), " ".join(text.split())]
@@ -135,7 +135,7 @@ def environment() -> str:
 
 
 def variables() -> set[str]:
-    """The variables WBSP_... that code of this project names."""
+    """Return the variables WBSP_... that code of this project names."""
     return {node.value for path in sources("wbsp", "launcher", "data")
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
@@ -150,7 +150,7 @@ def sources(*folders: str) -> list[Path]:
 
 
 def timeouts() -> str:
-    """The table of wbsp/timeouts.py: its values, and its comments."""
+    """Return the table of wbsp/timeouts.py: its values, and its comments."""
     lines = ["# Timeouts", "", WRITTEN, "",
              "How long one process of a run waits for another, and what it does then "
              "(`wbsp/timeouts.py`). Two of them have a flag, `--connect_timeout` and, on a worker, "
@@ -168,13 +168,13 @@ def timeouts() -> str:
 
 
 def models() -> str:
-    """The table of synchronization models below what is written by hand above it."""
+    """Return the table of synchronization models below what is written by hand above it."""
     page = (REFERENCE / "models/README.md").read_text(encoding="utf-8")
     return f"{page.partition(chr(10) + '| model')[0]}\n{overview()}"
 
 
 def public(module: str) -> list[str]:
-    """What a module's `__all__` names, without importing it."""
+    """Return the names in a module's `__all__`, without importing it."""
     path = ROOT.joinpath(*module.split("."))
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -184,7 +184,7 @@ def public(module: str) -> list[str]:
 
 
 def api(module: str) -> str:
-    """A page of the API, whose text the site takes from docstrings (`mkdocstrings`)."""
+    """Return a page of the API, whose text the site takes from docstrings (`mkdocstrings`)."""
     parts = [f"# {module}", WRITTEN]
     names = [f"{module}.{name}" for name in public(module)] + RETURNED.get(module, [])
     parts += [f"::: {name}" for name in names]
@@ -195,7 +195,7 @@ def api(module: str) -> str:
 
 
 def messages() -> str:
-    """Every line that a process says to a person, and every error that it raises with a text."""
+    """Return a page of all lines that a process prints, and all errors with a text."""
     found = sorted({(text, _who(path), kind, path.relative_to(ROOT).as_posix())
                     for path in sources("wbsp", "launcher")
                     for kind, text in _texts(ast.parse(path.read_text(encoding="utf-8")))},
@@ -232,7 +232,7 @@ def _texts(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _text(node: ast.expr) -> str:
-    """The constant parts of a text, as Markdown, with … for the others."""
+    """Return the constant parts of a text, as Markdown, with … for the others."""
     if isinstance(node, ast.Constant):
         return re.sub(r"([*_`<>\[\]])", r"\\\1", node.value) if isinstance(node.value, str) else "…"
     if isinstance(node, ast.JoinedStr):
@@ -246,7 +246,7 @@ def _text(node: ast.expr) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """The pages that are kept: path -> text."""
+    """Return the pages that are kept: path -> text."""
     written = {"flags.md": flags(), "environment.md": environment(), "timeouts.md": timeouts(),
                "models/README.md": models(), **{f"api/{name}.md": api(name) for name in PUBLIC}}
     return {REFERENCE / name: f"{text}\n" for name, text in written.items()}

@@ -88,7 +88,7 @@ def mean(run: list[tuple[float, float]]) -> float:
 
 def train(folder: pathlib.Path, cluster: ClusterSpec, batch: int, rate: float, epochs: int,
           entry: Entry) -> list[tuple[float, float]] | None:
-    """The looks of this run, which is made unless it is there."""
+    """Return the looks of this run, which is made unless it is there."""
     if (done := looks(folder)) is not None or FLAGS.table:
         return done
     from wbsp.simulate.workloads.keras import Experiment
@@ -106,7 +106,7 @@ def train(folder: pathlib.Path, cluster: ClusterSpec, batch: int, rate: float, e
 
 
 def fast_of(cluster: ClusterSpec) -> ClusterSpec:
-    """The machines that are as fast as the fastest."""
+    """Return the machines that are as fast as the fastest."""
     least = min(group.mini_batch for group in cluster.groups)
     return fastest(cluster, sum(group.count for group in cluster.groups
                                 if group.mini_batch == least))

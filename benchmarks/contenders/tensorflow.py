@@ -82,7 +82,7 @@ def _client(pipe: Connection, address: str, size: int) -> None:
 
 
 def _chief(pipe: Connection, cluster: dict[str, list[str]], size: int) -> None:
-    """The process that schedules."""
+    """Run the process that schedules."""
     tf = _tensorflow()
     strategy = tf.distribute.ParameterServerStrategy(
         tf.distribute.cluster_resolver.SimpleClusterResolver(

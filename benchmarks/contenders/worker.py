@@ -54,7 +54,7 @@ class Still:
 
 def member(address: str, worker: int, replica: Still,
            token: bytes | None = None) -> tuple[Transport, WorkerRuntime]:
-    """A worker that has joined its run, which may not have begun."""
+    """Return a worker that has joined its run, which may not have begun."""
     transport = Transport(address, worker, token, say=_silent)
     welcome = transport.hello({}, CONNECT)
     joined = transport.join(replica.layout, replica.read, CONNECT)

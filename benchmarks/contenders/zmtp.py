@@ -63,7 +63,7 @@ class Link:
         return at
 
     def receive(self) -> Iterator[tuple[bytes, int]]:
-        """The head of each message that has come, and how many floats came with it."""
+        """Yield the head of each message that has come, and how many floats came with it."""
         got = self.socket.recv_into(self._buffer)
         if not got:
             raise RuntimeError("the server has ended a connection")
@@ -101,7 +101,7 @@ class Link:
 
 
 def _connected(host: str, port: int) -> socket.socket:
-    """A connection to a server that may be starting. Raises OSError."""
+    """Return a connection to a server that may be starting. Raises OSError."""
     end = time.monotonic() + CONNECT
     while True:
         try:

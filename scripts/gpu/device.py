@@ -68,7 +68,7 @@ def devices(back_end: str) -> list[str]:
 
 
 def full_precision(back_end: str) -> None:
-    """No TensorFloat-32 in this process: products of float32 are as exact as on a CPU."""
+    """Disable TensorFloat-32 in this process: products of float32 are as exact as on a CPU."""
     module = importlib.import_module(back_end)
     if back_end == "tensorflow":
         module.config.experimental.enable_tensor_float_32_execution(False)
@@ -79,7 +79,7 @@ def full_precision(back_end: str) -> None:
 
 
 def find(wanted: str | None, end: float) -> tuple[Place, list[str]]:
-    """The first back end that sees a GPU, and the names of its GPUs.
+    """Return the first back end that sees a GPU, and the names of its GPUs.
 
     wanted: the only one to try; end: when to give up, of time.monotonic
     Raises LookupError, in one line, if none does.
@@ -126,20 +126,20 @@ class Process:
         self._pipe.close()
 
     def call(self, function: str, *args: Any, end: float) -> Any:
-        """What `function`, "module.name" of this folder, returns for `args` in that process.
+        """Call `function`, "module.name" of this folder, with `args` in that process.
 
-        Raises PartError where it fails, or is not done at `end` of time.monotonic.
+        Raises PartError if it fails, or has not returned at `end` of time.monotonic.
         """
         self.send(function, *args)
         return self.result(end)
 
     def send(self, function: str, *args: Any) -> None:
-        """Begin a call, whose `result` is to be asked for."""
-        with contextlib.suppress(OSError):  # `result` says what became of the process
+        """Begin a call; read its `result` afterwards."""
+        with contextlib.suppress(OSError):  # `result` reports the end of the process
             self._pipe.send((function, args))
 
     def result(self, end: float) -> Any:
-        """What was sent returns, see `call`."""
+        """Return the result of `send`: see `call`."""
         if not self._pipe.poll(max(0.0, end - time.monotonic())):
             raise PartError("it was not done in time: --limit=SECONDS allows more")
         try:
@@ -153,7 +153,7 @@ class Process:
 
 
 def _serve(pipe: Any, place: Place) -> None:
-    """Do what `Process` is told, until that goes away."""
+    """Serve the calls of `Process` until it ends."""
     used = False
     while True:
         try:

@@ -24,7 +24,7 @@ def overhead(network: str, batch_size: int, side: int | None, pairs: int,
 
 def prepare(network: str, batch_size: int, side: int | None = None) -> tuple[
         keras.Model, networks.Batches]:
-    """The network, which has made two steps, and batches for it. Kept for the next call."""
+    """Return the network after two steps, and batches for it; keep both for the next call."""
     key = network, batch_size, side
     if key not in _ready:
         model = networks.build(network, side)

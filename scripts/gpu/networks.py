@@ -18,11 +18,11 @@ RATE = 1e-3  # small: random pixels teach nothing, and no value may become NaN
 
 
 def build(name: str, side: int | None = None) -> keras.Model:
-    """The named network, compiled. float32 images [batch, side, side, 3] to 1000 logits; those of
-    CIFAR-10 alone, [batch, 32, 32, 3] to 10.
+    """Return the named network, compiled: float32 images [batch, side, side, 3] to 1000 logits;
+    the networks of CIFAR-10, [batch, 32, 32, 3] to 10.
 
     side: pixels of a side of ImageNet's images; default: the published ones
-    Raises ValueError for a name that is not known.
+    Raises ValueError for an unknown name.
     """
     dataset = "imagenet" if name in models.IMAGENET else "cifar10"
     side = models.check(name, dataset, side)

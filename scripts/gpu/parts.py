@@ -73,7 +73,7 @@ def versions(place: Place, plan: Plan, end: float) -> Rows:
 
 
 def hook(place: Place, plan: Plan, end: float, network: str) -> Rows:
-    """A row: a plain fit beside the same fit as a worker under pcc, in pairs of turns."""
+    """Return a row: a plain fit beside the same fit as a worker under pcc, in pairs of turns."""
     with Process(place) as process:
         batch = plan.batch(network)
         figures = process.call("fits.overhead", network, batch, plan.image_size, plan.pairs,
@@ -82,8 +82,8 @@ def hook(place: Place, plan: Plan, end: float, network: str) -> Rows:
 
 
 def h1(place: Place, plan: Plan, end: float) -> Rows:
-    """A row for each of two models: two workers on one GPU, of which worker 1 sleeps half a second
-    before each step; each one's share of computing in its time, of the run's summary."""
+    """Return a row for each of two models: two workers on one GPU, of which worker 1 sleeps half a
+    second before each step, and each worker's share of computing, from the run's summary."""
     rows = []
     with _two_workers(place, plan, end) as workers:
         for sync in "pcc", "wbsp":
@@ -101,8 +101,8 @@ def h1(place: Place, plan: Plan, end: float) -> Rows:
 
 
 def together(place: Place, plan: Plan, end: float) -> Rows:
-    """A row: steps a second of two workers of a run on one GPU, added, beside those of one alone,
-    in pairs; the later half of each training counts."""
+    """Return a row: steps a second of two workers of a run on one GPU, added, beside those of one
+    alone, in pairs; the later half of each training counts."""
     alone: list[float] = []
     both: list[float] = []
     with _two_workers(place, plan, end) as workers:
@@ -116,8 +116,8 @@ def together(place: Place, plan: Plan, end: float) -> Rows:
 
 
 def trips(place: Place, plan: Plan, end: float) -> Rows:
-    """A row for each size: round trips of a model from the device's memory to the server and back,
-    beside a copy to the host and one back."""
+    """Return a row for each size: round trips of a model from the device's memory to the server
+    and back, beside a copy to the host and one back."""
     rows = []
     with Process(place) as process:
         for mb in plan.sizes_mb:

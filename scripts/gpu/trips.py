@@ -32,7 +32,7 @@ class Flat(keras.Model):
         self.x.assign(self.x.value + VALUE)
 
     def ends(self) -> tuple[float, float]:
-        """The first and the last float; waits for the device."""
+        """Return the first and the last float; waits for the device."""
         both = keras.ops.convert_to_numpy(keras.ops.stack([self.x.value[0], self.x.value[-1]]))
         return float(both[0]), float(both[1])
 

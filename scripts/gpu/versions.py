@@ -49,7 +49,7 @@ def exact(network: str) -> dict[str, Any]:
 
 def train(address: str, network: str, start: np.ndarray, steps: int,
           batch_size: int) -> np.ndarray:
-    """The run's last version, of its only worker, which brings W_0 = start and makes `steps`."""
+    """Return the last version of a run whose only worker sends W_0 = start and makes `steps`."""
     device.full_precision(keras.backend.backend())
     model = networks.build(network)
     model.optimizer.learning_rate = RATE

@@ -39,5 +39,5 @@ _ROWS = [
 
 
 def table() -> str:
-    """A Markdown table of the claims."""
+    """Return a Markdown table of the claims."""
     return markdown(["claimed", "made with", "what it would take"], _ROWS)

@@ -62,7 +62,7 @@ class Cell:
 
 
 def rated(workers: int) -> Cell:
-    """The cluster in which the rates are compared."""
+    """Return the cluster in which the rates are compared."""
     return Cell("H1", workers, MEASURED)
 
 
@@ -116,7 +116,7 @@ class Entry:
 
 
 def entry(cell: Cell, label: str, rate: float, run: Run) -> Entry:
-    """The entry of a finished run."""
+    """Return the entry of a finished run."""
     total, seen = run.summary["total"], run.evaluations
     period = WHOLE_PERIOD if cell.epochs else PERIOD
     places = range(math.ceil(run.summary["t"] / period - 1e-6) + 1)
@@ -161,15 +161,18 @@ class Book:
         self.entries[one.key] = one
 
     def of(self, cell: Cell, label: str, rate: float) -> list[Entry]:
-        """The entries of a model in a cell at a rate, in the order of the seeds."""
+        """Return the entries of a model in a cell at a rate, in the order of the seeds."""
         return [self.entries[key] for seed in SEEDS
                 if (key := (cell.name, label, rate, seed)) in self.entries]
 
     def best_rate(self, cell: Cell, label: str) -> float:
-        """The rate with the highest mean accuracy over time under seed 0, of those that were tried
-        in the cell or else with as many workers where the rates are compared; of rates that are
-        `EQUAL`, the lowest: a higher one may diverge under another seed. None at which a run with
-        as many workers did, in whatever cluster."""
+        """Return the rate with the highest mean accuracy over time under seed 0.
+
+        It is one of the rates that were tried in the cell, or else with as many workers where the
+        rates are compared. Of rates that are `EQUAL` it is the lowest: a higher one may diverge
+        under another seed. A rate at which a run with as many workers diverged, in any cluster,
+        is excluded.
+        """
         for where in (cell, replace(rated(cell.workers), network=cell.network)):
             tried = {rate: found[0].mean for rate in RATES
                      if (found := self.of(where, label, rate)) and found[0].seed == 0}
@@ -181,12 +184,11 @@ class Book:
         return USUAL
 
     def diverged(self, like: Cell, label: str, rate: float) -> list[Entry]:
-        """The runs of a model at a rate that diverged, in all clusters of as many workers."""
+        """Return a model's runs at a rate that diverged, in all clusters of as many workers."""
         return [one for h, bandwidth in product(HETEROGENEITY, BANDWIDTHS)
                 for one in self.of(replace(like, heterogeneity=h, bandwidth=bandwidth), label, rate)
                 if one.diverged]
 
     def best(self, cell: Cell, label: str) -> list[Entry]:
-        """The entries of a model in a cell at its best rate; at the usual one, where there are none
-        of that yet."""
+        """Return the entries of a model in a cell at its best rate, else at the usual one."""
         return self.of(cell, label, self.best_rate(cell, label)) or self.of(cell, label, USUAL)

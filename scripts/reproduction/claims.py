@@ -23,7 +23,7 @@ class Claim(NamedTuple):
 
 
 def table(claims: Iterable[Claim]) -> str:
-    """A Markdown table; a row's command repeats the run of the first seed."""
+    """Return a Markdown table; a row's command repeats the run of the first seed."""
     rows = [[c.claimed, c.ours, c.setting, f"`{c.command}`" if c.command else ""] for c in claims]
     return markdown(["claimed", "ours", "setting", "command (seed 0)"], rows)
 
@@ -102,7 +102,7 @@ def elasticbsp(results: Results) -> list[Claim]:
 
 
 def _accuracies(results: Results, name: str, claimed: str, models: Sequence[str]) -> list[Claim]:
-    """The claim on the accuracy after a number of mini-batches."""
+    """Return the claim on the accuracy after a number of mini-batches."""
     setting = results.settings.get(("accuracy", name))
     if setting is None:
         return []
@@ -131,7 +131,7 @@ def others(results: Results) -> list[Claim]:
 
 def _times(results: Results, page: str, name: str, claimed: str, models: Sequence[str],
            rivals: Sequence[str]) -> list[Claim]:
-    """The claim on the time to the target of `models` against each of the `rivals`."""
+    """Return the claim on the time to the target of `models` against each of the `rivals`."""
     setting = results.settings.get((page, name))
     if setting is None:
         return []
@@ -157,7 +157,7 @@ def _against(row: Row, other: Row | None, name: str) -> str:
 
 
 def _pace(results: Results, setting: Setting, model: str, rival: str, claimed: str) -> Claim:
-    """The claim on a model's mini-batches a second against those of another."""
+    """Return the claim on a model's mini-batches a second against those of another."""
     rows = [results.row(setting.page, setting.name, name) for name in (model, rival)]
     text = ""
     if all(rows):

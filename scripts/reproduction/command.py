@@ -13,7 +13,7 @@ from wbsp import units
 
 
 def run_command(name: str, run: Callable[[], int], argv: Sequence[str]) -> int:
-    """The exit code of `run`; what it raises of bad input and files becomes one line."""
+    """Return the exit code of `run`; what it raises of bad input and files becomes one line."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         if len(argv) > 1:

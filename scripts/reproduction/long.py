@@ -45,8 +45,8 @@ LEADING = ("asp", "pcc", "pcc:weight=work:late=true")  # what leads; in all clus
 
 
 def compared(workers: Iterable[int]) -> list[Cell]:
-    """The clusters in which each model runs at its best rate: all kinds of two workers, one of
-    eight, and other networks under the kinds that differ most."""
+    """Return the clusters in which each model runs at its best rate: all kinds of two workers, one
+    of eight, and other networks under the kinds that differ most."""
     cells = []
     for n in workers:
         cells += [Cell(h, n, MEASURED) for h in (HETEROGENEITY if n == 2 else HETEROGENEITY[:1])]
@@ -56,13 +56,13 @@ def compared(workers: Iterable[int]) -> list[Cell]:
 
 
 def _cells(workers: Iterable[int]) -> Iterable[Cell]:
-    """All clusters of the small network."""
+    """Return all clusters of the small network."""
     return (Cell(h, n, bandwidth) for n, bandwidth, h
             in product(workers, BANDWIDTHS, HETEROGENEITY))
 
 
 def label(model: str) -> str:
-    """A model's name in tables: "pcc weight=work"."""
+    """Return a model's name in tables: "pcc weight=work"."""
     return model.replace(":", " ")
 
 
@@ -92,8 +92,8 @@ class LongRun(Simulation):
 
 def job(cell: Cell, group: str, rate: float, seed: int, out: Path, book: Book,
         models: Sequence[str] | None = None) -> LongRun:
-    """The job of a group's models, or of some of them. No two jobs may share a name: it is that of
-    their folder."""
+    """Return the job of a group's models, or of some of them. Each job needs its own name, which is
+    that of its folder."""
     flags = {"model": cell.network, "dataset": "cifar10", "test_images": 2000, "jitter": 0.1, **CNN,
              "workers": cell.workers, "heterogeneity": cell.heterogeneity,
              "bandwidth": cell.bandwidth, "latency": "1ms", "lr": rate,
@@ -114,17 +114,17 @@ def _to_the_end(cell: Cell) -> dict[str, object]:
 
 
 def published() -> Cell:
-    """The cluster in which the published network is trained."""
+    """Return the cluster in which the published network is trained."""
     return Cell("H1", 2, MEASURED, network="cnn")
 
 
 def whole(workers: int) -> Cell:
-    """The cluster of the whole trainings."""
+    """Return the cluster of the whole trainings."""
     return Cell("H1", workers, MEASURED, EPOCHS)
 
 
 def wholes() -> dict[str, Cell]:
-    """All clusters and lengths of whole trainings, by their names in the marks of the page."""
+    """Return all clusters and lengths of whole trainings, by their names in the page's marks."""
     longest = replace(whole(2), epochs=PUBLISHED_EPOCHS)
     return {**{f"{n}": whole(n) for n in SECONDS},
             **{f"mean-{n}": replace(whole(n), lr_steps="mean") for n in SECONDS},
@@ -135,11 +135,13 @@ def wholes() -> dict[str, Cell]:
 
 
 def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun]:
-    """All jobs, in an order that can be cut anywhere: every kind of cluster once; the rates; then
-    each model at its best rate, on other networks and under other seeds, and what leads in all
-    clusters under all of them; whole trainings, at the published rate and at the best one, of two
-    workers under all seeds; and once the published network for some seconds, and whole trainings
-    elsewhere, for as long as published, and of that network.
+    """Return all jobs, in an order that can be cut anywhere.
+
+    The order: every kind of cluster once; the rates; then each model at its best rate, on other
+    networks and under other seeds, and the leading models in all clusters under all seeds; whole
+    trainings, at the published rate and at the best one, of two workers under all seeds; and once
+    the published network for some seconds, and whole trainings elsewhere, for as long as published,
+    and of that network.
 
     What the last parts hold depends on what the book knows of the rates. Everything with everything
     would be 800 runs of three minutes and more; so rates are compared under H1, and all models
@@ -172,14 +174,14 @@ def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun
 
 
 def _whole(cell: Cell, seed: int, out: Path, book: Book) -> Iterable[LongRun]:
-    """The whole trainings of a cell at the published rate."""
+    """Yield the whole trainings of a cell at the published rate."""
     for group, models in {**GROUPS, "code": WHOLE_ONLY}.items():
         yield job(cell, group, USUAL, seed, out, book, models)
 
 
 def _best(cell: Cell, seed: int, out: Path, book: Book,
           groups: Mapping[str, Sequence[str]] = SIDE_BY_SIDE) -> Iterable[LongRun]:
-    """The jobs of all models in a cell, each model at its best rate."""
+    """Yield the jobs of all models in a cell, each model at its best rate."""
     for group, models in groups.items():
         rates = {model: book.best_rate(cell, label(model)) for model in models}
         for rate in sorted(set(rates.values())):

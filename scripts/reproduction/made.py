@@ -43,10 +43,10 @@ class Job(Protocol):
     uses: Sequence[str]
 
     def left(self) -> list[str]:
-        """The parts that are still to be done."""
+        """Return the parts that are not done yet."""
 
     def command(self, parts: Sequence[str]) -> list[str]:
-        """The command line of a process that does `parts`."""
+        """Return the command line of a process that does `parts`."""
 
 
 def record(job: Job, parts: Iterable[str]) -> None:
@@ -71,7 +71,7 @@ def read(job: Job) -> dict[str, dict[str, str]]:
 
 
 def table(jobs: Sequence[Job]) -> str:
-    """A table of what the finished runs were made with, and of how many were."""
+    """Return a table of what the finished runs were made with, and of how many were."""
     names = list(_FIND)
     counts: Counter[tuple[str, ...]] = Counter()
     for job in jobs:
@@ -90,7 +90,7 @@ def _write(job: Job, content: dict) -> None:
 
 @cache
 def processor() -> str:
-    """The processor's name, as the system tells it."""
+    """Return the processor's name, from the system."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -112,7 +112,7 @@ def tensorflow() -> str:
 
 @cache
 def cifar10() -> str:
-    """The first of CIFAR-10's files, and the beginning of its SHA-256 in hexadecimal digits."""
+    """Return the name of CIFAR-10's first file, and the beginning of its SHA-256 in hexadecimal."""
     from data.cifar10 import first_file
 
     path = first_file()

@@ -34,7 +34,7 @@ def write(results: Results, printing: Sequence[Printing], template: Path, path: 
 
 
 def refresh(page: str, parts: dict[str, str]) -> str:
-    """The page with its marked parts replaced; raises ValueError for a mark that is not known."""
+    """Return the page with its marked parts replaced. Raises ValueError for an unknown mark."""
     def part(match: re.Match) -> str:
         if match[2] not in parts:
             raise ValueError(f"the page has a part {match[2]!r}; known: {', '.join(parts)}")
@@ -70,7 +70,7 @@ def _parts(results: Results, printing: Sequence[Printing]) -> dict[str, str]:
 
 
 def _each_cluster(results: Results, page: str, form: Callable) -> str:
-    """A table for each cluster; settings of one title are variants in the same cluster."""
+    """Return a table for each cluster; settings of one title are variants in the same cluster."""
     by_title: dict[str, list] = {}
     for setting in results.of_page(page):
         by_title.setdefault(setting.title, []).extend(results.of(setting))
@@ -79,7 +79,7 @@ def _each_cluster(results: Results, page: str, form: Callable) -> str:
 
 
 def scope(results: Results) -> str:
-    """A table of how many of the planned runs are done."""
+    """Return a table of how many of the planned runs are done."""
     planned = {(job.setting.page, job.setting.name, job.seed): len(job.setting.models)
                for job in results.jobs}
     done = {key: len(job.setting.models) - len(job.left())
@@ -101,7 +101,7 @@ def scope(results: Results) -> str:
 
 
 def commands(results: Results) -> str:
-    """A table of each setting's command, under seed 0."""
+    """Return a table of each setting's command, under seed 0."""
     return markdown(["page", "setting", "command"], [
         [setting.page, f"{setting.name}: {setting.title}", f"`{setting.command()}`"]
         for setting in results.settings.values()])

@@ -37,7 +37,7 @@ class Outcome:
 
 
 def outcome(run: Run, target: float) -> Outcome:
-    """The numbers of a finished run."""
+    """Return the numbers of a finished run."""
     summary, settings, seen = run.summary, run.settings, run.evaluations
     total = summary["total"]
     reached = np.flatnonzero(seen.accuracy >= target)
@@ -107,12 +107,12 @@ class Results:
                      for key, outcomes in found.items()}
 
     def of_page(self, page: str) -> list[Setting]:
-        """The settings of a page that have a run, in their order."""
+        """Return the settings of a page that have a run, in their order."""
         return [setting for setting in self.settings.values()
                 if setting.page == page and self.of(setting)]
 
     def of(self, setting: Setting) -> list[Row]:
-        """The rows of a setting, in the order of its models."""
+        """Return the rows of a setting, in the order of its models."""
         return [row for key, row in self.rows.items()
                 if key[:2] == (setting.page, setting.name)]
 
@@ -120,7 +120,7 @@ class Results:
         return self.rows.get((page, name, model))
 
     def runs(self, page: str, *names: str) -> list[Run]:
-        """All finished runs of some settings, for figures."""
+        """Return all finished runs of some settings, for figures."""
         return [run for name in names for run in self._runs.get((page, name), [])]
 
 

@@ -58,7 +58,7 @@ class Setting:
                 f"--seed={seed}", "--nofigures"]
 
     def command(self, models: Iterable[str] | None = None, seed: int = 0) -> str:
-        """The command line with which a reader can repeat the runs."""
+        """Return the command line with which a reader can repeat the runs."""
         return " ".join(["python -m wbsp.simulate",
                          *self.arguments(self.models if models is None else models, seed)])
 
@@ -67,7 +67,7 @@ Runs = list[tuple[Setting, int]]  # with their seeds
 
 
 def full() -> tuple[Runs, Runs]:
-    """All settings, in an order that can be cut anywhere: first one seed of the published
+    """Return all settings, in an order that can be cut anywhere: first one seed of the published
     experiment, of the other papers' settings and of all clusters, and more of the published
     experiment; then (after the real processes) the rest.
     """
@@ -85,8 +85,8 @@ def full() -> tuple[Runs, Runs]:
 
 
 def quick() -> tuple[Runs, Runs]:
-    """A reduced version of some eight minutes on two cores: fewer settings, lower targets, one
-    seed."""
+    """Return a reduced version of some eight minutes on two cores: fewer settings, lower targets,
+    one seed."""
     easy = {**SMALL, "test_images": 1000}
     settings = [*(s for s in wide(0.3, easy) if s.name in ("base", "none", "20mbit", "wan")),
                 *(s for s in grounds(0.3, easy) if s.page != "drift"),
@@ -95,7 +95,7 @@ def quick() -> tuple[Runs, Runs]:
 
 
 def miniature() -> tuple[Runs, Runs]:
-    """A check in a minute, without files to download, that the whole chain works."""
+    """Return the runs that check the whole chain in a minute, without files to download."""
     drawn = {**SMALL, "dataset": "shapes10", "test_images": 200}
     base, ground = wide(0.3, drawn)[0], grounds(0.3, drawn)[0]
     base = replace(base, flags={**base.flags, "workers": 2, "max_steps": 300}, cost=3,
@@ -109,12 +109,12 @@ TO_60 = ("bsp", "ssp:s=40", "asp", "ssp:s=40:refresh=published", "asp:refresh=pu
 
 
 def known(*names: str) -> tuple[str, ...]:
-    """The names that are names of models, or of models with options."""
+    """Return those names that are of models, or of models with options."""
     return tuple(name for name in names if name.partition(":")[0] in MODELS)
 
 
 def wide(target: float, trained: dict) -> list[Setting]:
-    """All models around H1, 8 workers, 100 Mbit, with one thing changed at a time."""
+    """Return all models around H1, 8 workers, 100 Mbit, with one thing changed at a time."""
     base = {**trained, **CNN, "workers": 8, "heterogeneity": "H1", "bandwidth": "100Mbit",
             "latency": "1ms", "target_accuracy": target, "check_period": "0.5s",
             "max_steps": 8000}
@@ -139,7 +139,7 @@ def wide(target: float, trained: dict) -> list[Setting]:
 
 
 def core(target: float, workers: int, bandwidth: str) -> list[Setting]:
-    """The published experiment: its network, its sleeps, the models it compares."""
+    """Return the published experiment: its network, its sleeps, the models it compares."""
     flags = {"model": "cnn", "dataset": "cifar10", "test_images": 1000, "jitter": 0.1, **CNN,
              "workers": workers, "bandwidth": bandwidth, "latency": "1ms",
              "target_accuracy": target, "max_steps": 400 * workers}
@@ -237,8 +237,8 @@ def accuracy(trained: dict) -> list[Setting]:
 
 
 def _many_steps(trained: dict) -> Iterable[Setting]:
-    """A setting in which local steps hurt: with H3 and steps of 5 ms, one worker makes 300 steps
-    during one of the other."""
+    """Yield a setting in which local steps hurt: with H3 and steps of 5 ms, one worker makes 300
+    steps during one of the other."""
     flags = {**trained, "workers": 2, "heterogeneity": "H3", "step_seconds": "5ms",
              "model_bytes": 593192, "bandwidth": "1Gbit", "latency": "1ms", "until": "30s",
              "check_period": "1.5s"}

@@ -25,8 +25,8 @@ class Change(NamedTuple):
 
 
 def changes(folder: Path, sync: str, spans: Sequence[dict]) -> list[Change]:
-    """The changes of a run: one for each version but the first that has enough mini-batches on both
-    sides.
+    """Return the changes of a run: one for each version except the first, if it has enough
+    mini-batches on both sides.
 
     spans: of worker 0. The mini-batch under way when the version arrived is left out.
     """
@@ -43,7 +43,7 @@ def changes(folder: Path, sync: str, spans: Sequence[dict]) -> list[Change]:
 
 
 def table(results: Results, settings: Sequence[Setting], models: Sequence[str]) -> str:
-    """A Markdown table with a row for each setting and model, over all seeds."""
+    """Return a Markdown table with a row for each setting and model, over all seeds."""
     rows = []
     for setting in settings:
         for model in models:

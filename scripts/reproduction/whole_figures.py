@@ -35,7 +35,7 @@ def draw_network(book: Book, folder: Path, looks: Looks) -> Path | None:
 
 
 def _over_time(runs: Runs, path: Path, looks: Looks) -> Path:
-    """Each model's mean accuracy, over time and over its logarithm."""
+    """Draw each model's mean accuracy, over time and over its logarithm."""
     from wbsp.figures.style import legend_below, new_figure, save, set_title
 
     figure, axes = new_figure(1, 2, 12, 4.6, sharey=True)
@@ -57,7 +57,7 @@ def _over_time(runs: Runs, path: Path, looks: Looks) -> Path:
 
 
 def _times(runs: Runs, path: Path, looks: Looks) -> Path:
-    """A panel a target: seconds to it, and how many runs reached it where some did not."""
+    """Draw a panel a target: seconds to it, and how many runs reached it where some did not."""
     from wbsp.figures.style import new_figure, save, set_title
 
     targets = [target for target in TARGETS if any(
@@ -81,7 +81,7 @@ def _times(runs: Runs, path: Path, looks: Looks) -> Path:
 
 
 def _ends(runs: Runs, path: Path, looks: Looks) -> Path:
-    """Each model's accuracy at the end, and the mean as a number."""
+    """Draw each model's accuracy at the end, and the mean as a number."""
     from wbsp.figures.style import new_figure, save
 
     figure, [[axes]] = new_figure(1, 1, 8, 1 + 0.26 * len(runs))
@@ -96,7 +96,7 @@ def _ends(runs: Runs, path: Path, looks: Looks) -> Path:
 
 
 def _computing(runs: Runs, path: Path, looks: Looks) -> Path:
-    """A bar a model; the seeds do not differ by anything that one could see."""
+    """Draw a bar a model; the seeds do not differ by anything that one could see."""
     from wbsp.figures.style import new_figure, save
 
     figure, [[axes]] = new_figure(1, 1, 8, 1 + 0.26 * len(runs))
@@ -110,7 +110,7 @@ def _computing(runs: Runs, path: Path, looks: Looks) -> Path:
 
 
 def _dots(axes, row: int, values: Sequence[float], look: dict) -> None:
-    """A dot a seed, and their mean as a stroke."""
+    """Draw a dot a seed, and their mean as a stroke."""
     if values:
         axes.plot([min(values), max(values)], [row, row], color=look["color"], linewidth=2)
         axes.plot(values, [row] * len(values), "o", color=look["color"], markersize=5)

@@ -22,7 +22,7 @@ Runs = dict[str, list[Entry]]  # by the model's name in tables
 
 
 def published(book: Book, where: Cell) -> Runs:
-    """The runs of each model in a cluster, at the published rate."""
+    """Return the runs of each model in a cluster, at the published rate."""
     found = {name: book.of(where, name, USUAL) for name in LABELS}
     return {name: runs for name, runs in found.items() if runs}
 

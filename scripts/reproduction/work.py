@@ -62,7 +62,7 @@ class Simulation:
                 *(["CIFAR-10"] if flags.get("dataset") == "cifar10" else []))
 
     def run(self, model: str) -> Run | None:
-        """The finished run of a model, unless it was made with other flags."""
+        """Return the finished run of a model, unless it was made with other flags."""
         folder = self.folder / variants([model], [])[0].folder / "run-001"
         if not (folder / "summary.json").exists():
             return None
@@ -83,7 +83,7 @@ class Simulation:
 
 
 def _same(done: str, wanted: str) -> bool:
-    """Whether the command `done` included the run of one model that `wanted` asks for."""
+    """Return whether the command `done` included the run of one model that `wanted` requests."""
     done, wanted = (set(command.split()) for command in (done, wanted))
     models = next(word for word in wanted if word.startswith("--sync=")).removeprefix("--sync=")
     ours = f"--sync_option={models}."
@@ -128,14 +128,14 @@ class Printing:
 
 
 def reality(models: Sequence[str], epochs: int, out: Path) -> Printing:
-    """The job of real processes, and the same runs in virtual time."""
+    """Return the job of real processes, and the same runs in virtual time."""
     return Printing("reality", ("scripts/compare_reality.py", f"--sync={','.join(models)}",
                                 f"--epochs={epochs}"), out, 60.0 * len(models),
                     ("processor", "TensorFlow"), folders=True)
 
 
 def reality_to_60(models: Sequence[str], out: Path) -> Printing:
-    """The same with the published network on CIFAR-10, to 60 % or for twelve passes over it."""
+    """Return that job with the published network on CIFAR-10, to 60 % or for twelve passes."""
     return Printing("reality-60", (
         "scripts/compare_reality.py", f"--sync={','.join(models)}", "--model=cnn",
         "--dataset=cifar10", "--target_accuracy=0.6", "--epochs=12", "--check_period=10",
@@ -144,7 +144,8 @@ def reality_to_60(models: Sequence[str], out: Path) -> Printing:
 
 
 def zipline(out: Path) -> Printing:
-    """The job of choosing barriers, with ElasticBSP's three algorithms and up to 1,000 workers."""
+    """Return the job of choosing barriers, by ElasticBSP's three algorithms, for up to 1,000
+    workers."""
     return Printing("zipline", ("-m", "benchmarks.zipline", "--workers", "10", "30", "100", "300",
                                 "1000", "--r", "15", "150",
                                 "--figure", "reports/figures/zipline.png"),
