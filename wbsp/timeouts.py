@@ -33,6 +33,7 @@ REATTACH = 30.0  # resuming server, once a worker is back: for the others
 LAST_PUSH = 120.0  # stopping server: for progress of a worker's last push; then it drops the worker
 GOODBYE = 60.0  # ending server: for progress of a worker's fetch of the final version
 INTERRUPTED = 15.0  # interrupted or failed server: for all of the last pushes
+LAST_SAVE = 60.0  # ending server: for its disk to take the final version; then it exits with 1
 SERVER_LINGER = 1.0  # ending server: for its last messages to leave
 
 # A server and its shards wait for each other

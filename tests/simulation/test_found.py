@@ -73,6 +73,12 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
           kills=1, leaves=2, isolations=2, breaks=1, sleeps=2, full=0.1,
           aimed=(("take-over", "kill"), ("take-over", "kill"))),
      [3003868]),  # ends with a full disk, and a standby that is cut off: judged as if that had it
+    (Plan("bsp", steps=4, data=(24, 4, 2), wire="int8", standby=True, period=1.0, leaves=2,
+          full=0.1),
+     [4005460]),  # ends with a full disk and is started again: does all once more
+    (Plan("dssp", {"s_l": 0, "s_u": 2}, steps=8, wire="int8", shards=2, period=0.1, kills=2,
+          cuts=2, isolations=2, storm=0.01, sleeps=2, slow=0.3, drift=0.02, mistakes=1),
+     [5021025]),  # begins again beside its own write, which a pool's end waits for: judged wrongly
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "none of no workers", "epoch before the answer",
@@ -82,7 +88,8 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
         "holds work while it waits", "goes on when it has ended", "heard during an election",
         "a number given twice", "too late before it was safe",
         "loses what the dead had", "does again what one had done", "reads what the dead lent",
-        "joins a run that has ended", "told nothing yet", "last version on no disk"])
+        "joins a run that has ended", "told nothing yet", "last version on no disk",
+        "last version not saved at once", "begins again beside its own write"])
 def test_it_stays_mended(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

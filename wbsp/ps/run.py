@@ -83,6 +83,9 @@ class Run:
         self._done_since: float | None = None
         self._dismissed = False  # further workers are too late
         self._waits_for_standby = Throttle(_NOTICE)
+        self._saves_until = -math.inf  # where the final version could not be saved
+        self._saves = Throttle(1.0)
+        self._unsaved = Throttle(_NOTICE)
         self._requests = dispatcher.begin(self.engine, layout)
         self._readers.begin(
             self.engine, self.checkpoints,
@@ -334,7 +337,8 @@ class Run:
             return None
         if not (self._over or self.hasty):
             self._close_book()
-        return True
+            self._saves_until = now + timeouts.LAST_SAVE
+        return None if self._tries_to_save(now) else True
 
     def _close_book(self) -> None:
         """Note that all workers have the final version.
@@ -345,6 +349,18 @@ class Run:
         self.engine.store.settle()
         self.checkpoints.finish(self._clock.run())
         self._replication.all_have_it()
+
+    def _tries_to_save(self, now: float) -> bool:
+        """Return whether the final version is not saved, as where the disk is full, but may be."""
+        left = self._saves_until - now
+        if self.hasty or left <= 0 or not self.checkpoints.failed:
+            return False
+        if self._saves.due(now):
+            self.checkpoints.write(self._clock.run())
+        if self.checkpoints.failed and self._unsaved.due(now):
+            self._reporter.say(f"trying to save the final version for {left:.0f} s more: free some "
+                               f"space on the disk of {self._reporter.folder}")
+        return self.checkpoints.failed
 
     def _stop(self, reason: str, ends: bool = False) -> None:
         self._requests.replies.send(self.engine.stop(reason, self._clock.run(), ends))

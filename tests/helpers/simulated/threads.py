@@ -167,13 +167,17 @@ class Pool:
         future = Future(self._process)
         self._calls.append((future, call, args))
         if not self._busy:
-            self._busy = True
+            self._busy, self._ended = True, Future(self._process)
             self._process.start(self._work, self._name)
         return future
 
     def shutdown(self, wait=True, cancel_futures=False):
         if cancel_futures:
+            for future, _, _ in self._calls:
+                future.cancel()
             self._calls.clear()
+        if wait and self._busy:
+            self._ended.result()
 
     def _work(self):
         while self._calls:
@@ -187,6 +191,7 @@ class Pool:
             else:
                 future.set_result(result)
         self._busy = False
+        self._ended.set_result(None)
 
 
 class Scheduler:

@@ -121,7 +121,7 @@ class Checkpoints:
                       f"{self._folder / CHECKPOINT}")
 
     def abandon(self) -> None:
-        """Stop writing; a running write may complete or not."""
+        """Stop writing; wait for a running write, so that none meets the next server's."""
         self._pool.shutdown(cancel_futures=True)
 
     def _start_writing(self, now: float) -> None:
