@@ -122,6 +122,9 @@ class Task(NamedTuple):
     def of(cls, resolver: Any) -> Task:
         """Return the task that a `tf.distribute.cluster_resolver` names.
 
+        Args:
+            resolver: the resolver.
+
         Raises:
             ValueError: it does not make this process a worker of exactly one server.
         """

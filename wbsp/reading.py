@@ -63,7 +63,10 @@ class Version:
         self._server = server
 
     def assign(self, model: keras.Model) -> None:
-        """Set the model, built as on the run's workers, to this version.
+        """Set a model to this version.
+
+        Args:
+            model: a model that is built like those of the run's workers.
 
         Raises:
             ValueError: the model does not fit the run; one line.
@@ -73,11 +76,14 @@ class Version:
         assign(self._saved, model, f"version {self.number}")
 
     def report(self, **metrics: float) -> None:
-        """Send the metrics of this version to the run: at most 64, by name.
+        """Send the metrics of this version to the run.
 
         They become events of the run. By the metrics that its flags `--best` and `--target` name,
         the server keeps the best version and ends the run. Only the first report of a version
         counts. A value that is not finite is left out, with a line for the user.
+
+        Args:
+            metrics: at most 64 numbers, by name.
 
         Raises:
             ValueError: a value is no number, or there are more than 64.

@@ -45,6 +45,10 @@ class Script:
     def read(cls, path: str | os.PathLike, arguments: tuple[str, ...] = ()) -> Script:
         """Read the script from a file.
 
+        Args:
+            path: of the file.
+            arguments: of the script.
+
         Raises:
             OSError: the file cannot be read.
         """

@@ -113,7 +113,11 @@ class Run:
         return read_document(path) if path.exists() else None
 
     def time_to(self, accuracy: float) -> float | None:
-        """Return the seconds to the first evaluation with at least `accuracy` (0..1), or None."""
+        """Return the seconds to the first evaluation with an accuracy; None if there is none.
+
+        Args:
+            accuracy: the least accuracy, 0..1.
+        """
         reached = np.flatnonzero(self.evaluations.accuracy >= accuracy)
         return float(self.evaluations.t[reached[0]]) if reached.size else None
 
@@ -124,7 +128,13 @@ _DTYPES = (np.float64, np.int64, np.int64, np.float64, np.float64, np.float64)
 
 
 def read_run(folder: str | os.PathLike) -> Run:
-    """Return the run in `folder`.
+    """Read a run.
+
+    Args:
+        folder: the run's folder.
+
+    Returns:
+        The run; its files are read when they are needed.
 
     Raises:
         FileNotFoundError: it is not a run's folder; one line.

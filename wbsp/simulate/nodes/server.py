@@ -51,7 +51,12 @@ class Evaluator:
     results: list[Evaluation] = field(default_factory=list)
 
     def measure(self, now: float, snapshot: Snapshot) -> float:
-        """Measure `snapshot`, the newest version; return its accuracy."""
+        """Measure the newest version; return its accuracy, 0..1.
+
+        Args:
+            now: seconds.
+            snapshot: the version.
+        """
         past = self.results
         measured = past and past[-1].version == snapshot.version
         metrics = past[-1].metrics if measured else self.evaluate(snapshot)

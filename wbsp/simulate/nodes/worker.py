@@ -55,10 +55,24 @@ class Observer:
         """
 
     def step(self, worker: int, now: float, loss: float, report: Report) -> None:
-        """Handle the end of a step; `report` holds the running totals up to this step."""
+        """Handle the end of a step.
+
+        Args:
+            worker: index of the worker.
+            now: seconds.
+            loss: of the step.
+            report: running totals up to this step.
+        """
 
     def adopt(self, worker: int, now: float, version: int, how: str) -> None:
-        """Handle a version that is about to become the live model."""
+        """Handle a version that is about to become the live model.
+
+        Args:
+            worker: index of the worker.
+            now: seconds.
+            version: number of the version.
+            how: "replace" or "rebase".
+        """
 
 
 class Join(NamedTuple):

@@ -13,9 +13,13 @@ Vector: TypeAlias = Any  # np.ndarray, float32 [size]; None without tensors
 
 
 class Workload(Protocol):
-    """The training of all workers, each with a replica of its own."""
+    """The training of all workers, each with its own replica.
 
-    batch: int  # examples of a step, unless the server directs another size
+    Attributes:
+        batch: examples of a step, unless the server directs another size.
+    """
+
+    batch: int
 
     def initial(self) -> Vector:
         """Return W_0."""
@@ -26,20 +30,34 @@ class Workload(Protocol):
 
         Args:
             worker: index of the worker.
-            samples: number of examples; given, like `start`, only where the server directs it.
+            samples: number of examples; given, like `start`, only if the server directs it.
             start: position in the stream that all workers share; None: the worker's own next
                 batch.
         """
 
     def cut(self, worker: int) -> Vector:
-        """Return x - anchor as a new array; anchor = x."""
+        """Return x - anchor as a new array; anchor = x.
+
+        Args:
+            worker: index of the worker.
+        """
 
     def adopt(self, worker: int, vector: Vector, how: Literal["replace", "rebase"]) -> None:
-        """replace: x = W; rebase: x = W + (x - anchor); anchor = W, which is never written."""
+        """Adopt a version W; anchor = W.
+
+        Args:
+            worker: index of the worker.
+            vector: W, which is never written to.
+            how: "replace": x = W; "rebase": x = W + (x - anchor).
+        """
 
 
 class TimingWorkload:
-    """A workload without tensors: every step counts its samples and has no loss."""
+    """A workload without tensors: every step counts its samples and has no loss.
+
+    Args:
+        batch: examples of a step, unless the server directs another size.
+    """
 
     def __init__(self, batch: int = 1):
         self.batch = batch

@@ -18,7 +18,11 @@ StepTime = Callable[[int, float], float]
 
 
 def constant(seconds: float) -> StepTime:
-    """Return step times that are always `seconds`."""
+    """Return constant step times.
+
+    Args:
+        seconds: of each step.
+    """
     return lambda index, now: seconds
 
 
@@ -36,7 +40,10 @@ def lognormal(mean: float, sigma: float, seed: int) -> StepTime:
 
 
 def trace(seconds: Sequence[float]) -> StepTime:
-    """Return recorded step times, one a step, again and again.
+    """Return recorded step times, repeated after their end.
+
+    Args:
+        seconds: of each step, in order.
 
     Raises:
         ValueError: the record is empty.
@@ -47,9 +54,13 @@ def trace(seconds: Sequence[float]) -> StepTime:
 
 
 def changing(base: StepTime, changes: Sequence[tuple[float, float]]) -> StepTime:
-    """Return `base` times `factor`, for steps that start at `time` or later, by (time, factor).
+    """Return step times that change at given times.
 
     The latest change counts: [(100, 4), (200, 1)] is four times slower from 100 s to 200 s.
+
+    Args:
+        base: step times before any change.
+        changes: (time in seconds, factor of `base` for steps that start then or later).
     """
     ordered = sorted(changes, reverse=True)
 

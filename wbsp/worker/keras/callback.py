@@ -188,6 +188,9 @@ class SyncCallback(keras.callbacks.Callback):
         Use it for callbacks that write files. On shared data, the model in its on_epoch_end is the
         version that the validation results describe (epoch `val_epoch`), or else the newest
         complete one.
+
+        Args:
+            callback: the callback.
         """
         if self.worker:
             return keras.callbacks.Callback()
