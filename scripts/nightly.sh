@@ -43,7 +43,10 @@ run_properties() {
     tests --hypothesis-profile=night -n 3 tests/sync tests/wire tests/core/test_store.py
 }
 
-run_docs() { WBSP_DOCS=1 tests tests/test_site.py tests/test_docs.py tests/test_first_training.py; }
+run_docs() {
+    WBSP_DOCS=1 tests tests/test_site.py tests/test_docs.py tests/test_first_training.py \
+        tests/watch/test_trackers.py
+}
 
 can_docs() {
     "$python" -c 'import mkdocstrings' 2>/dev/null || echo "mkdocs is not installed: pip install -e '.[docs]'"
