@@ -13,7 +13,8 @@ is validated for so many seconds.
 With --stop: seconds from worker 0's `stop_run` to the last return of `fit`.
 
 With --overhead: one worker, whose steps/s on shared data are compared with those of a plain `fit`
-on the same arrays, in turn in one process. KERAS_BACKEND says on what.
+on the same arrays, and of one with the callback on these, in turn in one process. KERAS_BACKEND
+says on what.
 """
 
 from __future__ import annotations
@@ -55,14 +56,16 @@ def main() -> None:
     try:
         if args.overhead:
             speeds = overhead(args.step_ms[0], args.epochs, args.runs, args.sync)
-            ratio = ratios([one for _, one in speeds], [one for one, _ in speeds])
-            print("steps/s, plain and on shared data: "
-                  + ", ".join(f"{plain:.1f} {shared:.1f}" for plain, shared in speeds)
-                  + f"; shared / plain {ratio['median']:.3f} "
-                    f"({ratio['min']:.3f}-{ratio['max']:.3f})")
+            plain, own, shared = zip(*speeds, strict=True)
+            found = {"own / plain": ratios(own, plain), "shared / plain": ratios(shared, plain),
+                     "shared / own": ratios(shared, own)}
+            print("steps/s, plain, with the callback on own data, on shared data: "
+                  + ", ".join(" ".join(f"{speed:.1f}" for speed in three) for three in speeds))
+            for name, ratio in found.items():
+                print(f"{name} {ratio['median']:.3f} ({ratio['min']:.3f}-{ratio['max']:.3f})")
             write_json(args.json, {"shared_data_overhead": {
                 "step_ms": args.step_ms[0], "epochs": args.epochs, "sync": args.sync,
-                "steps_a_second": speeds, "ratio": ratio}})
+                "steps_a_second": speeds, "ratio": found["shared / plain"]}})
             return
         results = []
         for _ in range(args.runs):
@@ -113,8 +116,8 @@ def beside_ideal(reports: list[dict]) -> dict:
             "ratio": (end - begin) / ideal}
 
 
-def overhead(step_ms: float, epochs: int, runs: int, sync: str) -> list[tuple[float, float]]:
-    """Steps/s of a plain fit and of one on shared data, a pair a run."""
+def overhead(step_ms: float, epochs: int, runs: int, sync: str) -> list[tuple[float, ...]]:
+    """Steps/s of a plain fit, of one with the callback, and of one on shared data, for each run."""
     with server(sync, 1, "--noone_run") as address:  # for one fit after the other
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.shared_data", "--overhead", f"--epochs={epochs}",
@@ -136,15 +139,16 @@ def compare(address: str, step_ms: float, epochs: int, runs: int) -> None:
         ends = slow.ends[_WARM_UP:]
         return (len(ends) - 1) / (ends[-1] - ends[0])
 
-    hook = wbsp.SyncCallback(address, 0)
-    shared = {"x": hook.examples(lambda i: (x[i], y[i]), n=N, batch_size=BATCH),
-              "steps_per_epoch": hook.UNTIL_TOLD}
+    own, sharing = (wbsp.SyncCallback(address, 0) for _ in range(2))
+    shared = {"x": sharing.examples(lambda i: (x[i], y[i]), n=N, batch_size=BATCH),
+              "steps_per_epoch": sharing.UNTIL_TOLD}
     plain = {"x": x, "y": y, "batch_size": BATCH}
+    kinds = [lambda: speed(plain), lambda: speed(plain, own), lambda: speed(shared, sharing)]
     speeds = []
     for turn in range(runs):
-        pair = {True: lambda: speed(plain), False: lambda: speed(shared, hook)}
-        both = {kind: pair[kind]() for kind in ((True, False) if turn % 2 else (False, True))}
-        speeds.append((both[True], both[False]))
+        order = [(turn + kind) % len(kinds) for kind in range(len(kinds))]
+        found = {kind: kinds[kind]() for kind in order}
+        speeds.append([found[kind] for kind in range(len(kinds))])
     print(json.dumps(speeds))
 
 
