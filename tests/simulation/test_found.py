@@ -79,6 +79,9 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
     (Plan("dssp", {"s_l": 0, "s_u": 2}, steps=8, wire="int8", shards=2, period=0.1, kills=2,
           cuts=2, isolations=2, storm=0.01, sleeps=2, slow=0.3, drift=0.02, mistakes=1),
      [5021025]),  # begins again beside its own write, which a pool's end waits for: judged wrongly
+    (Plan("esync", workers=2, memory=True, period=0.1, kills=2, storm=0.01, sleeps=2, drift=0.02,
+          mistakes=1),
+     [6018011]),  # sleeps twice at once, and was judged as if awake after the shorter sleep
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "none of no workers", "epoch before the answer",
@@ -89,7 +92,8 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
         "a number given twice", "too late before it was safe",
         "loses what the dead had", "does again what one had done", "reads what the dead lent",
         "joins a run that has ended", "told nothing yet", "last version on no disk",
-        "last version not saved at once", "begins again beside its own write"])
+        "last version not saved at once", "begins again beside its own write",
+        "sleeps twice at once"])
 def test_it_stays_mended(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

@@ -709,7 +709,7 @@ class Cluster:
         self.say(f"--- {process.name} sleeps for {seconds:g} s")
         self.notes["sleeps"] += 1
         self._out_of_touch(seconds)
-        process.asleep_until = self.world.now + seconds
+        process.asleep_until = max(process.asleep_until, self.world.now + seconds)
         return True
 
     # The run.
