@@ -82,6 +82,9 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
     (Plan("esync", workers=2, memory=True, period=0.1, kills=2, storm=0.01, sleeps=2, drift=0.02,
           mistakes=1),
      [6018011]),  # sleeps twice at once, and was judged as if awake after the shorter sleep
+    (Plan("lbbsp", {"controller": "federated", "tau": 2}, workers=4, steps=8, wire="topk:0.1",
+          standby=True, shards=3, power=True, breaks=1, storm=0.01, sleeps=2, wild=0.2),
+     [8001687]),  # its last word is held back by a broken line: spun until that was given up
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "none of no workers", "epoch before the answer",
@@ -93,7 +96,7 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
         "loses what the dead had", "does again what one had done", "reads what the dead lent",
         "joins a run that has ended", "told nothing yet", "last version on no disk",
         "last version not saved at once", "begins again beside its own write",
-        "sleeps twice at once"])
+        "sleeps twice at once", "last word is held back"])
 def test_it_stays_mended(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

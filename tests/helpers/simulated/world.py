@@ -13,6 +13,8 @@ import random
 
 import greenlet
 
+_LOOKS = 300_000  # at a clock, of a thread that never waits between them
+
 
 class Task:
     """One thread of a process."""
@@ -52,6 +54,11 @@ class Process:
         self.numbers = itertools.count(1_000_000)  # of descriptors
 
     def monotonic(self):
+        self.world.looks += 1
+        if self.world.looks > _LOOKS:
+            error = AssertionError(f"{self.name} looks at the clock without end, and never waits")
+            self.world.failures.append(error)
+            raise error
         return self.offset + self.rate * self.world.now
 
     def until(self, seconds):
@@ -107,6 +114,7 @@ class World:
         self.latency, self.bandwidth = (0.0001, 0.003), 50e6
         self.storm, self.storms = 0.0, 0
         self.failures, self.digest = [], 0
+        self.looks = 0  # at a clock, since a thread has waited last
         self.stirred = False  # a process has ended
         self.names = {}  # of Unix sockets
         self.on_end = lambda process, result: None
@@ -151,7 +159,7 @@ class World:
         """The current thread waits until it is woken, or for the deadline."""
         task = self.current
         assert task is not None, "something waits outside every simulated thread"
-        task.parked = True
+        task.parked, self.looks = True, 0
         if deadline < math.inf:
             self.schedule(task, max(deadline, self.now))
         else:

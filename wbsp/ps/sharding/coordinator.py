@@ -349,6 +349,7 @@ class Shards:
             monotonic = self.on.clock.monotonic
             end = monotonic() + timeouts.SERVER_LINGER
             while not all(link.settle() for link in self._links) and monotonic() < end:
+                self.on.clock.sleep(_BLOCKED)
                 self.serve()
 
     def tell(self, message: m.Message) -> None:
