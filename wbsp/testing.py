@@ -61,12 +61,15 @@ RESEND = st.sampled_from([
 
 
 class Plan(NamedTuple):
-    """A random cluster: the arguments of `Cluster`, and which pushes are sent twice."""
+    """A random cluster: the arguments of `Cluster`, which pushes are sent twice, and whether the
+    model is told norms.
+    """
 
     traces: list[list[float]]
     workers: list[dict]
     settings: dict
     resend: tuple[bool, ...]
+    norms: bool
 
 
 @st.composite
@@ -79,7 +82,8 @@ def plans(draw):
     workers = [draw(MACHINES) for _ in range(n)]
     workers[0] = workers[0] | {"incarnations": (Incarnation(),)}
     return Plan([draw(STEPS) for _ in range(n)], workers,
-                draw(SETTINGS) | {"stop_samples": draw(st.integers(1, 6 * n))}, draw(RESEND))
+                draw(SETTINGS) | {"stop_samples": draw(st.integers(1, 6 * n))}, draw(RESEND),
+                draw(st.booleans()))
 
 
 class IntegerWorkload:
@@ -123,6 +127,7 @@ class Laws(Observer):
     - W_v = W_0 + sum of weight * update over the accepted pushes of the versions 1..v.
     - Every update of a worker that is not lost arrives once, in order, and has one answer.
     - All workers that adopt version v adopt the same bytes, and versions never go down.
+    - The model is told the norm of each push and of the sum of each version, in order; or None.
 
     This object keeps its own books: it shares no state with the model, the engine or the store.
     """
@@ -144,9 +149,15 @@ class Laws(Observer):
         self.pending = np.zeros(SIZE)
         self.bytes = {0: self.workload.initial().tobytes()}  # version -> its bytes
         self.held = [-1] * len(workers)  # newest adopted version
+        self.norms: list[float | None] = []  # of the version's sums, beginning with version 1
+        self._heard = 0  # version whose norm the model was told last
         engine = self.cluster.engine
         self._push, self._leave, self._adopt = engine.push, engine.leave, self.workload.adopt
+        self._committed, self._knows = model.committed, plan.norms
         vars(engine).update(push=self.push, leave=self.leave)
+        vars(model).update(committed=self.hear_norm)
+        if not plan.norms:
+            vars(engine).update(norm2=lambda square: None)
         vars(self.workload).update(adopt=self._check_bytes)
 
     def run(self) -> None:
@@ -182,6 +193,17 @@ class Laws(Observer):
         assert answers[0][1].accepted or answers[0][1].reason
         return outgoing
 
+    def hear_norm(self, version: int, norm2: float | None, now: float) -> None:
+        """The engine tells the model how long the sum of a version was."""
+        self._heard += 1
+        assert version == self._heard, "the norm of a version was skipped or told twice"
+        expected = self.norms[version - 1]
+        if norm2 is None or expected is None:
+            assert norm2 is expected
+        else:
+            assert np.isclose(norm2, expected, rtol=1e-3, atol=1e-2)
+        self._committed(version, norm2, now)
+
     def leave(self, worker: int, now: float, reason: str, finished: bool = False) -> list:
         """Record a worker's end that reaches the engine."""
         if not finished:
@@ -193,9 +215,13 @@ class Laws(Observer):
         if kind == "join":
             self.joining.add(f["worker"])
         elif kind == "accept":
+            norm2, square = f.get("norm2"), float(self.update.astype(float) @ self.update)
+            assert (norm2 is None) != self._knows
+            assert norm2 is None or np.isclose(norm2, square, rtol=1e-4, atol=1e-6)
             self.pending += self.part(f["weight"] * self.update.astype(float))
         elif kind == "commit":
             snapshot = self.cluster.engine.store.latest
+            self.norms.append(float(self.pending @ self.pending) if self._knows else None)
             self.expect, self.pending = self.expect + self.pending, np.zeros(SIZE)
             assert self.equal(snapshot.vector), "conservation"
             assert snapshot.version == f["version"] == len(self.bytes)

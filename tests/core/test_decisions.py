@@ -23,9 +23,9 @@ class Followed(Store):
         super().__init__(initial)
         self.told = []
 
-    def apply(self, record, update):
+    def apply(self, record, update, square=None):
         self.told.append((record, None if update is None else update.copy()))
-        super().apply(record, update)
+        super().apply(record, update, square)
 
 
 def driven(sync, events):

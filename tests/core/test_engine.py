@@ -152,7 +152,7 @@ def test_the_pending_rest_becomes_the_final_version():
     assert not engine.done
     assert engine.leave(1, 4.0, "finished", finished=True) == [(0, Final(1)), (1, Final(1))]
     assert engine.done and engine.store.latest.vector.tolist() == [1, 1]
-    assert log.only("commit") == {"version": 1, "merged": 1}
+    assert log.only("commit") == {"version": 1, "merged": 1, "norm2": 2.0}
 
 
 def test_a_run_ends_when_those_that_are_left_are_lost_after_the_stop():
@@ -492,3 +492,85 @@ def test_a_number_of_a_version_is_not_given_twice_where_one_is_away_that_may_hav
 def test_versions_are_numbered_on_where_all_are_back():
     engine, _ = resumed(0, 1, 2)
     assert engine.store.latest.version == 7
+
+
+class Listener(SyncModel):
+    """BSP of two, which notes the norms that it is told."""
+
+    name = "listener"
+    rule = WorkerRule("every_step", "model", "replace")
+
+    def __init__(self):
+        super().__init__()
+        self.norms = []
+
+    def push(self, push, now):
+        self.norms.append(push.norm2)
+        due = [Commit(), Grant(0), Grant(1)] if len(self.norms) % 3 == 2 else []
+        return [Accept(push, 0.5), *due]
+
+    def committed(self, version, norm2, now):
+        self.norms.append((version, norm2, now))
+
+
+def listening(store):
+    log = Log()
+    engine = Engine(Listener(), store, 2, log=log)
+    for worker in range(2):
+        engine.join(worker, 0.0)
+    return engine, log
+
+
+def test_a_model_is_told_the_norms_of_pushes_and_of_the_sum_of_a_version():
+    engine, log = listening(Store(f32(0, 0)))
+    engine.push(push(0), f32(3, 4), 1.0)
+    engine.push(push(1)._replace(norm2=7.0), f32(3, -4), 2.0)  # what a worker says does not count
+    assert engine.model.norms == [25.0, 25.0, (1, 9.0, 2.0)]
+    assert [fields["norm2"] for kind, fields in log.lines if kind in ("accept", "commit")] == [
+        25.0, 25.0, 9.0]
+
+
+def test_norms_have_five_digits():
+    engine, _ = listening(Store(f32(0)))
+    engine.push(push(0), f32(1.2345678), 1.0)
+    assert engine.model.norms == [1.5242]
+
+
+def test_a_model_hears_none_of_an_update_that_is_not_finite():
+    engine, _ = listening(Store(f32(0)))
+    engine.push(push(0), f32(np.nan), 1.0)
+    assert engine.model.norms == [None] and engine.members[0].rejected == {"not finite": 1}
+
+
+def test_a_model_hears_none_where_there_are_no_tensors():
+    engine, log = listening(Store(None))
+    for worker in range(2):
+        engine.push(push(worker), None, 1.0)
+    assert engine.model.norms == [None, None, (1, None, 1.0)]
+    assert not [fields for _, fields in log.lines if "norm2" in fields]
+
+
+def test_a_norm_that_comes_late_is_told_at_the_next_event_and_logged():
+    """As with shards, which measure their ranges."""
+    engine, log = listening(Store(None))
+    for worker in range(2):
+        engine.push(push(worker), None, 1.0)
+    engine.store.norms.append((1, 9.0))
+    engine.tick(2.0)
+    assert engine.model.norms[-1] == (1, 9.0, 2.0)
+    assert log.only("norm") == {"version": 1, "norm2": 9.0}
+
+
+def test_an_error_in_what_a_model_does_with_a_norm_is_a_fault_of_the_model():
+    class Broken(Listener):
+        def committed(self, version, norm2, now):
+            raise ZeroDivisionError
+
+    faults = []
+    engine = Engine(Broken(), Store(f32(0)), 2, on_fault=lambda error: not faults.append(error))
+    for worker in range(2):
+        engine.join(worker, 0.0)
+    for worker in range(2):
+        engine.push(push(worker), f32(1), 1.0)
+    assert [type(error) for error in faults] == [ZeroDivisionError]
+    assert engine.store.latest.version == 1

@@ -46,8 +46,10 @@ def gone(processes):
 
 
 def test_versions_are_the_same_bytes_with_and_without_shards(jobs):
-    """One worker, so that there is one order; more than a chunk a shard, and another outer step."""
-    final = {}
+    """One worker, so that there is one order; more than a chunk a shard, and another outer step.
+    Norms are equal as well, and a version's of one push is that of the push.
+    """
+    final, norms = {}, {}
     for count in (1, 2, 4):
         server = jobs.server(f"--shards={count}", f"--base_dir=run{count}", "--outer=nesterov",
                              sync="asp", workers=1).listens()
@@ -58,7 +60,13 @@ def test_versions_are_the_same_bytes_with_and_without_shards(jobs):
         saved = checkpoint.load(server.folder / "checkpoint.safetensors")
         assert saved.vector.tobytes() == member.replica.x.tobytes()
         final[count] = saved.vector.tobytes(), saved.outer["velocity"].tobytes()
+        norms[count] = [event["norm2"] for event in server.events("accept")]
+        told = {event["version"]: event["norm2"]
+                for kind in ("commit", "norm") for event in server.events(kind)
+                if "norm2" in event}
+        assert len(told) >= 6 and told == {version: norms[count][version - 1] for version in told}
     assert final[1] == final[2] == final[4]
+    assert norms[1] == norms[2] == norms[4]
 
 
 @pytest.mark.parametrize("sync, shards", [

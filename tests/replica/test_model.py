@@ -353,3 +353,19 @@ def test_variables_that_the_first_step_makes_are_refused_after_it(open_):
     with pytest.raises(ValueError, match="the first step has made variable .*dense.* and 1 "
                                          "more, in which the other workers have no part"):
         check_whole(model, layout)
+
+
+@pytest.mark.parametrize("layer, optimizer, known", [
+    ("Dropout", {}, True), ("BatchNormalization", {}, False), ("Dropout", {"momentum": 0.9}, False),
+    ("Dropout", {"clipnorm": 1.0}, False), ("Dropout", {"weight_decay": 0.1}, False)])
+def test_updates_of_plain_sgd_without_statistics_are_sums_of_gradients(layer, optimizer, known):
+    from wbsp.replica.model import sums_gradients
+
+    options = {"rate": 0.5} if layer == "Dropout" else {}
+    model = keras.Sequential([keras.Input((3,)), getattr(keras.layers, layer)(**options),
+                              keras.layers.Dense(2)])
+    assert not sums_gradients(model), "not compiled"
+    model.compile(keras.optimizers.SGD(0.1, **optimizer), "mse")
+    assert sums_gradients(model) == known
+    model.compile("adam", "mse")
+    assert not sums_gradients(model)

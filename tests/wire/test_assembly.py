@@ -171,13 +171,14 @@ def test_what_lies_in_shared_memory_is_all_of_the_vector():
         assembly.add(model, floats[:-1].data)
 
 
-def test_the_largest_value_of_an_update_is_known():
+def test_the_squared_norm_of_an_update_is_known():
     update = ramp(SIZE)
     updates = Updates(SIZE, BufferPool())
     *_, whole = [updates.add(offset, chunk) for offset, chunk in split(update)]
-    assert np.array_equal(whole, update) and updates.most >= SIZE - 1
+    assert np.array_equal(whole, update)
+    assert updates.square == pytest.approx(float(update.astype(float) @ update))
     *_, whole = [updates.add(offset, chunk) for offset, chunk in split(ramp(SIZE) * 0)]
-    assert updates.most < 1, "of the newest alone"
+    assert updates.square == 0, "of the newest alone"
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -189,7 +190,8 @@ def test_an_update_may_come_as_its_blocks(shared):
     updates = Updates(size, BufferPool(), shared=shared)
     for _ in range(2):  # the second one begins anew
         found = updates.add(0, memoryview(words).cast("B"), words.size)
-    assert np.array_equal(found.whole(), vector) and 25 <= updates.most
+    assert np.array_equal(found.whole(), vector)
+    assert updates.square == pytest.approx(float(vector @ vector))
     with pytest.raises(WireError, match="an update of .* words of"):
         updates.add(0, memoryview(words[:-1]).cast("B"), words.size - 1)
     *_, whole = [updates.add(offset, chunk, size) for offset, chunk in split(vector)]

@@ -74,7 +74,7 @@ FROM_WORKER = [
     m.AskVersion(),
     m.AskVersion(4, True),
     m.AskPast(),
-    m.Join([TensorSpec("scale", ())], frozen=[TensorSpec("x", (3,))], digest=32 * "0"),
+    m.Join([TensorSpec("scale", ())], frozen=[TensorSpec("x", (3,))], digest=32 * "0", sgd=True),
     m.AskFrozen(1 << 20),
     m.Evaluated("ab12", 7, {"accuracy": 0.5, "loss": 1.25}, bytes(32), bytes(32)),
     s.Lead(m.PROTOCOL, "ab12", 3, 8),  # to a server that somebody takes for a shard
@@ -171,6 +171,7 @@ FROM_SHARD = [
     s.Denied("the shard follows another"),
     m.Challenge(bytes(32), bytes(32), [bytes(32)]),
     s.Holds(1 << 62, 7, True, 0.5),
+    s.Made(8, 0.5),
     s.Arriving(1 << 62),
     s.Collected(2, 8, {"velocity": 5}),
     s.Floats(2, m.CHUNK),
@@ -194,7 +195,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {21: "3b4c4c7c365be37acee4e5844de03a369c7f8230bff8175f4fc04bf07f284c2a"}
+BYTES = {22: "25e2dde0ed4269943135afaf1b10969fab18e9b5d21a945e1047d647ce0f37f8"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

@@ -11,9 +11,11 @@ workers, in order. It never blocks, and reads no clock.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -61,7 +63,7 @@ from wbsp.core.store import Store
 from wbsp.core.work_ledger import NOT_OWN
 from wbsp.sync.base import UNFIT, Action, Commit, Direct, Push, SyncModel
 from wbsp.tensors.blocks import Blocks, floats
-from wbsp.tensors.ops import magnitude
+from wbsp.tensors.ops import bound, squared
 
 T = TypeVar("T")
 _EPOCHS = 1000  # newest epochs whose results are kept
@@ -110,6 +112,7 @@ class Engine:
         # worker that waits for a grant -> number of the fetch that its push left, version it has
         self._left: dict[int, tuple[int, int]] = {}
         self._at_rest: list[Callable[[float], None]] = []
+        self._logged_norm = 0  # version; the log has the norms of the sums up to this one
         self.started = False
         self.stop_reason: str | None = None
         self.ends = False
@@ -183,15 +186,22 @@ class Engine:
                              "of their own: give all of them hook.examples, or none")
         self.work = SharedWork(data, rule)
 
-    def join(self, worker: int, now: float) -> list[Outgoing]:
-        """Handle a worker that joins; its grant follows at once, or when all have joined."""
+    def join(self, worker: int, now: float, sgd: bool = False) -> list[Outgoing]:
+        """Handle a worker that joins; its grant follows at once, or when all have joined.
+
+        Args:
+            worker: index of the worker.
+            now: seconds.
+            sgd: its updates are sums of gradients times a rate; for the log.
+        """
         member = self.members.setdefault(worker, Member())
         if member.active:
             raise ValueError(f"worker {worker} has joined already")
         member.active = True
         member.finished = False
         self._here.add(worker)
-        self.log(now, "join", worker=worker, version=self.store.latest.version)
+        self.log(now, "join", worker=worker, version=self.store.latest.version,
+                 **({"sgd": True} if sgd else {}))
         if self.stop_reason is not None:
             return [Outgoing(worker, self._stop(self.stop_reason))]
         if self.started:
@@ -222,7 +232,7 @@ class Engine:
         return outgoing + self._stop_if_due(now) + self._feed(now)
 
     def resend(self, worker: int, work: AnsweredWork, update: np.ndarray | Blocks | None,
-               now: float, most: float = 0.0, held: WorkHeld | None = None) -> None:
+               now: float, square: float = 0.0, held: WorkHeld | None = None) -> None:
         """Handle a resent sum of pushes that an earlier server had decided on and lost.
 
         The model is not consulted, because it decided before the restart.
@@ -232,7 +242,7 @@ class Engine:
             work: metadata of the pushes.
             update: the sum of weight * update, float32 [size]; None: all were rejected.
             now: seconds.
-            most: as in `push`.
+            square: as in `push`.
             held: as in `attach`.
 
         Raises:
@@ -240,10 +250,10 @@ class Engine:
         """
         self.store.check(update)
         due = self.ledger.next_seq(worker)
-        most = most if update is None else magnitude(floats(update))
+        square = square if update is None else squared(floats(update))
         if work.first != due or work.pushes < 1:
             raise ValueError(f"worker {worker} sent {work} again, but push {due} is due")
-        if reason := self.store.objection(1.0, most):
+        if reason := self.store.objection(1.0, bound(square)):
             raise ValueError(f"worker {worker} sent a sum of pushes again that is {reason}")
         work = work._replace(rejected=self._given(work.rejected))
         record = Resent(worker, work)
@@ -254,7 +264,7 @@ class Engine:
         self.steps += work.steps
         self.samples += work.samples
         self.ledger.replay(worker, work.last)
-        self._apply([record], now, update=update, most=most)
+        self._apply([record], now, update=update, square=square)
 
     def _still_undone(self, worker: int, work: AnsweredWork, held: WorkHeld | None) -> bool:
         """Return False if other workers have done a part of a resent sum's work since.
@@ -352,7 +362,7 @@ class Engine:
         return outgoing + self._feed(now)
 
     def push(self, push: Push, update: np.ndarray | Blocks | None, now: float, fetch: int = 0,
-             most: float | None = None) -> list[Outgoing]:
+             square: float | None = None) -> list[Outgoing]:
         """Handle a complete push.
 
         Args:
@@ -361,8 +371,7 @@ class Engine:
             now: seconds.
             fetch: number of the fetch that the push carries. If the answer grants a version, the
                 Model follows; otherwise it follows the grant that the worker waits for, if any.
-            most: largest magnitude of the update's values, as `magnitude` returns it; None: not
-                known yet.
+            square: squared norm of the update; None: not known yet.
 
         Raises:
             ValueError: no member could have sent the push; nothing has changed.
@@ -378,15 +387,16 @@ class Engine:
         self._left.pop(worker, None)
         if push.base_version < self._first:  # the versions since are not known
             push = push._replace(base_version=self._first - 1)
-        if most is None:
-            most = 0.0 if update is None else magnitude(floats(update))
-        size, owns = most, self._owns(push)
-        records = self._ask(lambda model: self._decide(model, model.push(push, now), push, size,
+        if square is None and update is not None:
+            square = squared(floats(update))
+        push = push._replace(norm2=self.norm2(square))
+        most, owns = bound(square or 0.0), self._owns(push)
+        records = self._ask(lambda model: self._decide(model, model.push(push, now), push, most,
                                                        owns))
         member.count(push.steps, push.samples, push.seconds, push.base_version)
         self.steps += push.steps
         self.samples += push.samples
-        self._apply(records, now, push, update, most)
+        self._apply(records, now, push, update, square)
         ack, others = acknowledge(push, records, self.ledger.mark, self.steps)
         self.ledger.record(worker, push.seq, ack)
         waits = ack.granted is None and (ack.hold or self.model.rule.wait == "model")
@@ -398,6 +408,13 @@ class Engine:
         stop = self._stop_if_due(now)  # before the versions: a stopped worker needs none
         return [*self._with_versions(others), *self._answer(push, ack, fetch), *stop,
                 *self._feed(now)]
+
+    def norm2(self, square: float | None) -> float | None:
+        """Return a squared norm as the model is told it.
+
+        Sums on other machines, and of the parts of shards, may differ in the ninth digit.
+        """
+        return None if square is None or not math.isfinite(square) else float(f"{square:.5g}")
 
     def _owns(self, push: Push) -> bool:
         """Return whether its worker owned all examples of this push.
@@ -595,7 +612,14 @@ class Engine:
         return dict(given)
 
     def _rest(self, now: float) -> None:
-        """End an event: make the calls that wait until nothing is pending."""
+        """End an event: tell the model of versions, make the calls that wait until nothing is
+        pending."""
+        while self.store.norms:
+            version, square = self.store.norms.popleft()
+            norm2 = self.norm2(square)
+            self._ask(partial(_hear, version, norm2, now))
+            if norm2 is not None and version > self._logged_norm:  # shards say it later
+                self.log(now, "norm", version=version, norm2=norm2)
         if self._at_rest and not self.store.accepted:
             acts = self._at_rest
             self._at_rest = []
@@ -706,19 +730,30 @@ class Engine:
         return self._with_versions(outgoing_of(records))
 
     def _apply(self, records: Iterable[Record], now: float, push: Push | None = None,
-               update: np.ndarray | Blocks | None = None, most: float = 0.0) -> None:
-        """Apply the records to the store, and log them; `update` and `most` as in `push`."""
+               update: np.ndarray | Blocks | None = None, square: float | None = None) -> None:
+        """Apply the records to the store, and log them; `update` and `square` as in `push`."""
         for record in records:
             merged = self.store.accepted
-            self.store.apply(record, update)
-            self.store.reach.follow(record, most)
+            self.store.apply(record, update, square)
+            self.store.reach.follow(record, bound(square or 0.0))
             if isinstance(record, Outgoing):
                 self._told(record.worker, record.message)
             elif isinstance(record, Rejected):
                 count_rejected(self.members[record.worker].rejected, record.reason)
-            event = event_of(record, push, self.store.latest.version, merged, self.ledger.mark)
+            event = event_of(record, push, self.store.latest.version, merged, self.ledger.mark,
+                             self._norm_of(record))
             if event is not None:
                 self.log(now, event[0], **event[1])
+
+    def _norm_of(self, record: Record) -> float | None:
+        """Return the squared norm of the sum of which this record made a version, if known now."""
+        if not isinstance(record, Committed) or not self.store.norms:
+            return None
+        version, square = self.store.norms[-1]
+        if version != record.version or square is None:
+            return None
+        self._logged_norm = version
+        return self.norm2(square)
 
     def _told(self, worker: int, message: ToWorker) -> None:
         """Note the decision that a message carries to a worker."""
@@ -730,8 +765,8 @@ class Engine:
             self.work.directed(worker, message.direct.batch)
 
 
-def event_of(record: Record, push: Push | None, version: int, merged: int,
-             mark: int) -> tuple[str, dict[str, Any]] | None:
+def event_of(record: Record, push: Push | None, version: int, merged: int, mark: int,
+             norm2: float | None) -> tuple[str, dict[str, Any]] | None:
     """Return kind and fields of a record's event in the log, or None if it has none.
 
     Args:
@@ -739,9 +774,10 @@ def event_of(record: Record, push: Push | None, version: int, merged: int,
         push: the push of the record, if any.
         version: the newest one.
         merged: updates in the committed version.
+        norm2: squared norm of their sum, if known.
     """
     if isinstance(record, Committed):
-        return "commit", {"version": record.version, "merged": merged}
+        return "commit", {"version": record.version, "merged": merged, **_norm(norm2)}
     if isinstance(record, Resent):
         work = {name: value for name, value in record.work._asdict().items()
                 if name != "accepted" or value}
@@ -752,5 +788,14 @@ def event_of(record: Record, push: Push | None, version: int, merged: int,
     who = {"worker": push.worker, "seq": push.seq, "base": push.base_version}
     work = {"steps": push.steps, "samples": push.samples, "seconds": push.seconds}
     if isinstance(record, Accepted):
-        return "accept", {**who, "version": version, **work, "weight": record.weight}
+        return "accept", {**who, "version": version, **work, "weight": record.weight,
+                          **_norm(push.norm2)}
     return "reject", {**who, "reason": record.reason, **work, "version": version}
+
+
+def _hear(version: int, norm2: float | None, now: float, model: SyncModel) -> None:
+    model.committed(version, norm2, now)
+
+
+def _norm(norm2: float | None) -> dict[str, float]:
+    return {} if norm2 is None else {"norm2": norm2}

@@ -7,6 +7,7 @@ counts versions and holds no tensor, for timing studies of thousands of workers.
 from __future__ import annotations
 
 import math
+from collections import deque
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from wbsp.tensors.blocks import Blocks
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.error_feedback import ErrorFeedback
-from wbsp.tensors.ops import add_weighted, is_finite, largest
+from wbsp.tensors.ops import add_weighted, is_finite, largest, squared
 
 UNSENT = "unsent"  # entry of a `Whole`: the part that the versions' format has not sent yet
 _NOTHING = np.empty(0, np.float32)
@@ -132,6 +133,10 @@ class Store:
         self._pending: np.ndarray | Blocks | None = None
         self._pool = BufferPool()  # of versions that are not made in an update's memory
         self.accepted = 0  # updates in the pending sum
+        self._square: float | None = 0.0  # squared norm of the pending sum; None: not known
+        # Version -> squared norm of the pending sum that it was made of, float64; None: not known.
+        # Whoever reads an entry removes it.
+        self.norms = deque[tuple[int, float | None]]()
         vector = None
         if initial is not None:
             vector = initial_vector(initial)
@@ -195,22 +200,25 @@ class Store:
         pending = None if self._pending is None else blocks.floats(self._pending)
         self.reach.measured(largest(self.latest.vector) + unsent, largest(pending))
 
-    def apply(self, record: Record, update: np.ndarray | Blocks | None) -> None:
-        """Apply a decision to the global model; `update` is the decision's."""
-        if isinstance(record, Accepted):
-            self.accept(update, record.weight)
-        elif isinstance(record, Resent):
-            self.accept(update, record.weight)
+    def apply(self, record: Record, update: np.ndarray | Blocks | None,
+              square: float | None = None) -> None:
+        """Apply a decision to the global model; `update` is the decision's; `square`: its squared
+        norm, if known.
+        """
+        if isinstance(record, Accepted | Resent):
+            self.accept(update, record.weight, square)
         elif isinstance(record, Committed):
             self.commit(record.version)
 
-    def accept(self, update: np.ndarray | Blocks | None, weight: float) -> None:
-        """Add weight * update (float32 [size], finite) to the pending sum.
+    def accept(self, update: np.ndarray | Blocks | None, weight: float,
+               square: float | None = None) -> None:
+        """Add weight * update (float32 [size], finite) to the pending sum; `square` as in `apply`.
 
         The store owns the update from here on; its memory may become the next version's.
         """
         if update is not None and self.latest.vector is not None:
             self._pending = _sum(self._pending, update, weight)
+        self._square = None if self.accepted or square is None else weight**2 * square
         self.accepted += 1
 
     def commit(self, version: int | None = None) -> Snapshot:
@@ -218,6 +226,7 @@ class Store:
         base, vector, _ = self.latest
         words = _NOTHING
         share, where = 0.0, None
+        self._summed(base + 1 if version is None else version)
         if isinstance(self._pending, Blocks) and not self._sends_blocks:
             self._pending = self._pending.whole()
         if vector is None:
@@ -242,6 +251,17 @@ class Store:
         self.latest = Snapshot(base + 1 if version is None else version, vector,
                                self._differences(made))
         return self.latest
+
+    def _summed(self, version: int) -> None:
+        """Note the norm of the pending sum, of which `version` is made."""
+        square = None
+        if self.latest.vector is not None:
+            square = self._square  # of a single update, which needs no pass
+            if square is None:
+                pending = self._pending
+                square = 0.0 if pending is None else squared(blocks.floats(pending))
+        self.norms.append((version, square))
+        self._square = 0.0
 
     @property
     def _sends_blocks(self) -> bool:

@@ -99,6 +99,17 @@ def check_whole(model: keras.Model, layout: Sequence[TensorSpec]) -> None:
                          f"other workers have no part; {_CALL}")
 
 
+def sums_gradients(model: keras.Model) -> bool:
+    """True if an update of the model is a sum of gradients, each times a rate: plain SGD trains it,
+    and its vector has no statistics of layers."""
+    optimizer = getattr(model, "optimizer", None)
+    more = ("momentum", "weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "use_ema",
+            "gradient_accumulation_steps")
+    return (type(optimizer) is keras.optimizers.SGD
+            and not any(getattr(optimizer, name, None) for name in more)
+            and {id(v) for v in trained(model)} <= {id(v) for v in model.trainable_variables})
+
+
 def number(model: keras.Model, variable: keras.Variable) -> Callable[[], float]:
     """Return a function that reads a variable of one float, cheap enough for every step."""
     if keras.backend.backend() == "tensorflow":  # Keras's own takes a hundred microseconds

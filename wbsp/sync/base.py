@@ -22,6 +22,8 @@ What the caller guarantees:
 - `query` is called only under the rule push="on_query", once for a question, not after the stop.
 - `tick` is called when `now` >= `alarm`: perhaps late, never early. The caller reads `alarm` after
   every event.
+- `committed` is called once for each version, in order, after the event that made it: with shards
+  perhaps some events later, and of the last versions of a run perhaps never. It has no answer.
 - A resumed run has a new model: its versions and sequence numbers begin above 0. For workers whose
   processes survived, `rejoin` is called in place of `join`, also after the stop: their first push
   may be computed from an older version than was granted. See docs/explanation/fault-tolerance.md.
@@ -77,6 +79,8 @@ class Push(NamedTuple):
         to: with shared data: the position in the worker's sequence at the end of this push.
         dropped: with shared data: examples up to this position, since the worker's last push, are
             in no push, because they were dropped with a model that was not finite.
+        norm2: squared norm of the update, as it was sent, to 5 digits; None: the caller knows no
+            tensors. It is the same on one server and on shards.
     """
 
     worker: int
@@ -90,6 +94,7 @@ class Push(NamedTuple):
     memory: float | None = None
     to: int | None = None
     dropped: int | None = None
+    norm2: float | None = None
 
 
 class Accept(NamedTuple):
@@ -391,3 +396,13 @@ class SyncModel:
     def tick(self, now: float) -> list[Action]:
         """Handle the time `alarm`."""
         return []
+
+    def committed(self, version: int, norm2: float | None, now: float) -> None:
+        """Hear how long the sum was of which a version was made.
+
+        Args:
+            version: its number.
+            norm2: squared norm of the sum of weight * update, before the outer step, to 5 digits;
+                None: the caller knows no tensors.
+            now: seconds.
+        """

@@ -8,6 +8,7 @@ import numpy as np
 
 _ROUNDED = 1e-18  # a smaller value may become 0 in a sum of squares
 _BLOCK = 1 << 16  # floats; they stay in the second-level cache
+_ROW = 64  # floats whose squares are added in float32
 
 
 def bounds(size: int, parts: int) -> list[int]:
@@ -15,30 +16,35 @@ def bounds(size: int, parts: int) -> list[int]:
     return [part * size // parts for part in range(parts + 1)]
 
 
-def magnitude(vector: np.ndarray) -> float:
-    """Return an upper bound of |x| over `vector`, float32 [size].
+def squared(vector: np.ndarray) -> float:
+    """Return the squared norm of `vector`, float32 [size]; infinite if a value is NaN or infinite.
 
-    It is at most the norm of one of the vector's blocks; infinite if a value is NaN or infinite.
+    Rows of 64 squares are added in float32, and the rows in float64. So it takes one pass at the
+    speed of a dot product, and its rounding errors are about 1e-8 of the sum, on any machine and
+    for any parts of a vector.
     """
-    most = _ROUNDED
+    rows = vector[:vector.size // _ROW * _ROW].reshape(-1, _ROW)
+    rest = vector[rows.size:]
     with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, vector.size, _BLOCK):
-            block = vector[start:start + _BLOCK]
-            # One pass without a temporary: NaN and infinity survive a sum of squares, which may
-            # also overflow.
-            square = float(np.dot(block, block))
-            if math.isfinite(square):
-                most = max(most, 1.01 * math.sqrt(square))
-            elif np.isfinite(block).all():
-                most = max(most, float(np.abs(block).max()))
-            else:
-                return math.inf
-    return most
+        square = (float(np.add.reduce(np.einsum("ij,ij->i", rows, rows), dtype=np.float64))
+                  + float(np.einsum("i,i->", rest, rest)))
+    if math.isfinite(square):
+        return square
+    if not np.isfinite(vector).all():
+        return math.inf
+    blocks = (vector[start:start + _BLOCK].astype(np.float64)
+              for start in range(0, vector.size, _BLOCK))
+    return sum(float(np.dot(block, block)) for block in blocks)
+
+
+def bound(square: float) -> float:
+    """Return an upper bound of |x| over a vector of this squared norm, as `squared` returns it."""
+    return 1.01 * math.sqrt(square) + _ROUNDED
 
 
 def is_finite(vector: np.ndarray) -> bool:
     """Return whether no value of `vector`, float32 [size], is NaN or infinite."""
-    return math.isfinite(magnitude(vector))
+    return math.isfinite(squared(vector))
 
 
 def largest(vector: np.ndarray | None) -> float:

@@ -123,6 +123,8 @@ class EventLog:
         self._rows.append(rows)
 
     def _other(self, event: dict[str, Any]) -> None:
+        if event["kind"] == "norm":  # one a version, and nothing here reads them
+            return
         if event["kind"] == "resume":
             self._undo(event["t"])
         elif event["kind"] == "reattach" and self._undone is not None:

@@ -19,7 +19,7 @@ from wbsp.tensors.blocks import Blocks
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.error_feedback import advanced
-from wbsp.tensors.ops import bounds, magnitude
+from wbsp.tensors.ops import bounds, squared
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.messages.codec import CHUNK, WireError
@@ -61,7 +61,7 @@ class VectorStream:
 
     size:   floats of all vectors
     filled: floats that have been added
-    most:   `magnitude` of the floats added since offset 0, if `measured`
+    square: squared norm of the floats added since offset 0, if `measured`
     """
 
     def __init__(self, sizes: Sequence[int], pool: BufferPool | None = None, shared: bool = False,
@@ -78,7 +78,7 @@ class VectorStream:
         self._shared, self._measured = shared, measured
         self._floats: np.ndarray | None = None  # incomplete
         self.filled = 0
-        self.most = 0.0
+        self.square = 0.0
 
     def add(self, offset: int, data: memoryview,
             size: int | None = None) -> list[np.ndarray] | None:
@@ -99,7 +99,7 @@ class VectorStream:
             expected = count
         _check(offset, data, expected)
         if not offset:
-            self.most = 0.0
+            self.square = 0.0
         values = np.frombuffer(data, "<f4")
         if expected == self.size and len(self._ends) == 1 and not self._shared:
             self._measure(values)
@@ -119,21 +119,21 @@ class VectorStream:
 
     def _measure(self, values: np.ndarray) -> None:
         if self._measured:
-            self.most = max(self.most, magnitude(values))
+            self.square += squared(values)
 
 
 class Updates:
     """Decoder of one worker's updates, and of their sums, which are float32 in any run.
 
-    size: floats of each
-    most: `magnitude` of the newest one so far
+    size:   floats of each
+    square: squared norm of the newest one so far
     """
 
     def __init__(self, size: int, pool: BufferPool, wire: Codec = FLOAT32, shared: bool = False):
         """`pool`: source of the vectors' memory; `wire`: the run's codec; `shared`: see
         `VectorStream`."""
         self.size, self._wire, self._pool = size, wire, pool
-        self.most = 0.0
+        self.square = 0.0
         self._shared = shared
         self._floats = VectorStream([size], pool, shared, measured=True)
         self._words = None if wire.lossless else VectorStream([wire.words(size)], pool)
@@ -150,7 +150,7 @@ class Updates:
             return self._add_blocks(offset, data, size)
         if self._words is None or again:
             found = self._floats.add(offset, data, size)
-            self.most = self._floats.most
+            self.square = self._floats.square
             return None if found is None else found[0]
         words = self._words.add(offset, data, size)
         if words is None:
@@ -159,7 +159,7 @@ class Updates:
             vector = self._wire.decode(words[0], self.size, self._pool.take(self.size))
         except ValueError as error:
             raise WireError(f"an update of {error}") from None
-        self.most = magnitude(vector)
+        self.square = squared(vector)
         return vector
 
 
@@ -174,7 +174,7 @@ class Updates:
             found = blocks.read(words[0], self.size)
         except ValueError as error:
             raise WireError(f"an update of {error}") from None
-        self.most = magnitude(blocks.floats(found))
+        self.square = squared(blocks.floats(found))
         return found
 
 

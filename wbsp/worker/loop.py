@@ -308,11 +308,12 @@ class Worker:
         self._signals.hold(needed=lambda: not loop.over)
 
     def join(self, replica: Replica, layers: list[LayerState] | None = None,
-             frozen: Frozen | None = None) -> None:
+             frozen: Frozen | None = None, sgd: bool = False) -> None:
         """Become a member of the run; wait for the others and for W, and adopt it.
 
         layers: what this worker's layers have and no version carries; None: not known
         frozen: what no step changes, and no version carries; None: nothing
+        sgd:    as of `messages.Join`
 
         Raises:
             TransportError: the server is lost, or refuses.
@@ -321,7 +322,7 @@ class Worker:
         self._log = self._log or timeline(welcome.settings, self.index, self._say, self._on)
         usage = Usage(self._on.clock.monotonic)
         joined = transport.join(replica.layout, replica.read, self.timeout, layers,
-                                self.share, frozen)
+                                self.share, frozen, sgd)
         if frozen is not None and joined.frozen:
             names = frozen.take(transport.frozen(frozen.size, self.timeout))
             if names:

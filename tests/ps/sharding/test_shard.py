@@ -36,7 +36,7 @@ def begun(start, stop, vector, outer="identity", state=None, wire="float32"):
 
 def told(notice):
     """What a shard says of a slice: whose, and whether all its values are finite."""
-    return notice.secret, notice.seq, notice.again, math.isfinite(notice.most)
+    return notice.secret, notice.seq, notice.again, math.isfinite(notice.square)
 
 
 def hand_over(shard, update, seq, again=False, secret=77):
@@ -79,6 +79,11 @@ def test_shards_make_the_same_bytes_as_one_store(count, outer):
             store.commit()
             for shard in shards:
                 shard.follow(s.Commit(store.latest.version))
+            version, square = store.norms.popleft()
+            made = [shard.made() for shard in shards]
+            assert {one.version for one in made} == {version}
+            assert sum(one.square for one in made) == pytest.approx(square, rel=1e-7)
+            assert [shard.made() for shard in shards] == [None] * count, "once"
     found = [everything(shard) for shard in shards]
     assert {version for version, _, _ in found} == {4}
     assert np.concatenate([part for _, part, _ in found]).tobytes() == store.latest.vector.tobytes()

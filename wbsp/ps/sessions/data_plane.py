@@ -33,7 +33,7 @@ class Arrived(NamedTuple):
 
     head: m.Update | m.Kept
     vector: np.ndarray | Blocks | None  # float32 [size]; None: in the shards
-    most: float  # as of `magnitude`
+    square: float  # squared norm of its floats
 
 
 class DataPlane:
@@ -125,7 +125,7 @@ class SocketPlane(DataPlane):
     def put(self, message: m.Update | m.Kept, body: memoryview | None, due: int) -> Arrived | None:
         assert body is not None
         vector = self._updates.add(message.offset, body, message.size, isinstance(message, m.Kept))
-        return None if vector is None else Arrived(message, vector, self._updates.most)
+        return None if vector is None else Arrived(message, vector, self._updates.square)
 
     def send_version(self, request: int, snapshot: Snapshot, held: int) -> None:
         words, base = snapshot.sendable(held)
@@ -200,7 +200,7 @@ class _Arrival:
     key: tuple[int, bool]  # seq, again: as in `wbsp.wire.messages.sharding.Slice`
     head: m.Update | m.Kept | None = None  # once it has arrived
     shards: set[int] = field(default_factory=set)  # with a complete slice
-    most: float = 0.0  # `magnitude` of these slices
+    square: float = 0.0  # squared norm of these slices
 
 
 class ShardPlane(DataPlane):
@@ -227,8 +227,9 @@ class ShardPlane(DataPlane):
 
     def held(self, shard: int, notice: Holds) -> Arrived | None:
         arrival = self._arriving(notice.seq, notice.again)
-        arrival.shards.add(shard)
-        arrival.most = max(arrival.most, notice.most)
+        if shard not in arrival.shards:
+            arrival.shards.add(shard)
+            arrival.square += notice.square
         return self._whole(arrival)
 
     def send_version(self, request: int, snapshot: Snapshot, held: int) -> None:
@@ -248,7 +249,7 @@ class ShardPlane(DataPlane):
         if arrival.head is None or len(arrival.shards) < len(self._shards):
             return None
         self._arrival = None
-        return Arrived(arrival.head, None, arrival.most)
+        return Arrived(arrival.head, None, arrival.square)
 
 
 class DataPlanes:

@@ -48,7 +48,9 @@ class Requests:
         """Handle a worker that was admitted."""
         self.first_came = min(self._clock.now(), self.first_came)
         self._tell(session.worker, f" joined over {session.plane and session.plane.name}")
-        self.replies.send(self.engine.join(session.worker, self._clock.run()))
+        request = session.request
+        self.replies.send(self.engine.join(session.worker, self._clock.run(),
+                                           isinstance(request, m.Join) and request.sgd))
 
     def come_back(self, session: WorkerSession, reattach: m.Reattach) -> None:
         """Readmit a member without a session; its numbers fit the ledger."""
@@ -164,7 +166,7 @@ class Requests:
             session.retained.pop(m.Directed, None)
         try:
             answer = self.engine.push(update.push, arrived.vector, self._clock.run(), update.fetch,
-                                      arrived.most)
+                                      arrived.square)
         except ValueError as error:
             raise m.Impossible(str(error)) from None
         self.replies.send(answer)
@@ -173,7 +175,7 @@ class Requests:
                 arrived: Arrived) -> None:
         try:
             self.engine.resend(session.worker, kept.work, arrived.vector, self._clock.run(),
-                               arrived.most, back.request.work)
+                               arrived.square, back.request.work)
         except ValueError as error:
             raise m.Impossible(str(error)) from None
         back.lacks = None

@@ -188,8 +188,8 @@ class Shards:
 
     Attributes:
         hear: called with a shard's index and its message about workers: Holds, Arriving or Misuse.
-        take: called with a shard's index, its message about a version, Collected or Floats, and
-            floats.
+        take: called with a shard's index, its message about a version, Collected, Floats or Made,
+            and floats.
     """
 
     def __init__(self, info: RunInfo, server: ServerSocket, say: Callable[[str], None]):
@@ -288,7 +288,7 @@ class Shards:
                 link.woke(now)
         for index, link in enumerate(self._links):
             for message, body in link.receive(now):
-                if isinstance(message, s.Collected | s.Floats):
+                if isinstance(message, s.Collected | s.Floats | s.Made):
                     self.take(index, message, body)
                 else:
                     self.hear(index, message)

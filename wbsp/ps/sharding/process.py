@@ -291,6 +291,8 @@ class ShardServer:
                 if isinstance(message, s.Dismiss):
                     leader.told.pop(attachment(message.secret)[0], None)
                 shard.follow(message)
+                if made := shard.made():
+                    self._send(leader.identity, made)
                 if isinstance(message, s.Apply | s.Drop) and (
                         missed := shard.missed(message.worker)):
                     identity, name = missed

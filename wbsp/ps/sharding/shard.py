@@ -122,7 +122,7 @@ class Shard:
             raise m.WireError("a slice from a worker that is not attached")
         if not one.take(message, body):
             return None
-        return s.Holds(one.secret, message.seq, message.again, one.updates.most)
+        return s.Holds(one.secret, message.seq, message.again, one.updates.square)
 
     # The log.
 
@@ -147,6 +147,12 @@ class Shard:
                 self.store.commit(message.version)
             case _:
                 raise m.WireError(f"{type(message).__name__} is no part of the log")
+
+    def made(self) -> s.Made | None:
+        """Return the notice of a version that is not told yet, or None."""
+        norms = self.store.norms
+        version, square = norms.popleft() if norms else (0, None)
+        return None if square is None else s.Made(version, square)
 
     def missed(self, worker: int) -> tuple[bytes, int] | None:
         """Return socket and attachment's name of a worker that must resend its slice, or None."""

@@ -96,6 +96,7 @@ class ShardedStore(Store):
         self._whole = version, Future[Whole]()
         self._whole[1].set_result(whole)
         outer.restore({})
+        self._made: dict[int, list[float]] = {}  # version -> squared norms of ranges of its sum
         self._collections: dict[int, _Collection] = {}  # number -> those under way
         self._number = 0
 
@@ -107,9 +108,13 @@ class ShardedStore(Store):
         if update is not None:
             raise ValueError("an update with tensors, but the shards have the tensors")
 
-    def apply(self, record: Record, update: np.ndarray | Blocks | None) -> None:
+    def apply(self, record: Record, update: np.ndarray | Blocks | None,
+              square: float | None = None) -> None:
         self._shards.log(record)
         super().apply(record, None)
+
+    def _summed(self, version: int) -> None:
+        """Do nothing: each shard says the norm of its range."""
 
     def _measure(self) -> None:
         """Do nothing: each collected version is measured when it arrives."""
@@ -149,6 +154,12 @@ class ShardedStore(Store):
         self._collections.clear()
 
     def _take(self, shard: int, message: m.Message, body: memoryview | None) -> None:
+        if isinstance(message, s.Made):
+            parts = self._made.setdefault(message.version, [])
+            parts.append(message.square)
+            if len(parts) == len(self._shards):
+                self.norms.append((message.version, sum(self._made.pop(message.version))))
+            return
         number = message.number if isinstance(message, s.Collected | s.Floats) else 0
         one = self._collections.get(number)
         if one is None:

@@ -35,6 +35,7 @@ class Join(Message, frozen=True):
     first_epoch: Count = 0  # epochs of `data` before the first one of its loop
     frozen: Layout = []  # variables that steps do not change and versions do not carry
     digest: Id = ""  # of their values
+    sgd: bool = False  # its updates are sums of gradients times a rate: see `sums_gradients`
 
 
 class Initial(Message, frozen=True):

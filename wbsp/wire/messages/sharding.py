@@ -143,8 +143,14 @@ class Holds(Message, frozen=True):
     secret: Random  # see ShardGroup
     seq: Count  # see Slice
     again: bool
-    # No value is above it, or below its negative; infinite if a value is not finite.
-    most: float
+    square: float  # squared norm of its floats; infinite if a value is not finite
+
+
+class Made(Message, frozen=True):
+    """Notice that the range of a version was made."""
+
+    version: Count
+    square: float  # squared norm of the range of the sum that it was made of
 
 
 class Arriving(Message, frozen=True):
@@ -202,5 +208,5 @@ class Slice(Message, frozen=True):
 
 ToShard = (Lead | Begin | Floats | Admit | Dismiss | Apply | Drop | Commit | Send | Collect | Beat
            | Over | Present | Slice)
-FromShard = (Led | Denied | Challenge | Holds | Arriving | Collected | Floats | Misuse | Beat
+FromShard = (Led | Denied | Challenge | Holds | Made | Arriving | Collected | Floats | Misuse | Beat
              | Ready | Model)

@@ -17,7 +17,7 @@ from wbsp import timeouts
 from wbsp.core.stats import Phase
 from wbsp.replica.frozen import Frozen, freeze
 from wbsp.replica.layers import derive, differing, finalize, remarks, statistics
-from wbsp.replica.model import KerasPart
+from wbsp.replica.model import KerasPart, sums_gradients
 from wbsp.replica.states import states
 from wbsp.runlog.console import say
 from wbsp.sync.base import WorkerRule
@@ -279,7 +279,7 @@ class SyncCallback(keras.callbacks.Callback):
                 worker.say(line)
             adapted = statistics(model)
             self._meter = LossMeter(model)
-            worker.join(replica, states(model), self._still)
+            worker.join(replica, states(model), self._still, sums_gradients(model))
             derive(model)
             for line in differing(adapted):
                 worker.say(line)
