@@ -62,7 +62,7 @@ WALLS = {
     "tensors": "limits",
     "core": "sync tensors limits",
     "wire": "core.messages core.stats sync.base tensors process limits timeouts",
-    "runlog": "core.stats process limits",
+    "runlog": "core.stats sync.noise process limits",
     "replica": "tensors",
     "figures": "core.stats runlog limits",
     "ps": "core sync tensors wire runlog replica process environment limits timeouts units",

@@ -209,3 +209,39 @@ def test_importing_and_logging_needs_no_tensorflow(tmp_path):
             "log.close()\n"
             "assert 'tensorflow' not in sys.modules\n")
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
+def noisy(log, versions=40, sgd=True):
+    """The events of two workers whose gradients are as long as their noise, at a batch of 8."""
+    for worker in range(2):
+        log.event(0.0, "join", worker=worker, version=0, **({"sgd": True} if sgd else {}))
+    for version in range(1, versions + 1):
+        for worker in range(2):
+            log.event(float(version), "accept", worker=worker, seq=version, base=version - 1,
+                      version=version - 1, steps=1, samples=8, seconds=0.5, weight=0.5, norm2=2.0)
+        log.event(float(version), "commit", version=version, merged=2, norm2=1.5)
+
+
+def test_the_noise_scale_is_in_evaluations_and_in_the_summary(tmp_path, cluster):
+    log = ServerLog(tmp_path, "bsp", tensorboard=False)
+    noisy(log)
+    log.evaluation(41.0, 40, 1.0, 0.5, 0.9, cluster.members, cluster.reports)
+    text = log.summary(42.0, cluster.members, cluster.reports, 40, 0.5, "test")
+    log.close()
+    expected = {"scale": 8.0, "batch": 8.0, "efficiency": pytest.approx(2 / 3, abs=1e-3),
+                "half": 1.5}
+    assert lines_of(tmp_path / "events.jsonl")[-1]["noise"] == expected
+    assert json.loads((tmp_path / "summary.json").read_text())["noise"] == expected
+    # 4000 examples; at their speeds of 100 and 25 examples/s they could have made 6250
+    assert ("goodput: this run used 43% of what its machines could give; 36% went to waiting and "
+            "transfers, 21% to noise (noise scale about 8 examples; half of a worker's batch of 8 "
+            "would gain 50% at most)") in text
+
+
+def test_no_noise_scale_is_shown_of_updates_that_are_no_sums_of_gradients(tmp_path, cluster):
+    """A worker with momentum or Adam does not say that it trains by plain SGD."""
+    log = ServerLog(tmp_path, "bsp", tensorboard=False)
+    noisy(log, sgd=False)
+    assert log.noise is None
+    assert "goodput" not in log.summary(42.0, cluster.members, cluster.reports, 40, 0.5, "test")
+    log.close()

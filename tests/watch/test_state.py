@@ -9,6 +9,9 @@ from made_runs import write_run
 
 from wbsp.core.stats import PHASES, Member, Report
 from wbsp.runlog.files import from_json
+from wbsp.runlog.folder import write_settings
+from wbsp.runlog.server import ServerLog
+from wbsp.runlog.worker import WorkerLog
 from wbsp.watch.run import WatchedRun
 from wbsp.watch.state import members, totals
 
@@ -244,6 +247,35 @@ def test_a_folder_that_was_made_again_is_read_again(written, tmp_path):
     (tmp_path / "events.jsonl").write_bytes(b'{"t":1.0,"kind":"commit","version":5,"merged":1}\n')
     run.refresh()
     assert run.state()["summary"]["version"] == 5
+
+
+def test_the_noise_scale_is_a_curve_and_goodput_a_sentence(tmp_path):
+    """Also before the run has a summary."""
+    def noisy(log):
+        for worker in range(2):
+            log.event(0.0, "join", worker=worker, version=0, sgd=True)
+        log.event(0.0, "start", workers=[0, 1])
+        for version in range(1, 31):
+            for worker in range(2):
+                log.event(float(version), "accept", worker=worker, seq=version - 1,
+                          base=version - 1, version=version - 1, steps=1, samples=8, seconds=0.5,
+                          weight=0.5, norm2=2.0)
+            log.event(float(version), "commit", version=version, merged=2, norm2=1.5)
+            if version % 10 == 0:
+                log.training(float(version), version, 1.0, 16, {0: Member(steps=version)}, {})
+
+    log = ServerLog(tmp_path, "bsp", tensorboard=False)
+    write_settings(tmp_path, {"sync": "bsp"})
+    noisy(log)
+    log.flush()
+    spans = WorkerLog(tmp_path, 0, "bsp")
+    spans.span("compute", "compute", 0.0, 15.0)
+    spans.span("compute", "wait", 15.0, 30.0)
+    spans.close()
+    known = state_of(tmp_path)
+    assert known["noise"] == {"t": [10.0, 20.0, 30.0], "steps": [10, 20, 30], "scale": 3 * [8.0]}
+    assert known["summary"]["noise"]["batch"] == 8
+    assert known["goodput"].startswith("goodput: this run used ")
 
 
 def test_phases_are_in_the_order_of_their_numbers():

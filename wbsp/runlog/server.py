@@ -14,6 +14,7 @@ from wbsp.runlog.files import MIB, LineFile, columns, to_json, write_document, w
 from wbsp.runlog.straggler import StragglerScore
 from wbsp.runlog.summary import summarize, table
 from wbsp.runlog.worker import PUBLISHED_NAME
+from wbsp.sync.noise import NoiseScale
 
 # Events of a run in which a process or a line has failed; the summary counts them.
 FAILURES = frozenset({"resume", "took_over", "alone", "reattach", "resent", "lost",
@@ -48,6 +49,7 @@ class ServerLog:
             self._scalars = Scalars(self.folder, virtual, say)
         self._stragglers = StragglerScore()
         self._recent, self._whole = Staleness(), Staleness()
+        self._noise, self._sgd = NoiseScale(), True  # all workers' updates are sums of gradients
         self._periodic = False  # `training` measures speeds, and evaluations do not
         self.failures: Counter[str] = Counter()  # events of the kinds that `FAILURES` names
 
@@ -58,10 +60,32 @@ class ServerLog:
             self.failures[kind] += 1
         if kind == "start":
             self._events.flush()  # readers count from here, also if this process is killed
+        elif kind == "join":
+            self._sgd = self._sgd and "sgd" in fields
+        elif kind == "commit":
+            self._noise.committed(fields["version"], fields.get("merged", 0))
         elif kind == "accept":
+            if "norm2" in fields:
+                self._noise.push(*(fields[name] for name in (
+                    "worker", "weight", "steps", "samples", "norm2")))
             behind = fields["version"] - fields["base"]
             self._recent.add(behind)
             self._whole.add(behind)
+        if kind in ("commit", "norm") and "norm2" in fields:
+            self._noise.measured(fields["version"], fields["norm2"])
+
+    @property
+    def noise(self) -> dict[str, float] | None:
+        """Return the noise scale in examples, the examples of a step, the part of the work that
+        counts, and how many times as much it would count in steps of half the size; or None.
+        """
+        scale, part = self._noise.scale, self._noise.efficiency
+        if not self._sgd or scale is None or part is None:
+            return None
+        batch = self._noise.batch
+        found = {"scale": scale, "batch": batch, "efficiency": part,
+                 "half": self._noise.gain(batch / 2)}
+        return {name: float(f"{value:.4g}") for name, value in found.items()}
 
     def flush(self) -> None:
         """Hand all events to the operating system, so that a kill of this process loses none."""
@@ -108,7 +132,7 @@ class ServerLog:
             sum(r.last_pull_seconds for r in last), sum(r.pull_bytes for r in last) / MIB))
         self._evaluations.flush()
         self.event(t, "evaluation", version=version, steps=steps, loss=loss, accuracy=accuracy,
-                   top5=top5)
+                   top5=top5, **self._known_noise())
         self._events.flush()
         measured = {} if self._periodic else self._measured(version, members, reports)
         if self._scalars:
@@ -121,7 +145,8 @@ class ServerLog:
         """Log a reader's metrics of `version`, which it received at `t`."""
         steps = sum(member.steps for member in members.values())
         named = {name: metrics.get(name) for name in ("loss", "accuracy", "top5")}
-        self.event(t, "evaluation", version=version, steps=steps, **named, metrics=dict(metrics))
+        self.event(t, "evaluation", version=version, steps=steps, **named, metrics=dict(metrics),
+                   **self._known_noise())
         self._events.flush()
         if self._scalars and metrics:
             self._scalars.write(t, steps, {f"evaluation/{name}": value
@@ -132,10 +157,15 @@ class ServerLog:
         """Log the mean training loss of `samples` since the last call; `version`: newest at `t`."""
         self._periodic = True
         steps = sum(member.steps for member in members.values())
-        self.event(t, "training", version=version, steps=steps, loss=loss, samples=samples)
+        self.event(t, "training", version=version, steps=steps, loss=loss, samples=samples,
+                   **self._known_noise())
         measured = self._measured(version, members, reports)
         if self._scalars:
             self._scalars.write(t, steps, {"training/loss": loss, **measured})
+
+    def _known_noise(self) -> dict[str, Any]:
+        noise = self.noise
+        return {} if noise is None else {"noise": noise}
 
     def _measured(self, version: int, members: Mapping[int, Member],
                   reports: Mapping[int, Report]) -> dict[str, float]:
@@ -144,6 +174,8 @@ class ServerLog:
         if self._recent.pushes:
             scalars |= {"staleness/mean": self._recent.mean, "staleness/max": self._recent.max}
         self._recent = Staleness()
+        if (noise := self.noise) is not None:
+            scalars["noise/scale"] = noise["scale"]
         for worker, report in reports.items():
             scalars[f"compute_share/worker_{worker}"] = report.share("compute")
         for worker, score in self._stragglers.update(_present(members)).items():
@@ -173,6 +205,7 @@ class ServerLog:
                                                   self._stragglers),
                    "staleness": {"mean": self._whole.mean, "max": self._whole.max,
                                  "pushes": self._whole.pushes},
+                   "noise": self.noise,
                    "failures": dict(self.failures), "missing": dict(missing or {})}
         text = table(self.sync, numbers)
         try:

@@ -57,6 +57,8 @@ def table(sync: str, summary: dict[str, Any]) -> str:
     if staleness["pushes"]:
         lines.append(f"staleness of accepted pushes: mean {staleness['mean']:.2f}, "
                      f"max {staleness['max']}")
+    if said := goodput(summary):
+        lines.append(said)
     if failures := summary.get("failures"):
         lines.append("failures: " + ", ".join(f"{kind} {n:,}" for kind, n in failures.items()))
     if total["rejected"]:
@@ -76,3 +78,23 @@ def table(sync: str, summary: dict[str, Any]) -> str:
                         for kind in total["seconds"])
         lines.append(f"{name:>6} {one['wall_seconds']:9.1f}{cells}")
     return "\n".join(lines) + "\n"
+
+
+def goodput(summary: dict[str, Any]) -> str | None:
+    """Return in a sentence how much of its machines a run used, or None where that is not known.
+
+    It is the part of the time in which machines computed, by their speeds, times the part of the
+    work that counted: see docs/explanation/noise-scale.md.
+    """
+    noise = summary.get("noise")
+    workers = summary["workers"].values()
+    could = sum(one["speed"] * one["wall_seconds"] for one in workers)
+    if not (noise and could):
+        return None
+    busy = min(1.0, summary["total"]["samples"] / could)
+    used = busy * noise["efficiency"]
+    batch = noise["batch"]
+    return (f"goodput: this run used {used:.0%} of what its machines could give; {1 - busy:.0%} "
+            f"went to waiting and transfers, {busy - used:.0%} to noise (noise scale about "
+            f"{noise['scale']:,.0f} examples; half of a worker's batch of {batch:,.0f} would gain "
+            f"{noise['half'] - 1:.0%} at most)")

@@ -57,6 +57,10 @@ function drawCurves(runs, bySteps) {
   document.getElementById("training").hidden = !trained;
   document.getElementById("by").hidden = !measured && !trained;
   if (measured) drawEvaluations();
+  const noisy = runs.some(run => run.state.noise.t.length > 0);
+  document.getElementById("noise").hidden = !noisy;
+  if (noisy) draw("noise", "Noise scale of the gradients", "examples", runs.map(run => line(
+    run, of(run.state.noise), run.state.noise.scale)), x, {yaxis: {rangemode: "tozero"}});
   if (trained) draw("training", "Loss of what workers train", "", runs.map(run => line(
     run, of(run.state.training), run.state.training.loss)), x);
   const time = "seconds since training began";

@@ -153,6 +153,7 @@ function drawSection(run) {
   const {find} = run.section;
   find(".settings").textContent = [state.folder, state.settings.command].filter(Boolean)
     .join(": ");
+  find(".goodput").textContent = state.goodput || "";
   const notes = [];
   if (state.workers.length > run.section.lanes.workers.length)
     notes.push(`${run.section.lanes.workers.length} of ${state.workers.length} workers, from the `

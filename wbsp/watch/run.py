@@ -11,6 +11,7 @@ import numpy as np
 
 from wbsp.runlog.files import read_document
 from wbsp.runlog.folder import read_settings
+from wbsp.runlog.summary import goodput
 from wbsp.runlog.tail import Replaced
 from wbsp.watch import state
 from wbsp.watch.events import EventLog
@@ -120,7 +121,7 @@ class WatchedRun:
             "duration": log.newest - log.began,
             "workers": sorted({*there, *spans.workers}),
             "active": sorted(worker for worker, member in there.items() if member.active),
-            "summary": totals,
+            "summary": totals, "goodput": goodput(totals),
             "rejections": state.rejections(
                 {worker: one["rejected_why"] for worker, one in totals["workers"].items()}),
             **state.curves(log, there), "happenings": state.happenings(log),

@@ -77,6 +77,8 @@ def totals(log: EventLog, spans: SpanLog, there: dict[int, Member]) -> dict[str,
     behind = staleness(log)[1]
     known["staleness"] = {"mean": float(behind.mean()) if len(behind) else 0.0,
                           "max": int(behind.max(initial=0)), "pushes": len(behind)}
+    known["noise"] = next((event["noise"] for _, event in reversed(log.others)
+                           if "noise" in event), None)
     known["workers"] = {str(worker): one for worker, one in known["workers"].items()}
     return known
 
@@ -129,7 +131,16 @@ def curves(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
             "mean": (np.bincount(place, behind, bins)[some] / count[some]).tolist()},
         "rejected": _rejected_over_time(log, began, end, centers),
         "scores": scores(log, there),
+        "noise": _noise(log),
     }
+
+
+def _noise(log: EventLog) -> dict[str, Any]:
+    """The noise scale, in examples, where the server has measured it."""
+    told = _sampled([event for _, event in log.others if "noise" in event])
+    return {"t": [event["t"] - log.began for event in told],
+            "steps": [event["steps"] for event in told],
+            "scale": [event["noise"]["scale"] for event in told]}
 
 
 def scores(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:

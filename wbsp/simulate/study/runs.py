@@ -183,8 +183,12 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
         done = max(cluster.engine.samples / most, now / plan.until)
         progress.update(now, min(done, 1.0), state())
 
+    def log(now: float, kind: str, /, **fields: Any) -> None:
+        known = {"sgd": True} if kind == "join" and trained is not None and trained.sgd else {}
+        recorder.server.event(now, kind, **fields, **known)
+
     workload: Workload = TimingWorkload(batch_size)
-    evaluator, epoch_steps = None, 0
+    trained, evaluator, epoch_steps = None, None, 0
     if experiment is not None:
         workload = trained = experiment.workload(seed, spec.size, model.rule.micro_batches,
                                                  mean_steps if plan.mean_steps else None)
@@ -196,7 +200,7 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
         cluster = Cluster(
             model, spec.machines(seed), workload, spec.server, model_bytes=plan.model_bytes,
             stop_samples=plan.stop_samples, outer=outer, wire=wire,
-            evaluator=evaluator, log=recorder.server.event, observer=recorder, data=data)
+            evaluator=evaluator, log=log, observer=recorder, data=data)
         over = cluster.run(plan.until)
         ended, reason = cluster.ended, cluster.engine.stop_reason or "all workers finished"
         if ended is None:

@@ -21,7 +21,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from wbsp.replica.model import open_replica
+from wbsp.replica.model import open_replica, sums_gradients
 
 # How a sum is split among threads decides its last bits, so the number of threads must not depend
 # on the machine. Two threads lose nothing on small networks; several runs fill a larger machine.
@@ -158,6 +158,11 @@ class KerasWorkload:
         self._x: list[np.ndarray | None] = [self._initial] * workers
         self._anchor = [self._initial] * workers
         self._live: int | None = None  # the worker whose own variables the network has
+
+    @property
+    def sgd(self) -> bool:
+        """True if updates are sums of gradients, each times a rate."""
+        return sums_gradients(self._network.model)
 
     def initial(self) -> np.ndarray:
         return self._initial
