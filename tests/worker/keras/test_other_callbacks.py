@@ -392,7 +392,7 @@ def test_swap_ema_weights_where_keras_loses_the_averages(fits, where):
                      optimizer={"use_ema": True, "ema_momentum": 0.9})
     assert near(final, expected(2 * BATCHES))
     assert vector(fits.model).tobytes() == final.tobytes()
-    fits.says("no averages left where training ends before its last epoch")
+    fits.says("keeps no averages if training ends before its last epoch")
 
 
 def test_tensor_board(fits, where, tmp_path):
