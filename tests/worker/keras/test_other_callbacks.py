@@ -28,9 +28,9 @@ EPOCHS, BATCHES = 3, 4
 STEPS = EPOCHS * BATCHES
 START = [np.full((4, 1), 0.5, np.float32), np.zeros(1, np.float32)]
 BEST = "EarlyStopping.* after fit the model holds the run's final version"
-BEFORE = "set the weights before the first step; that is undone"
-BETWEEN = "a callback, .* changed the weights between two epochs; that is undone"
-END = "set at the end of training are not kept: .* the run's final version"
+BEFORE = "set the weights before the first step: restoring the run's version"
+BETWEEN = "a callback, .* changed the weights between two epochs: restoring them"
+END = "set the weights at the end of training: replacing them by the run's final version"
 AVERAGES = "fit leaves the averages of this worker's steps"
 
 
