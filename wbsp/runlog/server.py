@@ -67,7 +67,7 @@ class ServerLog:
         elif kind == "accept":
             if "norm2" in fields:
                 self._noise.push(*(fields[name] for name in (
-                    "worker", "weight", "steps", "samples", "norm2")))
+                    "weight", "steps", "samples", "norm2")))
             behind = fields["version"] - fields["base"]
             self._recent.add(behind)
             self._whole.add(behind)
