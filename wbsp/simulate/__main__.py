@@ -37,6 +37,7 @@ from wbsp.simulate.study import advice, compare, worth
 from wbsp.simulate.study.cluster_file import read_cluster
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, create_model, simulate
+from wbsp.simulate.study.screen import closest, noise_of
 from wbsp.simulate.study.spec import ClusterSpec, Group, published
 from wbsp.simulate.study.variants import Variant, variants
 from wbsp.simulate.world.shards import check_number
@@ -143,10 +144,16 @@ def run() -> str:
     lines: list[str] = []
     progress = Progress()
     try:
-        results = [_result(variant, plan, progress) for variant, plan in compared]
+        if FLAGS.advise is not None and not FLAGS["sync"].present and plan.target < math.inf:
+            results, compared, left = closest(
+                compared, FLAGS.seed, lambda variant, plan: _result(variant, plan, progress))
+            lines = ["", left] if left else []
+        else:
+            results = [_result(variant, plan, progress) for variant, plan in compared]
         if FLAGS.advise is not None and not counts and (plan.experiment or plan.data):
-            baseline, lines = _baseline(results, compared, plan, progress)
+            baseline, verdict = _baseline(results, compared, plan, progress)
             results += baseline
+            lines += verdict
     finally:
         progress.close()
     if FLAGS.figures:
@@ -186,7 +193,8 @@ def _baseline(results: list[compare.Result], compared: list[tuple[Variant, Plan]
                       f"{variant.label}, the fastest {fast} alone")
     own = [] if plan.data is None else ["", worth.own_data(cluster, plan.data)]
     return [alone, *([few] if few else [])], [
-        "", worth.bounded(cluster), "", worth.verdict(best, alone, few, cluster), *own]
+        "", worth.bounded(cluster), "", worth.verdict(best, alone, few, cluster, noise_of(results)),
+        *own]
 
 
 def _advised() -> None:

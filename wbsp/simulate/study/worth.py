@@ -78,7 +78,8 @@ def bounded(cluster: ClusterSpec) -> str:
             f"fastest {_listed(count for _, count in found)} machines.")
 
 
-def verdict(best: Result, alone: Result, few: Result | None, cluster: ClusterSpec) -> str:
+def verdict(best: Result, alone: Result, few: Result | None, cluster: ClusterSpec,
+            noise: float | None = None) -> str:
     """Return the advice: what to take, its worth, and which machines add nothing.
 
     Args:
@@ -86,6 +87,7 @@ def verdict(best: Result, alone: Result, few: Result | None, cluster: ClusterSpe
         alone: the fastest machine alone.
         few: the same model without the slow machines; None: all matter.
         cluster: all machines.
+        noise: noise scale of the gradients in batches, where it was measured.
     """
     timed = best.target == INF  # the goal is time alone: no network was trained
     if not best.reached:
@@ -102,7 +104,10 @@ def verdict(best: Result, alone: Result, few: Result | None, cluster: ClusterSpe
         speeds = cluster.pace / fastest(cluster, 1).pace
         said.append((f"{best.label} takes {best.seconds:.1f} s {best.goal}, " if timed else
                      f"Take {best.label}: it reaches the target in {best.seconds:.1f} s, ")
-                    + f"{worth}. The speeds of all machines add up to {speeds:.2f} of that one's.")
+                    + f"{worth}. The speeds of all machines add up to {speeds:.2f} of that one's"
+                    + ("." if noise is None else ", of which the noise of the gradients allows "
+                       f"about {speeds * (1 + noise) / (speeds + noise):.1f} at this batch size "
+                       f"(its scale is about {noise:.0f} batches)."))
         if few is not None and few.reached:
             slow = cluster.size - fast_ones(cluster)
             nothing = not best.faster(few)

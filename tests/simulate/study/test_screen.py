@@ -1,0 +1,92 @@
+"""Goodput on a cluster, and which models an advice trains."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from wbsp.simulate.study.compare import Result
+from wbsp.simulate.study.runs import Plan
+from wbsp.simulate.study.screen import (
+    CLOSE,
+    LATE,
+    Screened,
+    closest,
+    promising,
+    screen,
+)
+from wbsp.simulate.study.spec import ClusterSpec, Group
+from wbsp.simulate.study.variants import variants
+
+UNEQUAL = ClusterSpec((Group(step_seconds=0.1), Group(step_seconds=1.0)), model_bytes=0.0)
+PLAN = Plan(UNEQUAL, None, 32, target=0.8)
+
+
+def screened(name, cluster=UNEQUAL):
+    [variant] = variants([name], [])
+    return screen(variant, replace(PLAN, cluster=cluster), 0)
+
+
+def test_the_pace_of_a_model_is_what_the_cluster_allows():
+    assert screened("bsp").rate == pytest.approx(2, rel=0.05)
+    assert screened("pcc").rate == pytest.approx(11, rel=0.05)
+
+
+@pytest.mark.parametrize("name, width", [
+    ("bsp", 2), ("localsgd", 2), ("wbsp", 2), ("asp", 2), ("pcc:weight=work", 1.2)])
+def test_a_step_averages_so_many_batches(name, width):
+    """pcc by work: ten pushes of weight 10/11 / 10 each, and one of 1/11."""
+    found = screened(name)
+    usual = found.versions[len(found.versions) // 2][1]
+    assert usual == pytest.approx(width, rel=0.1)
+
+
+def test_goodput_falls_with_the_batches_of_a_step():
+    pace = Screened(10.0, ((64, 2.0), (64, 2.0)))
+    assert pace.goodput(None) == 10
+    assert pace.goodput(4.0) == pytest.approx(10 * 5 / 6)
+    assert pace.goodput(0.0) == 5
+
+
+def trained(label, seconds, noise=None):
+    run = SimpleNamespace(time_to=lambda accuracy: seconds, summary={
+        "t": 100.0, "total": {}, "noise": noise and {"scale": noise, "batch": 1.0}})
+    return Result(label, (run,), 0.8)
+
+
+def advised(names, times, noise=None):
+    """(model, until) of each training, and the line on those that are not trained."""
+    compared = [(variant, PLAN) for variant in variants(names, [])]
+    asked = []
+
+    def train(variant, plan):
+        asked.append((variant.label, plan.until))
+        return trained(variant.label, times[variant.label], noise)
+
+    results, of, line = closest(compared, 0, train)
+    assert [one.label for one in results] == [variant.label for variant, _ in of]
+    return asked, line
+
+
+def test_models_of_little_goodput_are_not_trained():
+    asked, line = advised(["bsp", "pcc", "asp"], {"pcc": 5.0, "asp": 6.0})
+    assert {label for label, _ in asked} == {"pcc", "asp"}
+    assert f"Not trained, because their goodput is less than 1/{CLOSE:g} of pcc's: bsp (" in line
+
+
+def test_all_are_trained_while_none_reaches_the_target():
+    asked, line = advised(["bsp", "pcc"], {"bsp": None, "pcc": None})
+    assert {label for label, _ in asked} == {"bsp", "pcc"} and not line
+
+
+def test_a_training_ends_when_it_is_later_than_the_best():
+    asked, _ = advised(["pcc", "auto"], {"auto": 4.0, "pcc": 3.0})
+    assert asked == [("auto", float("inf")), ("pcc", LATE * 4.0)], "the default model comes first"
+
+
+def test_the_noise_that_a_training_measures_decides_over_the_rest():
+    """With little noise, the batches that a step averages are hardly worth one."""
+    paces = {"alone": Screened(10.0, ((64, 1.0),)), "wide": Screened(9.0, ((64, 8.0),))}
+    assert promising(paces, [trained("alone", 4.0)]) == ["wide"]
+    assert promising(paces, [trained("alone", 4.0, noise=100.0)]) == ["wide"]
+    assert promising(paces, [trained("alone", 4.0, noise=1.0)]) == []
