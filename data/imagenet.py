@@ -161,8 +161,8 @@ def _same_classes(names: tuple[str, ...], train: Split, folder: Path) -> None:
         missing = sorted(set(train.classes) - set(names))
         where, other = (folder, train.path) if missing else (train.path, folder)
         first = missing[0] if missing else min(set(names) - set(train.classes))
-        raise ValueError(f"{where} lacks the class folder {first!r} of {other}: labels are places "
-                         "among the sorted names, which must be the same in both")
+        raise ValueError(f"{where} lacks the class folder {first!r} of {other}: labels are indices "
+                         "of the sorted names, which must be equal in both")
 
 
 def _records_in(path: Path) -> int:

@@ -228,8 +228,8 @@ class _Broken:
     def __call__(self, name: bytes) -> np.int64:
         if name not in self._names:
             self._names.add(name)
-            self._say(f"{name.decode(errors='replace')} cannot be decoded: a grey image is in its "
-                      "place")
+            self._say(f"{name.decode(errors='replace')} cannot be decoded: using a grey image in "
+                      "its place")
         if self._limited and len(self._names) > max(1, self._split.size // 1000):
             raise ValueError(f"{len(self._names)} of {self._split.size} pictures in "
                              f"{self._split.path} cannot be decoded, among them "

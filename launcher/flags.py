@@ -26,24 +26,24 @@ flags.DEFINE_enum("job_name", None, ["ps", "standby", "shard", "worker"], "what 
 # worker_num, worker_index, host, port_base and token_file: if the command line does not give them,
 # the environment may (wbsp/environment.py).
 flags.DEFINE_integer("worker_num", 2, "number of workers (ps)", lower_bound=1)
-flags.DEFINE_integer("worker_index", 0, "which worker this is: 0 ... worker_num - 1",
+flags.DEFINE_integer("worker_index", 0, "index of this worker: 0 ... worker_num - 1",
                      lower_bound=0)
 flags.DEFINE_string("base_dir", "wbsp/", "names the synchronization model by its last part, and "
                     "the folder of the run's files; relative: below --log_root")
 flags.DEFINE_string("host", "localhost", "the server's address; for the ps the one to listen on")
 flags.DEFINE_integer("port_base", 2222, "the server's port", lower_bound=1, upper_bound=65535)
-flags.DEFINE_integer("batch_size", 128, "examples in a step of this worker; on the ps: the size "
-                     "that a model which balances batches begins with", lower_bound=1)
+flags.DEFINE_integer("batch_size", 128, "examples in a step of this worker; on the ps: initial "
+                     "size for models that balance batches", lower_bound=1)
 flags.DEFINE_string("data_dir", None, "where cifar-10-batches-bin or imagenet lies; default: the "
                     "environment variable WBSP_DATA_DIR, else Keras's own data folder")
 flags.DEFINE_float("check_period", 5.0, "seconds between two evaluations (ps)", lower_bound=0.01)
-flags.DEFINE_integer("max_steps", 1_000_000, "steps after which this worker leaves, those of its "
-                     "earlier processes in the run included", lower_bound=1)
+flags.DEFINE_integer("max_steps", 1_000_000, "steps after which this worker leaves, with those of "
+                     "its earlier processes in the run", lower_bound=1)
 flags.DEFINE_float("sleep_time", 0.0, "seconds this worker sleeps before each step", lower_bound=0,
                    upper_bound=1e6)
 flags.DEFINE_integer("class_num", None, "classes of ImageNet's TFRecords (default: 1000); class "
                      "folders are counted", lower_bound=2)
-flags.DEFINE_integer("s", None, "how many steps a worker may be ahead of the slowest (ssp)")
+flags.DEFINE_integer("s", None, "steps that a worker may be ahead of the slowest (ssp)")
 KEPT_HELP = "kept for compatibility; has no effect"
 for name, default in KEPT.items():
     if isinstance(default, bool):
@@ -60,8 +60,8 @@ flags.DEFINE_integer("image_size", None, "pixels of a side of ImageNet's images;
                      "model's published size", lower_bound=1)
 flags.DEFINE_bool("augment", True, "ImageNet: train random parts of the images, mirrored at "
                   "random, and evaluate their centres; else all of each, squeezed, as published")
-flags.DEFINE_integer("test_images", None, "how many images of the test set an evaluation looks at, "
-                     "always the same ones; default: all (ps)", lower_bound=1)
+flags.DEFINE_integer("test_images", None, "images of the test set in an evaluation, the same in "
+                     "every run; default: all (ps)", lower_bound=1)
 flags.DEFINE_enum("heterogeneity", "none", list(heterogeneity.SLEEPS), heterogeneity.FLAG_HELP)
 flags.DEFINE_bool("published_files", False, "write the text files with the published names, which "
                   "end in _wbsp.txt for every model, and wk_loss with the published columns")
@@ -71,16 +71,16 @@ flags.DEFINE_float("target_accuracy", None, "stop when a version reaches it (0..
                    upper_bound=1)
 flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one",
                    lower_bound=0)
-flags.DEFINE_enum("lr_steps", "own", ["own", "mean"], "whose steps the rate's schedule counts: "
-                  "each worker's own, as published, or the mean worker's, as far as each knows")
+flags.DEFINE_enum("lr_steps", "own", ["own", "mean"], "steps that the rate's schedule counts: each "
+                  "worker's own, as published, or the mean worker's, as each worker knows them")
 flags.DEFINE_float("weight_decay", 0.0, "L2 on the dense layers (the published code declares 0.004 "
                    "without effect, for the CNN's convolutions too)", lower_bound=0)
 flags.DEFINE_integer("seed", 0, "of initial weights, shuffling and augmentation", lower_bound=0,
                      upper_bound=2**32 - 1)
 flags.DEFINE_string("server", None, "addresses of the server and its standby, host:port,host:port "
                     "(worker); default: --host and --port_base")
-flags.DEFINE_float("patience", timeouts.WORKER_PATIENCE, "seconds for which a worker tries to "
-                   "reach a server that is lost", lower_bound=0)
+flags.DEFINE_float("patience", timeouts.WORKER_PATIENCE, "seconds that a worker tries to reach a "
+                   "lost server", lower_bound=0)
 
 
 for name in ("check_period", "sleep_time", "epochs", "target_accuracy", "lr", "weight_decay",

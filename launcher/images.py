@@ -39,5 +39,5 @@ def train_size(run):
     if train.class_names != run["class_names"]:
         raise ValueError(f"{train.path} has other class folders ({len(train.classes)}) than the "
                          f"server's training set, which has {run['class_num']} classes: labels are "
-                         "places among their sorted names, which must be the same everywhere")
+                         "indices of their sorted names, which must be equal everywhere")
     return int(run["train_size"])

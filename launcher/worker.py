@@ -58,8 +58,8 @@ def worker(program):
         return lambda: 128 + caught[0]
     run, rule = welcome.settings, welcome.rule
     if "model" not in run:
-        raise ValueError(f"the server at {address} was started by `python -m wbsp.ps` and knows "
-                         f"neither model nor data set: start {program}.py --job_name=ps "
+        raise ValueError(f"the server at {address} was started by `python -m wbsp.ps` and has no "
+                         f"settings of model and data set: start {program}.py --job_name=ps "
                          "instead, or train a model of your own with SyncCallback")
     size = batch_size(run, rule)
     say_what_has_no_effect(run["dataset"])
@@ -94,8 +94,8 @@ def batch_size(run, rule):
     if rule.batch is not None:
         if FLAGS["batch_size"].present and FLAGS.batch_size != rule.batch:
             raise ValueError(f"--batch_size={FLAGS.batch_size}, but all workers begin with "
-                             f"{rule.batch} under {run['sync']}: give the ps and the workers the "
-                             "same")
+                             f"{rule.batch} under {run['sync']}: give the ps and the workers one "
+                             "value")
         return rule.batch
     size, rest = divmod(FLAGS.batch_size, rule.micro_batches)
     if rest:

@@ -54,7 +54,7 @@ def build(
         return _function(KNOWN[name])(seed, weight_decay)
     if weight_decay:
         raise ValueError(
-            f"weight_decay={weight_decay} does not reach the model {name!r}: "
+            f"weight_decay={weight_decay} has no effect on the model {name!r}: "
             "put the regularizer into its function"
         )
     model = _build_own(name, seed)

@@ -212,8 +212,8 @@ def test_a_bad_tf_config_is_one_clear_line(monkeypatch, settings, says):
         tf_config()
     assert says in str(caught.value) and "\n" not in str(caught.value)
     assert re.match("TF_CONFIG is '.*': no cluster of one ps and workers: ", str(caught.value))
-    assert str(caught.value).endswith("; WBSP_SERVER, WBSP_WORKER_INDEX and WBSP_WORKER_NUM go "
-                                      "before it")
+    assert str(caught.value).endswith("; WBSP_SERVER, WBSP_WORKER_INDEX and WBSP_WORKER_NUM "
+                                      "take precedence")
 
 
 FULL = {"chief": ["c.example:1"], **CLUSTER, "evaluator": ["e.example:1"]}

@@ -61,8 +61,8 @@ def _run(name: str, flags: list[str]) -> int | str | None:
     module, _ = COMMANDS[name]
     if name == "advise":
         if not flags or flags[0].startswith("-") and not asks_for_help(flags):
-            print("wbsp: say for which cluster, a TOML file or one of those that wbsp has: "
-                  "wbsp advise wan", file=sys.stderr)
+            print("wbsp: name a cluster, a TOML file or one that wbsp has: wbsp advise wan",
+                  file=sys.stderr)
             return 2
         if not flags[0].startswith("-"):
             flags = [f"--advise={flags[0]}", *flags[1:]]

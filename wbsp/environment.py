@@ -267,7 +267,7 @@ def tf_config() -> Spec | None:
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
         problem = str(error)
     raise said.refused(f"no cluster of one ps and workers: {problem}; WBSP_SERVER, "
-                       "WBSP_WORKER_INDEX and WBSP_WORKER_NUM go before it")
+                       "WBSP_WORKER_INDEX and WBSP_WORKER_NUM take precedence")
 
 
 def _spec(config: dict[str, Any]) -> Spec:

@@ -90,7 +90,7 @@ class Version:
             ConnectionError: the server is gone; one line.
         """
         if len(metrics) > METRICS:
-            raise ValueError(f"{len(metrics)} metrics: at most {METRICS} of a version are taken")
+            raise ValueError(f"{len(metrics)} metrics: at most {METRICS} of a version are allowed")
         found = {}
         for name, value in metrics.items():
             try:
@@ -197,7 +197,7 @@ class _Server:
         """Send the metrics to the server. Raises ConnectionError in one line."""
         answer = self._ask(found, m.Noted)
         if answer.problem:
-            self.say(f"version {found.version}: what was found does not count: "
+            self.say(f"version {found.version}: the server ignores its metrics: "
                      f"{one_line(answer.problem)}")
 
     def close(self) -> None:
@@ -247,7 +247,7 @@ class _Server:
                     return answer
                 case _:
                     raise m.WireError("the server sent what was not requested")
-        raise ConnectionError("the server does not take this process's proof")
+        raise ConnectionError("the server rejects this process's proof")
 
     def _leave(self) -> None:
         if self._line is not None:

@@ -62,8 +62,8 @@ def assign(saved: Checkpoint, model: Any, of: str) -> None:
     replica = values.open()
     replica.adopt(replica.bring(np.concatenate([parts[place] for place in where])), "replace")
     if values.given is not model:
-        raise ValueError("a pytree of JAX is not written to: its version is Worker.values of a "
-                         "worker that joins the run")
+        raise ValueError("cannot write to a pytree of JAX: have a Worker join the run, and take "
+                         "the version from its Worker.values")
     for _ in values.finish():
         pass
 
@@ -73,6 +73,6 @@ def _missing(folder: Path, best: bool) -> str:
     if not (folder / CHECKPOINT).exists():
         return (f"{folder} holds no version: there is no {CHECKPOINT} in it; give the folder of a "
                 "run, such as runs/pcc/run-001")
-    return (f"{folder} holds no best version: no process has evaluated versions of this run by a "
-            "metric that its server was told by --best=METRIC or --target=METRIC:VALUE; load the "
-            "newest one without best=True")
+    return (f"{folder} holds no best version: no process has evaluated versions of this run by the "
+            "metric of its server's --best=METRIC or --target=METRIC:VALUE; load the newest "
+            "version without best=True")

@@ -252,7 +252,7 @@ def test_a_broken_picture_is_told_once_and_grey_stands_in_its_place(changed):
     broken.write_bytes(broken.read_bytes()[:60])
     told = []
     got = batches(changed, 3, augment=False, say=told.append)
-    assert told == [f"{broken} cannot be decoded: a grey image is in its place"]
+    assert told == [f"{broken} cannot be decoded: using a grey image in its place"]
     for (x, y), (expected, labels) in zip(got, whole, strict=True):
         assert y.tolist() == labels.tolist()
         differs = [n for n in range(TRAIN) if x[n].tobytes() != expected[n].tobytes()]

@@ -85,7 +85,7 @@ def test_another_user_is_served_over_tcp(jobs):
                     f"FakeWorker({server.address!r}, 0, steps=4, replica=replica).ends()"],
                    check=True, timeout=60)
     server.ends_well()
-    server.until("worker 0 joined over TCP .the process at the other end is of user 65534.")
+    server.until("worker 0 joined over TCP .the process at the other end runs as user 65534.")
 
 
 @pytest.mark.skipif(hosts.why_not() is not None, reason=str(hosts.why_not()))

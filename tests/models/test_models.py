@@ -201,5 +201,5 @@ def test_a_wrong_model_of_ones_own_is_named(name, says):
 
 @pytest.mark.usefixtures("own_module")
 def test_weight_decay_does_not_silently_miss_a_model_of_ones_own():
-    with pytest.raises(ValueError, match=r"weight_decay=0.004 does not reach"):
+    with pytest.raises(ValueError, match=r"weight_decay=0.004 has no effect on"):
         models.build("own_networks:good", seed=1, weight_decay=0.004)

@@ -91,7 +91,7 @@ def test_a_server_that_can_open_no_more_files_says_so_and_continues_when_it_can(
     port = free_port()
     server = jobs.run("server", "bash", "-c", "ulimit -n 30 && exec python -m wbsp.ps "
                       f"--worker_num=8 --sync=asp --port_base={port}")
-    server.until("can open 30 files, and 8 workers may need 176: raise the limit")
+    server.until("can open 30 files, but 8 workers may need 176: if connections")
     server.until("listening on port")
     with contextlib.ExitStack() as stack:
         for _ in range(40):

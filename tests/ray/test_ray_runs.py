@@ -128,7 +128,7 @@ def test_a_worker_that_dies_is_started_again(jobs):
         result = run.ends()
     assert result["returned"][1]["pid"] == run.pid(1) != result["returned"][0]["pid"]
     assert result["returned"][0]["gpus"] == "", "it asked for none"
-    assert run.driver.find("worker 1: its process has died; it is started again")
+    assert run.driver.find("worker 1: its process has died; restarting it")
 
 
 @long
@@ -138,7 +138,7 @@ def test_a_worker_is_killed(jobs, machine):
     os.kill(run.pid(0), signal.SIGKILL)
     run.starts(0, times=2)
     run.ends()
-    assert run.driver.find("worker 0: its process has died; it is started again")
+    assert run.driver.find("worker 0: its process has died; restarting it")
 
 
 @long
@@ -148,7 +148,7 @@ def test_the_server_is_killed(jobs, machine):
     before = run.pid(0), run.pid(1)
     run.kill_server()
     result = run.ends(told=True)
-    assert run.driver.find("server: it was killed by signal 9; it is started again")
+    assert run.driver.find("server: it was killed by signal 9; restarting it")
     assert tuple(one["pid"] for one in result["returned"]) == before, "workers live through it"
     assert "resuming from version" in (run.files / "server.log").read_text()
 
@@ -178,7 +178,7 @@ def test_the_node_of_a_worker_dies_and_another_takes_its_place(jobs, cluster):
     cluster.add()
     run.starts(1, times=2)
     run.ends()
-    assert run.driver.find(f"worker 1: {NODE_DIED}; it is started again")
+    assert run.driver.find(f"worker 1: {NODE_DIED}; restarting it")
 
 
 @long
@@ -204,7 +204,7 @@ def test_the_node_of_the_server_dies(jobs, cluster):
     cluster.kill(cluster.node_of(run.server()))
     cluster.add()
     run.ends(told=True)
-    assert run.driver.find(f"server: {NODE_DIED}; it is started again")
+    assert run.driver.find(f"server: {NODE_DIED}; restarting it")
 
 
 @long

@@ -76,7 +76,7 @@ def test_what_a_step_changes_is_found_and_the_runs_values_are_taken_over():
         values.check()
     assert "\n" not in str(found.value)
     (line,) = values.finish()
-    assert "in/bias, which is frozen, and was changed" in line
+    assert "have changed base/in/bias, which is frozen" in line
 
 
 def test_a_later_fit_finds_what_it_has_unfrozen():

@@ -164,7 +164,7 @@ def test_a_final_version_that_breaks_a_constraint_is_made_to_keep_it(ends, said)
     assert kernel.ravel().tolist() == [0, 0, 0, 0, *range(8)]
     assert rest.ravel().tolist() == [8, 9, 10] and bias.tolist() == [11]
     assert len(said) == 1 and "the final version breaks the constraint of " in said[0]
-    assert "kernel: versions are sums" in said[0]
+    assert "kernel, because versions are sums" in said[0]
 
 
 @pytest.mark.parametrize("constraint", ["non_neg", keras.constraints.MaxNorm(2.0),
@@ -197,12 +197,12 @@ def test_complex_numbers_are_refused_where_they_are_trained_and_said_where_not()
     from wbsp.replica.layers import remarks
     from wbsp.replica.model import open_replica
 
-    with pytest.raises(ValueError, match="^variable .*gain is complex64, and wbsp trains real"):
+    with pytest.raises(ValueError, match="^variable .*gain is complex64, but wbsp trains real"):
         open_replica(stacked(Spectral(True)))
     model = stacked(Spectral(False))
     assert len(open_replica(model).layout) == 2
     (remark,) = remarks(model)
-    assert "gain is of complex numbers: each worker keeps its own values" in remark
+    assert "gain is complex: each worker keeps its own values" in remark
 
 
 def test_of_float64_it_is_said_that_versions_are_float32():
@@ -210,7 +210,7 @@ def test_of_float64_it_is_said_that_versions_are_float32():
 
     model = stacked(keras.layers.Dense(3, dtype="float64"))
     (remark,) = remarks(model)
-    assert "/kernel and 1 more are of float64: versions are float32" in remark
+    assert "/kernel and 1 more are float64, but versions are float32" in remark
     assert not list(remarks(stacked()))
 
 

@@ -45,7 +45,7 @@ def test_versions_and_updates_travel_as_the_run_has_them(variables, how):
 
 
 @pytest.mark.parametrize("names, words", [
-    ({"x": "b"}, "names= says nothing of a: give each variable a name of the run"),
+    ({"x": "b"}, "names= lacks a: give each variable a name of the run"),
     ({"x": "c", "y": "a", "z": "b"}, "names={'x': 'c'}: there is no variable 'c'; there are: a, b"),
     ({"x": "a", "y": "a", "z": "b"}, "names={'y': 'a'}: 'a' is named twice"),
     ({"x": ("a", (0, 1)), "z": "b"}, "a is of shape (2, 3, 4); give each of its axes, [0, 1, 2], "
@@ -58,5 +58,5 @@ def test_a_map_that_is_not_whole_is_refused_in_one_line(variables, names, words)
 
 
 def test_frozen_variables_are_not_renamed(variables):
-    with pytest.raises(ValueError, match="^names= is for variables that travel, and b is frozen"):
+    with pytest.raises(ValueError, match="^names= names only variables that are .*, but b is fr"):
         Values(variables, frozen=["b"], names={"x": "a"})

@@ -350,8 +350,8 @@ def test_variables_that_the_first_step_makes_are_refused_after_it(open_):
     layout = open_(model).layout
     check_whole(model, layout)
     model(np.zeros((1, 3), np.float32), training=True)
-    with pytest.raises(ValueError, match="the first step has made variable .*dense.* and 1 "
-                                         "more, in which the other workers have no part"):
+    with pytest.raises(ValueError, match="the first step has created variable .*dense.* and 1 "
+                                         "more, which the other workers do not have"):
         check_whole(model, layout)
 
 

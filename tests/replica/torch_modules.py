@@ -143,7 +143,7 @@ def test_channels_last_and_views_are_read_and_written_right():
 
 def test_float64_is_said():
     (line,) = Values(torch.nn.Linear(2, 2).double()).remarks()
-    assert line.startswith("weight and 1 more are of float64: versions are float32")
+    assert line.startswith("weight and 1 more are float64, but versions are float32")
 
 
 def test_what_pytorch_has_and_wbsp_cannot_train_is_refused_in_one_line():
@@ -156,10 +156,10 @@ def test_what_pytorch_has_and_wbsp_cannot_train_is_refused_in_one_line():
         meta = torch.nn.Linear(2, 2)
     for given, line in [(torch.nn.LazyLinear(2), "weight is of a lazy module"),
                         (meta, "weight is on PyTorch's meta device"),
-                        (Complex(), "w is torch.complex64, and wbsp trains real numbers"),
+                        (Complex(), "w is torch.complex64, but wbsp trains real numbers"),
                         (torch.nn.ReLU(), "a ReLU has no variables of floats"),
                         ({"m": torch.nn.Linear(2, 2), "o": 3}, "o is an int, among values"),
-                        ({}, "a dict was given to train: give a Keras model, a torch")]:
+                        ({}, "cannot train a dict: give a Keras model, a torch")]:
         with pytest.raises(ValueError, match=line) as error:
             Values(given)
         assert "\n" not in str(error.value)

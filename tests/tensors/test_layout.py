@@ -45,8 +45,9 @@ def test_what_else_a_process_has_built_makes_no_difference(mine, theirs):
     (["block_2_1/kernel", "block_1_2/kernel"], ["block_1_2/kernel", "block_2_1/kernel"]),
 ])
 def test_the_same_variables_in_another_order_are_a_difference(mine, theirs):
-    words = re.escape(f"variable 0 is {mine[0]}[3, 3] here and {theirs[0]}[3, 3] there; all are "
-                      "there, but in another order, as where the layers' `trainable` flags differ")
+    words = re.escape(f"variable 0 is {mine[0]}[3, 3] here and {theirs[0]}[3, 3] there; both "
+                      "have the same variables, but in another order, such as with other "
+                      "`trainable` flags of layers")
     assert re.fullmatch(words, difference(layout(*mine), layout(*theirs)))
 
 

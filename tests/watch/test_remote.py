@@ -82,7 +82,7 @@ def test_the_page_is_that_of_the_folder_and_continues_with_the_run(jobs, tmp_pat
     assert before > 0  # what waits in the log's buffer comes later
     [process] = file_processes(server)
     process.kill()
-    until(lambda: "is from before" in watched.state()["trouble"], "the page to say so")
+    until(lambda: "showing older data" in watched.state()["trouble"], "the page to say so")
     assert pushes(watched.state()) == before
     until(lambda: not watched.state()["trouble"], "another process, and the page to go on")
     (tmp_path / "go").touch()
@@ -104,7 +104,7 @@ def test_a_server_that_is_killed_and_started_again(jobs, tmp_path):
     watched = Page(jobs, server.address)
     until(lambda: pushes(watched.state()) > 20, "pushes on the page")
     server.kill()
-    until(lambda: "is from before" in watched.state()["trouble"], "the page to say so")
+    until(lambda: "showing older data" in watched.state()["trouble"], "the page to say so")
     known = watched.state()
     assert pushes(known) > 20 and known["happenings"]["events"]
     again = jobs.server("--check_period=0.1", "--resume", port=port).listens()
@@ -240,7 +240,7 @@ def test_whom_a_server_does_not_take_gets_one_line(jobs, tmp_path, monkeypatch, 
                "ours": jobs.server(f"--token_file={paths['ours']}").listens()}
     for ours, theirs in [("ours", "another"), ("ours", ""), ("", "another")]:
         said = one_line(capsys, servers[ours].address, f"--token_file={paths[theirs]}")
-        assert "its token is another one (--token_file" in said
+        assert "it has another token (--token_file" in said
     monkeypatch.setattr(m, "PROTOCOL", m.PROTOCOL - 1)  # who watches is of an older release
     said = one_line(capsys, servers[""].address)
     assert f"has protocol {m.PROTOCOL}, the server" in said

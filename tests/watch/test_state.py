@@ -234,7 +234,7 @@ def test_every_event_is_told_in_words(written):
     told = {e["kind"]: e["text"] for e in run.state()["happenings"]["events"]}
     assert told["error"] == "ValueError: no" and told["refused"] == "a stranger"
     assert told["news"].startswith("of tomorrow, long x") and len(told["news"]) == 200
-    assert "3 messages" in told["malformed"] and told["lost"] == "pushes 2 to 3 are lost"
+    assert "3 malformed messages" in told["malformed"] and told["lost"] == "pushes 2 to 3 are lost"
 
 
 def test_a_folder_that_was_made_again_is_read_again(written, tmp_path):

@@ -20,6 +20,7 @@ def lines(written, tmp_path):
         member.count(1, 100, 1.0, 0)
         log.training(second, second, 2.0 / second, 100, {0: member}, {})
     log.evaluation(3.0, 3, 0.5, 0.8, 0.9, {0: member}, {})
+    log.evaluated(3.5, 3, {"rmse": 0.25}, {0: member})  # a reader's, without a loss
     log.flush()
 
     def of(name):

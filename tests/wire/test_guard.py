@@ -259,7 +259,7 @@ def test_the_kernel_chooses_a_members_buffer_again():
 def test_few_files_are_said(monkeypatch):
     """A server that can open no more stands still, and nobody would know why."""
     monkeypatch.setattr(resource, "getrlimit", lambda which: (30, 30))
-    assert "can open 30 files, and 8 workers may need 176: raise" in guard.too_few_files(8)
+    assert "can open 30 files, but 8 workers may need 176: if" in guard.too_few_files(8)
     monkeypatch.setattr(resource, "getrlimit", lambda which: (4096, 4096))
     assert guard.too_few_files(8) is None
 

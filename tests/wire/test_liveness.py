@@ -97,7 +97,7 @@ def test_a_process_that_has_no_connection_for_long_counts_as_lost_and_who_is_slo
     worker.hear(13.6)
     assert worker.lost(15.0, reaches(False)) is None, "it has said something"
     assert worker.lost(313.5, reaches(True)) is None
-    assert worker.lost(313.7, reaches(True)) == "connected, but nothing heard for 300 s"
+    assert worker.lost(313.7, reaches(True)) == "connected, but silent for 300 s"
     worker.woke(400.0)
     assert worker.lost(401.0, reaches(True)) is None, "it was this process that slept"
 

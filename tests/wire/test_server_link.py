@@ -87,7 +87,7 @@ def test_a_process_that_has_proven_nothing_and_sends_more_than_is_read_is_cut_of
     def cut():
         stranger.sends(TURN + 16)  # more than is read in one go
         poll()
-        return "more than it was asked for" in (why() or "")
+        return "more than was requested" in (why() or "")
     until(cut, "the connection to be cut")
     stranger.meets(poll)  # there is another one
     close()

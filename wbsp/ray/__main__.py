@@ -14,22 +14,22 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the script in each worker; return 0, or 1 after one line on the error."""
     parser = argparse.ArgumentParser(prog="wbsp ray", description=__doc__,
                                      allow_abbrev=False)
-    parser.add_argument("--workers", type=int, required=True, help="how many")
+    parser.add_argument("--workers", type=int, required=True, help="number of workers")
     parser.add_argument("--resources", default="CPU=1", metavar="NAME=AMOUNT,...",
-                        help="what each of them needs (default: CPU=1), such as CPU=4,GPU=1")
+                        help="what each worker needs (default: CPU=1), such as CPU=4,GPU=1")
     parser.add_argument("--sync", default="pcc", help="synchronization model (default: pcc)")
     parser.add_argument("--ps", action="append", default=[], metavar="FLAG", help="another flag of "
                         "python -m wbsp.ps, such as --ps=--sync_option=weight=work")
-    parser.add_argument("--storage", default="~/ray_results", metavar="FOLDER", help="where runs "
-                        "leave their files; all nodes see it (default: ~/ray_results)")
-    parser.add_argument("--name", help="folder of this run there; that of an earlier run goes on "
-                        "with it (default: a new one)")
-    parser.add_argument("--standby", action="store_true", help="have a standby of the server")
+    parser.add_argument("--storage", default="~/ray_results", metavar="FOLDER", help="folder for "
+                        "the files of runs, which all nodes can read (default: ~/ray_results)")
+    parser.add_argument("--name", help="folder of this run there; the name of an earlier run "
+                        "continues that run (default: a new one)")
+    parser.add_argument("--standby", action="store_true", help="start a standby of the server")
     parser.add_argument("--strategy", default="SPREAD", help="of the placement group")
     parser.add_argument("--placement_timeout", type=float, default=60.0, metavar="SECONDS",
                         help="to wait for room on the cluster (default: 60)")
-    parser.add_argument("--max_restarts", type=int, default=5, metavar="TIMES", help="in a row "
-                        "that a process is started again (default: 5)")
+    parser.add_argument("--max_restarts", type=int, default=5, metavar="TIMES", help="restarts in "
+                        "a row of a process (default: 5)")
     parser.add_argument("script", help="train.py; it has a wbsp.SyncCallback()")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
     flags = parser.parse_args(arguments)

@@ -76,13 +76,13 @@ class Child:
         except RayTaskError:
             raise
         except UnserializableException as error:
-            raise RunError(f"{self.name}: what it raised cannot be read here: {_last(error)}"
+            raise RunError(f"{self.name}: its exception cannot be deserialized here: {_last(error)}"
                            ) from error
         except RaySystemError as error:
             if "serialize" not in str(error) and "pickle" not in str(error):
                 self.died(_cause(error))
                 return None
-            raise RunError(f"{self.name}: what it returned cannot be read here: {_last(error)}"
+            raise RunError(f"{self.name}: its result cannot be deserialized here: {_last(error)}"
                            ) from error
         except RayError as error:
             self.died(_cause(error))
@@ -95,9 +95,9 @@ class Child:
         self.why = why
         self._failures = 1 if lived > timeouts.RAY_SHORT else self._failures + 1
         if self._failures > self._most:
-            self.give_up(f"{why}; started again {self._most} times in short order")
+            self.give_up(f"{why}; restarted {self._most} times in a row")
             return
-        say(f"wbsp.ray: {self.name}: {why}; it is started again")
+        say(f"wbsp.ray: {self.name}: {why}; restarting it")
         pause = 0.0 if self._failures == 1 else min(2.0 ** (self._failures - 2), timeouts.RAY_PAUSE)
         self._due = time.monotonic() + pause
 
@@ -105,7 +105,7 @@ class Child:
         self.kill()
         self._due = None
         self.gone = why
-        say(f"wbsp.ray: {self.name} is given up: {why}")
+        say(f"wbsp.ray: giving up {self.name}: {why}")
 
     def kill(self) -> None:
         """End its process, if there is one."""

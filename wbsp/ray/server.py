@@ -76,8 +76,8 @@ class Server:
         Raises RunError, in one line.
         """
         if again and not any(self._folder.glob("*/run-*")):
-            raise RunError(f"{socket.gethostname()} does not see {self._folder}; give a storage "
-                           "that all nodes see, or a standby")
+            raise RunError(f"{socket.gethostname()} cannot read {self._folder}; give a storage "
+                           "that all nodes can read, or a standby")
         self._folder.mkdir(parents=True, exist_ok=True)
         host = ray.util.get_node_ip_address()
         port = port or _free_port(host)
@@ -97,12 +97,12 @@ class Server:
                 if self._process.poll() is not None:
                     code = self._ended()
                     raise RunError(self._said(begin).strip().rpartition("\n")[2]
-                                   or f"it ended with {code}, without a word")
+                                   or f"it ended with exit code {code} and printed nothing")
                 if time.monotonic() > deadline:
                     self._process.kill()
                     self._ended()
-                    raise RunError(f"it does not listen after {timeouts.RAY_START:g} s; its output "
-                                   f"is in {self._log}")
+                    raise RunError(f"it does not listen within {timeouts.RAY_START:g} s; its "
+                                   f"output is in {self._log}")
                 time.sleep(0.05)
         return f"{host}:{port}"
 

@@ -194,8 +194,8 @@ class Supervisor:
             killed = f"it was killed by signal {-ending.code}"
             child.died(killed if ending.code < 0 else ending.said)
         else:
-            raise RunError(f"the server ended with {ending.code}: {ending.said}; its output is in "
-                           f"{self._folder}")
+            raise RunError(f"the server ended with exit code {ending.code}: {ending.said}; its "
+                           f"output is in {self._folder}")
 
     def _worker_ended(self, child: Child, outcome: Outcome) -> None:
         if outcome.lost is None:
@@ -210,14 +210,14 @@ class Supervisor:
         limit = self._limits.placement + timeouts.RAY_START
         for child in self._servers:
             if child.waiting > limit:
-                child.give_up(f"{child.why}, and it was not there again within {limit:g} s")
+                child.give_up(f"{child.why}; it did not restart within {limit:g} s")
         if all(child.gone for child in self._servers):
-            raise RunError(f"the run has no server any more: {self._servers[0].gone}; the files "
-                           f"are in {self._folder}")
+            raise RunError(f"the run has lost its server: {self._servers[0].gone}; the files are "
+                           f"in {self._folder}")
         if all(child.gone for child in self._workers):
             raise RunError(f"no worker is left: worker 0: {self._workers[0].gone}; the files are "
                            f"in {self._folder}")
         if any(child.ended for child in self._servers):
             for child in self._workers:
                 if not (child.over or child.begun):
-                    child.give_up(f"{child.why}; the run ended before it was there again")
+                    child.give_up(f"{child.why}; the run ended before it had restarted")

@@ -164,8 +164,8 @@ class Part:
         """Yield what a user should know about training these variables together, a line each."""
         if wide := [held.spec.name for held in self._moving if held.type == "float64"]:
             more = f" and {len(wide) - 1} more are" if wide[1:] else " is"
-            yield (f"{wide[0]}{more} of float64: versions are float32, so that each adoption "
-                   "rounds to float32, and so does the final version")
+            yield (f"{wide[0]}{more} float64, but versions are float32: adopting a version rounds "
+                   "to float32, also at the end")
 
     def adopted(self) -> None:
         """Note that a version was written to the variables."""

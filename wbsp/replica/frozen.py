@@ -57,15 +57,15 @@ class Frozen:
         """Raise ValueError if a step has changed one of them."""
         if changed := self._changed():
             raise ValueError(
-                f"the first step has changed {_some(changed)} frozen: updates have nothing of that."
-                " Give frozen=[] on all workers, and all variables are trained together; a Keras "
-                "model whose layers were frozen behind compile() is to be compiled again")
+                f"the first step has changed {_some(changed)} frozen, but updates do not carry "
+                "that. Give frozen=[] on all workers to train all variables together; compile a "
+                "Keras model again if its layers were frozen after compile()")
 
     def finish(self) -> Iterator[str]:
         """Finish a run; yield what the user should know, a line each."""
         if changed := self._changed():
-            yield (f"{_some(changed)} frozen, and was changed all the same: that is in no version. "
-                   "Give frozen=[] on all workers, and all variables are trained together")
+            yield (f"steps have changed {_some(changed)} frozen, but versions do not carry that. "
+                   "Give frozen=[] on all workers to train all variables together")
 
     def _changed(self) -> list[str]:
         if self._digests is None:
@@ -86,8 +86,8 @@ def freeze(parts: Sequence[Part], names: Sequence[str] | None) -> None:
     for name in names or ():
         if not any(begins(held.spec.name, [name]) for part in parts for held in part.frozen):
             known = [spec.name for part in parts for spec in part.layout][:3]
-            raise ValueError(f"frozen=[{name!r}]: no variable has a name that begins so; there are "
-                             f"{', '.join(known)} ...")
+            raise ValueError(f"frozen=[{name!r}]: no variable has this name or beginning of one; "
+                             f"there are {', '.join(known)} ...")
 
 
 def _some(names: Sequence[str]) -> str:

@@ -120,8 +120,8 @@ class Leaf:
     def value(self) -> jax.Array:
         """The array. Raises ValueError if it was donated to a step."""
         if self.held.is_deleted():
-            raise ValueError(f"{self.name} was donated to a step that came after the last w.step: "
-                             "call params = w.step(loss, params) after each step")
+            raise ValueError(f"{self.name} was donated to a step after the last w.step: call "
+                             "params = w.step(loss, params) after each step")
         return self.held
 
     def assign(self, value: jax.Array) -> None:
@@ -145,13 +145,13 @@ class PyTree(Part):
         self._leaves: list[Any] = []  # a Leaf, or a value that is not trained
         for name, (_, value) in zip(names, named, strict=True):
             if isinstance(value, float | np.floating | np.ndarray):
-                raise ValueError(f"{name or 'the value'} is of type {type(value).__name__}, and a "
-                                 "step would give it back as an array: make it a jax.numpy array")
+                raise ValueError(f"{name or 'the value'} is of type {type(value).__name__}, but a "
+                                 "step would return an array: make it a jax.numpy array")
             if not isinstance(value, jax.Array):
                 self._leaves.append(value)
             elif jnp.issubdtype(value.dtype, jnp.complexfloating):
-                raise ValueError(f"{name} is {value.dtype}, and wbsp trains real numbers: keep its "
-                                 "real and its imaginary part in two arrays")
+                raise ValueError(f"{name} is {value.dtype}, but wbsp trains real numbers: keep its "
+                                 "real and imaginary parts in two arrays")
             elif jnp.issubdtype(value.dtype, jnp.floating):
                 self._leaves.append(Leaf(name, value))
             else:
@@ -172,13 +172,13 @@ class PyTree(Part):
     def take(self, tree: Any) -> None:
         """Take the tree of a step. Raises ValueError for another structure."""
         if any(leaf.assigned for leaf in self._chosen):
-            raise ValueError("the block begins from the run's version: take params = w.values at "
-                             "its beginning")
+            raise ValueError("training begins with the run's version: take params = w.values at "
+                             "the beginning of the block")
         form: Any
         values, form = jax.tree_util.tree_flatten(tree)
         if form != self._form:
-            raise ValueError(f"w.step was given {form}, and this worker began with {self._form}: "
-                             "give it the same pytree, of the step's arrays")
+            raise ValueError(f"w.step was given {form}, but this worker began with {self._form}: "
+                             "give it the pytree that the step has returned")
         for place, (leaf, value) in enumerate(zip(self._leaves, values, strict=True)):
             if not isinstance(leaf, Leaf):
                 self._leaves[place] = value
@@ -186,8 +186,8 @@ class PyTree(Part):
                 raise ValueError("w.step was called inside a function that JAX traces: call it "
                                  "after the step, with the arrays that the step has returned")
             elif getattr(value, "shape", None) != leaf.shape:
-                raise ValueError(f"{leaf.name} is of shape {getattr(value, 'shape', None)} now, "
-                                 f"and was of {leaf.shape}")
+                raise ValueError(f"{leaf.name} has shape {getattr(value, 'shape', None)} now, but "
+                                 f"had {leaf.shape}")
             else:
                 leaf.held = value
         self._given = tree

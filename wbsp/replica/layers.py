@@ -48,8 +48,8 @@ def trained(model: keras.Model) -> list[keras.Variable]:
     chosen = []
     for variable in [*model.trainable_weights, *model.non_trainable_weights]:
         if "complex" in variable.dtype and variable.trainable:
-            raise ValueError(f"variable {variable.path} is {variable.dtype}, and wbsp trains real "
-                             "numbers: keep its real and its imaginary part in two variables")
+            raise ValueError(f"variable {variable.path} is {variable.dtype}, but wbsp trains real "
+                             "numbers: keep its real and imaginary parts in two variables")
         if "float" in variable.dtype and not variable.overwrite_with_gradient:
             chosen.append(variable)
     return chosen
@@ -122,8 +122,8 @@ def finalize(model: keras.Model, stepped: bool, averaged: bool, say: Callable[[s
             "without a server; the run's final version, which all workers share, is in the "
             "server's checkpoint")
     else:
-        say("the optimizer has use_ema, but Keras has no averages left where training ends before "
-            "its last epoch, under SwapEMAWeights(swap_on_epoch=True): fit leaves the run's final "
+        say("the optimizer has use_ema, but Keras keeps no averages if training ends before its "
+            "last epoch under SwapEMAWeights(swap_on_epoch=True): fit leaves the run's final "
             "version")
     return averaged
 
@@ -134,9 +134,9 @@ def settle(model: keras.Layer) -> Iterator[str]:
     derive(model)
     if broken := constrain(model):
         more = f" and {len(broken) - 1} more" if broken[1:] else ""
-        yield (f"the final version breaks the constraint of {broken[0].path}{more}: versions are "
-               "sums of updates, and know none. This model was made to keep it; the server's "
-               "checkpoint does not")
+        yield (f"the final version breaks the constraint of {broken[0].path}{more}, because "
+               "versions are sums of updates. The constraint was applied to this model; the "
+               "server's checkpoint still breaks it")
 
 
 def constrain(model: keras.Model) -> list[keras.Variable]:
@@ -157,23 +157,23 @@ def remarks(model: keras.Model) -> Iterator[str]:
     """Yield what a user should know about training this model together, a line each."""
     weights = [*model.trainable_weights, *model.non_trainable_weights]
     if names := [v.path for v in weights if v.dtype == "float64"]:
-        yield (f"{_some(names)} of float64: versions are float32, so that each adoption rounds to "
-               "float32, and so does the final version")
+        yield (f"{_some(names)} float64, but versions are float32: adopting a version rounds to "
+               "float32, also at the end")
     if names := [v.path for v in weights if "complex" in v.dtype]:
-        yield f"{_some(names)} of complex numbers: each worker keeps its own values"
+        yield f"{_some(names)} complex: each worker keeps its own values"
     if names := [layer.name for layer in every_layer(model)
                  if type(layer).__name__ == "TorchModuleWrapper" and [*layer.module.buffers()]]:
         yield (f"{_some(names, 'layer')} of PyTorch with buffers, such as the statistics of a "
-               "BatchNorm: no version carries them, and each worker keeps its own")
+               "BatchNorm: versions do not carry them, and each worker keeps its own")
 
 
 def differing(adapted: Sequence[Statistics]) -> Iterator[str]:
     """Yield a line for each layer whose statistics a version has changed."""
     for one in adapted:
         if one.differ:
-            yield (f"layer {one.layer.name} was adapted to other data than the run's, and computes "
-                   "with the run's mean and variance from here on: have all workers adapt it to "
-                   "the same data")
+            yield (f"layer {one.layer.name} was adapted to other data than the run's, and now "
+                   "computes with the run's mean and variance: adapt it to the same data on all "
+                   "workers")
 
 
 def _some(names: Sequence[str], kind: str = "variable") -> str:

@@ -40,8 +40,8 @@ class Map:
             self.layout.append(TensorSpec(name, tuple(spec.shape[axis] for axis in axes)))
             self._parts.append((here[own], tuple(spec.shape), axes))
         if specs:
-            raise ValueError(f"names= says nothing of {', '.join(specs)}: give each variable a "
-                             "name of the run")
+            raise ValueError(f"names= lacks {', '.join(specs)}: give each variable a name of the "
+                             "run")
         self._here = slices(self.layout)
 
     def to_run(self, mine: np.ndarray) -> np.ndarray:

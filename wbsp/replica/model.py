@@ -33,8 +33,8 @@ class KerasPart(Part):
         self._model = model
         chosen, still = trained(model), frozen(model)
         if not chosen and not all(layer.built for layer in every_layer(model)):
-            raise ValueError(f"model {model.name} has no variables yet, since Keras makes them in "
-                             f"the first step of fit; {_CALL}")
+            raise ValueError(f"model {model.name} has no variables yet, because Keras creates them "
+                             f"in the first step of fit; {_CALL}")
         super().__init__([Held(TensorSpec(f"{at}{v.path}", tuple(v.shape)), v.dtype, v,
                                id(v) in still) for v in chosen])
 
@@ -55,7 +55,7 @@ class KerasPart(Part):
         """Return the replica of the model as it is now. Raises ValueError for an unknown back end,
         or without float variables to train."""
         if not self.layout:
-            still = ", and none is to change: all are frozen" if self.frozen else ""
+            still = " that are not frozen" if self.frozen else ""
             raise ValueError(f"model {self._model.name} has no variables of floats{still}: there "
                              "is nothing to train together")
         return FlatReplica(self.variables(pool or BufferPool()), self.layout, rounds(self.types),
@@ -95,8 +95,8 @@ def check_whole(model: keras.Model, layout: Sequence[TensorSpec]) -> None:
     if len(paths) > len(layout):
         late = [path for path in paths if path not in {spec.name for spec in layout}] or paths[-1:]
         more = f" and {len(late) - 1} more" if late[1:] else ""
-        raise ValueError(f"the first step has made variable {late[0]}{more}, in which the "
-                         f"other workers have no part; {_CALL}")
+        raise ValueError(f"the first step has created variable {late[0]}{more}, which the other "
+                         f"workers do not have; {_CALL}")
 
 
 def sums_gradients(model: keras.Model) -> bool:

@@ -164,8 +164,8 @@ class TfVariables(Part):
         chosen: dict[int, tuple[str, tf.Variable]] = {}
         for name, variable in named:
             if variable.dtype.is_complex and variable.trainable:
-                raise ValueError(f"variable {name} is {variable.dtype.name}, and wbsp trains real "
-                                 "numbers: keep its real and its imaginary part in two variables")
+                raise ValueError(f"variable {name} is {variable.dtype.name}, but wbsp trains real "
+                                 "numbers: keep its real and imaginary parts in two variables")
             if not variable.shape.is_fully_defined():
                 raise ValueError(f"variable {name} has shape {variable.shape}: wbsp trains "
                                  "variables whose shape is known")
@@ -196,6 +196,6 @@ def variables_of(module: tf.Module, name: str) -> list[tf.Variable]:
             if not attribute.startswith("_self_") and any(
                     hasattr(part, "trainable_weights") for part in tf.nest.flatten(value)):
                 raise ValueError(
-                    f"{name}.{attribute} is of Keras, and a tf.Module does not know the variables "
-                    f'of that: give {{"{attribute}": the model, "own": the other variables}}')
+                    f"{name}.{attribute} is of Keras, but a tf.Module does not list its variables: "
+                    f'give {{"{attribute}": the model, "own": the other variables}}')
     return list(module.variables)

@@ -99,20 +99,20 @@ def _is_trained(name: str, tensor: torch.Tensor) -> bool:
     if kind == "DTensor":
         raise ValueError(_divided(f"{name}, a DTensor,"))
     if kind.startswith("Uninitialized"):
-        raise ValueError(f"{name} is of a lazy module and has no values yet: call the model on a "
-                         "batch of your data before")
+        raise ValueError(f"{name} is of a lazy module and has no values yet: first call the model "
+                         "on a batch of your data")
     if tensor.device.type == "meta":
-        raise ValueError(f"{name} is on PyTorch's meta device and has no values: give the model "
-                         "some before (to_empty, or load_state_dict(..., assign=True))")
+        raise ValueError(f"{name} is on PyTorch's meta device and has no values: first give the "
+                         "model some (to_empty, or load_state_dict(..., assign=True))")
     if tensor.is_complex() and tensor.requires_grad:
-        raise ValueError(f"{name} is {tensor.dtype}, and wbsp trains real numbers: keep its real "
-                         "and its imaginary part in two parameters")
+        raise ValueError(f"{name} is {tensor.dtype}, but wbsp trains real numbers: keep its real "
+                         "and imaginary parts in two parameters")
     return tensor.is_floating_point()
 
 
 def _divided(what: str) -> str:
-    return (f"{what} is divided among processes, and each worker of wbsp holds the whole model: "
-            "make a worker of the unsharded module (DistributedDataParallel has one)")
+    return (f"{what} is divided among processes, but each worker of wbsp holds the whole model: "
+            "give the worker the unsharded module (DistributedDataParallel has one)")
 
 
 def _view(get: Get) -> np.ndarray:

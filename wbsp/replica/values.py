@@ -50,13 +50,13 @@ class Values:
         self.frozen = Frozen(self._parts)
         self.layout = [spec for part in self._parts for spec in part.layout]
         if not self.layout:
-            still = ", and none is to change: all are frozen" if self.frozen.layout else ""
+            still = " that are not frozen" if self.frozen.layout else ""
             raise ValueError(f"{_said(given)} has no variables of floats{still}: there is nothing "
                              "to train together")
         self._map = None if names is None else Map(self.layout, names)
         if self._map is not None:
             if self.frozen.layout:
-                raise ValueError(f"names= is for variables that travel, and "
+                raise ValueError(f"names= names only variables that are trained, but "
                                  f"{self.frozen.layout[0].name} is frozen: give frozen=[]")
             self.layout = self._map.layout
         check_layout(self.layout)
@@ -73,12 +73,12 @@ class Values:
         """
         if self._tree is not None:
             if given is None:
-                raise ValueError("JAX's arrays do not change, a step makes new ones: call params = "
-                                 "w.step(loss, params)")
+                raise ValueError("a step does not change JAX's arrays, but returns new ones: call "
+                                 "params = w.step(loss, params)")
             self._tree.take(given)
         elif given is not None and given is not self._given:
-            raise ValueError(f"w.step was given {_said(given)}, and this worker trains "
-                             f"{_said(self._given)}, in its place: call w.step(loss)")
+            raise ValueError(f"w.step was given {_said(given)}, but this worker trains "
+                             f"{_said(self._given)} in place: call w.step(loss)")
 
     def open(self, pool: BufferPool | None = None) -> FlatReplica:
         """Return the replica of the values as they are now."""
@@ -149,7 +149,7 @@ def _parts(given: Any) -> Iterator[Part]:
     found = [(name, value, _kind(value)) for name, value in _leaves(given, "")]
     if not any(kind for _, _, kind in found):
         if not found:
-            raise ValueError(f"{_said(given)} was given to train: give {_TAKEN}")
+            raise ValueError(f"cannot train {_said(given)}: give {_TAKEN}")
         if "jax" not in sys.modules:
             raise ValueError(f"{_said(found[0][1])} cannot be trained together: give {_TAKEN}")
         return

@@ -56,7 +56,7 @@ class Codec:
 
     def _check(self, words: np.ndarray, due: int) -> None:
         if words.size != due:
-            raise ValueError(f"{words.size} words of {self.name}, and {due} were due")
+            raise ValueError(f"{words.size} words of {self.name}, not {due}")
 
 
 class BFloat16(Codec):
@@ -299,6 +299,6 @@ def parse(text: str) -> Codec:
     except ValueError:
         part = math.nan
     if not 0 < part <= MOST_SENT:
-        raise ValueError(f"wire={text!r} is no format: give {KNOWN}, where the number is the part "
+        raise ValueError(f"wire={text!r} is no format: give {KNOWN}, where the number is the share "
                          f"of the values that is sent, above 0 and at most {MOST_SENT:g}")
     return TopK(part)

@@ -78,7 +78,7 @@ def check_layout(layout: Sequence[TensorSpec], frozen: Sequence[TensorSpec] = ()
         if len(spec.name) > NAME or len(spec.shape) > DIMENSIONS:
             raise ValueError(f"the variable {spec.name[:40]!r}... has a name of {len(spec.name):,} "
                              f"characters and {len(spec.shape)} dimensions; at most {NAME:,} and "
-                             f"{DIMENSIONS} are taken: give it a shorter name")
+                             f"{DIMENSIONS} are allowed: give it a shorter name")
     if not 0 < size <= whole <= MAX_FLOATS:
         raise ValueError(f"the model has {whole:,} float values; 1 to {MAX_FLOATS:,} can be "
                          "trained")
@@ -103,8 +103,8 @@ def difference(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> str 
         index = next((i for i in unlike if _said(mine[i]) != _said(theirs[i])), unlike[0])
         text = f"variable {index} is {_said(mine[index])} here and {_said(theirs[index])} there"
         if sorted(ours) == sorted(others):
-            text += ("; all are there, but in another order, as where the layers' `trainable` "
-                     "flags differ")
+            text += ("; both have the same variables, but in another order, such as with other "
+                     "`trainable` flags of layers")
         return text
     return None
 

@@ -34,8 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--http", type=int, default=0, metavar="PORT", help="port of 127.0.0.1 that "
                        "serves the page (default: 0, any free one, which is printed)")
-    where.add_argument("--out", type=Path, metavar="FILE.html", help="write the page of this "
-                       "moment into one file, which needs nothing else, and end")
+    where.add_argument("--out", type=Path, metavar="FILE.html", help="write the current page into "
+                       "one self-contained file, and end")
     parser.add_argument("--token_file", metavar="FILE", help="the server's secret; default: the "
                         "environment variable WBSP_TOKEN_FILE")
     flags = parser.parse_args(arguments)

@@ -10,17 +10,17 @@ from typing import Any
 
 METRICS = {  # name -> type, and its help text
     "wbsp_ended": ("gauge", "whether the run has ended, 0 or 1"),
-    "wbsp_duration_seconds": ("gauge", "since training began, up to the newest event"),
+    "wbsp_duration_seconds": ("gauge", "from the start of training to the newest event"),
     "wbsp_version": ("gauge", "number of the newest version"),
-    "wbsp_training_loss": ("gauge", "mean loss of what workers trained last"),
+    "wbsp_training_loss": ("gauge", "mean loss of the workers' newest steps"),
     "wbsp_accuracy": ("gauge", "of the newest evaluated version, 0 to 1"),
-    "wbsp_staleness_mean": ("gauge", "versions by which accepted pushes were behind"),
+    "wbsp_staleness_mean": ("gauge", "mean staleness of accepted pushes, in versions"),
     "wbsp_worker_active": ("gauge", "whether the worker takes part, 0 or 1"),
     "wbsp_worker_steps_total": ("counter", "steps that the server has received"),
     "wbsp_worker_samples_total": ("counter", "examples that the server has received"),
     "wbsp_worker_pushes_total": ("counter", "updates that the server has received"),
     "wbsp_worker_rejected_total": ("counter", "updates that were rejected, by reason"),
-    "wbsp_worker_speed_of_best": ("gauge", "speed of the worker, as a part of the fastest's"),
+    "wbsp_worker_speed_of_best": ("gauge", "speed of the worker, relative to the fastest"),
     "wbsp_worker_seconds_total": ("counter", "time of the worker, by phase"),
 }
 

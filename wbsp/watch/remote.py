@@ -100,7 +100,7 @@ class Mirror:
             except _TROUBLE as error:
                 self._leave()
                 if not self._over:
-                    self.origin.trouble = f"{error}; what is seen here is from before"
+                    self.origin.trouble = f"{error}; showing older data"
             self._closed.wait(timeouts.WATCH_PERIOD)
 
     def _step(self) -> bool:
@@ -128,8 +128,8 @@ class Mirror:
         """Raise ConnectionError if the server does not continue the run that was copied."""
         if self._run and news.run != self._run:
             self._over = False  # the user must see this even after the run's end
-            raise ConnectionError(f"the server serves another run now ({news.folder}); start this "
-                                  "page again to see that one")
+            raise ConnectionError(f"the server serves another run now ({news.folder}); restart "
+                                  "this page to see that run")
         if news.epoch < self._epoch:
             raise ConnectionError("the server has an older state of this run")
         if self._places[-1:] != [news.folder]:
@@ -210,8 +210,8 @@ class Mirror:
                 answer = line.ask(m.Hello(-1, -1, {}), m.FromServer)
                 doubted = True
                 if isinstance(answer, m.Refused):
-                    raise Refused("the server is of a release that cannot be watched remotely: "
-                                  "give the folder of its run") from None
+                    raise Refused("this server's release cannot be watched remotely: give the "
+                                  "folder of its run") from None
             match answer:
                 case FilesAt() if answer.port:
                     return answer.port
@@ -227,7 +227,7 @@ class Mirror:
                     raise ConnectionError(answer.reason)
                 case _:
                     raise m.WireError("the server sent what was not requested")
-        raise TimeoutError("the server does not say where its files are handed out")
+        raise TimeoutError("the server does not name its file server")
 
     def _leave(self) -> None:
         if self._line is not None:

@@ -306,10 +306,10 @@ def _words(event: dict[str, Any]) -> str:
         case "leave":
             return event["reason"] if event["finished"] else f"lost: {event['reason']}"
         case "reattach":
-            return f"came back with version {event['version']:,}" + (
+            return f"reconnected with version {event['version']:,}" + (
                 ", and had finished" if event["finished"] else "")
         case "resent":
-            return (f"sent pushes {event['first']:,} to {event['last']:,} again "
+            return (f"resent pushes {event['first']:,} to {event['last']:,} "
                     f"({event['steps']:,} steps)")
         case "lost":
             return f"pushes {event['first']:,} to {event['last']:,} are lost"
@@ -322,7 +322,7 @@ def _words(event: dict[str, Any]) -> str:
         case "stop" | "refused" | "superseded" | "shard_lost":
             return event["reason"]
         case "malformed":
-            return f"{event['count']:,} messages that no member sends: {event['reason']}"
+            return f"{event['count']:,} malformed messages: {event['reason']}"
         case "error":
             return event["traceback"][-1].strip()
     return ", ".join(f"{key} {value}" for key, value in event.items()

@@ -271,9 +271,9 @@ class VectorAssembly:
                                 f"{self.size}")
         elif (model.base != self.held or self._floats is None
                 or not 0 <= model.size <= one.stop - one.start):
-            raise WireError(f"version {model.version} in {model.size} words that are added to "
-                            f"version {model.base}, and version {self.held} of {self.size} "
-                            "floats is here")
+            raise WireError(f"received version {model.version} as {model.size} words that change "
+                            f"version {model.base}, but this process holds version {self.held} of "
+                            f"{self.size} floats")
         return one
 
     def _advanced(self, one: _Range, words: VectorStream, offset: int,

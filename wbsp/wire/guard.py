@@ -277,8 +277,8 @@ def too_few_files(members: int) -> str | None:
     needed = _OWN_FILES + _STRANGERS + 6 * members
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return None
-    return (f"this process can open {soft} files, and {members} workers may need {needed}: raise "
-            "the limit (ulimit -n) where connections are not accepted")
+    return (f"this process can open {soft} files, but {members} workers may need {needed}: if "
+            "connections are refused, raise the limit (ulimit -n)")
 
 
 def no_file_left() -> bool:

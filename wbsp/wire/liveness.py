@@ -86,7 +86,7 @@ class Liveness:
             if self.gone_since is not None and now - self.gone_since >= patience.gone:
                 return f"no connection for {now - self.gone_since:.0f} s"
         if self.silent(now):
-            return f"connected, but nothing heard for {patience.silent:g} s"
+            return f"connected, but silent for {patience.silent:g} s"
         return None
 
 

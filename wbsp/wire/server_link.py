@@ -15,7 +15,7 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import STRANGER, Claim
 from wbsp.wire.sockets import FOREIGN, HANDSHAKE_FAILED, TURN, ServerSocket
 
-TOO_MUCH = "it sends more than it was asked for; its connection is ended each time"
+TOO_MUCH = "it sends more than was requested; each of its connections is closed"
 
 
 class ServerLink:
@@ -62,7 +62,7 @@ class ServerLink:
     @property
     def why(self) -> str | None:
         """Why the process there does not do its part, if known, in one line."""
-        return self._strange or self.doubt or (self.says and f"it says: {one_line(self.says)}")
+        return self._strange or self.doubt or (self.says and f"its reason: {one_line(self.says)}")
 
     def renew(self) -> None:
         """Begin with a new connection: the process there may be another."""
@@ -85,7 +85,7 @@ class ServerLink:
             message = self._network.event(self._monitor)
             event = message["event"]
             if event & HANDSHAKE_FAILED:
-                self._strange = f"who is there ends connections in their handshake: {FOREIGN}"
+                self._strange = f"the process there closes connections in the handshake: {FOREIGN}"
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._strange = None
                 self.made += 1

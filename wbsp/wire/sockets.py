@@ -34,8 +34,8 @@ HANDSHAKE_FAILED = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_F
                     | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
 HANDSHAKES = 3  # failures without a reason after which the other side counts as refusing
 # What these failures mean; libzmq does not always tell more.
-FOREIGN = ("either its token is another one (--token_file must name the same secret on both sides, "
-           "or be absent on both), or it is no wbsp server")
+FOREIGN = ("either it has another token (--token_file must name the same secret on both sides, or "
+           "be absent on both), or it is no wbsp server")
 
 
 class Keys(NamedTuple):

@@ -686,11 +686,11 @@ def test_a_standby_agrees_on_what_it_would_serve_by(world, change, reason):
 
 
 def test_why_a_silent_standby_is_no_help_stands_in_the_line(world, inquiries, monkeypatch):
-    monkeypatch.setattr(Inquiry, "why", "its token is another one")
+    monkeypatch.setattr(Inquiry, "why", "it has another token")
     world.holds_one()
     for world.now in (40.0, 41.0, 52.0):
         world.replication.poll()
-    assert world.said[-1].endswith("are needed; its token is another one")
+    assert world.said[-1].endswith("are needed; it has another token")
 
 
 def test_a_process_that_serves_is_told_to_another_server(world):

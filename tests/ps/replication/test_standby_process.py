@@ -548,9 +548,9 @@ def test_another_token_is_said_at_once_and_at_the_end(server, follows, caplog):
     assert standby._verdict(now) is None and standby._verdict(now) is None
     [line] = caplog.messages
     assert line.startswith(f"no server at localhost:{server.port} yet; this process holds no ")
-    assert "its token is another one" in line
+    assert "it has another token" in line
     assert standby._verdict(now + 601) == 1
-    assert "its token is another one" in caplog.messages[-1]
+    assert "it has another token" in caplog.messages[-1]
 
 
 def test_the_reason_of_the_process_there_is_one_line(server, follows, caplog):
@@ -561,7 +561,7 @@ def test_the_reason_of_the_process_there_is_one_line(server, follows, caplog):
     has_why(server)
     assert standby._verdict(HOST.clock.monotonic()) is None
     assert caplog.messages[-1].endswith(
-        "it says: the process at port 1 is a shard,??[2Jand no server")
+        "its reason: the process at port 1 is a shard,??[2Jand no server")
     server.takes_it(epoch=1)
     server.until(m.Held)
     assert server.primary.why is None, "it follows"

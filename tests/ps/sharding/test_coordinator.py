@@ -112,10 +112,10 @@ def world(monkeypatch):
 
 @pytest.mark.parametrize(("process", "reason"), [
     (dict(knows=bytes([9]) * 32), "another user or of another run"),
-    (dict(token=TOKEN), "its token is another one"),
+    (dict(token=TOKEN), "it has another token"),
     (dict(answer=s.Denied("it is a server, not a shard")),
-     "it says: it is a server, not a shard"),
-    (dict(answer=s.Denied("forged\n\x1b[2Jlines")), "it says: forged??[2Jlines")])
+     "its reason: it is a server, not a shard"),
+    (dict(answer=s.Denied("forged\n\x1b[2Jlines")), "its reason: forged??[2Jlines")])
 def test_why_a_shard_does_not_follow_stands_in_the_line(world, process, reason):
     world.shard(**process)
     world.hurry(reason)
@@ -251,5 +251,5 @@ def test_a_server_says_that_it_is_no_shard(world, tmp_path):
                     Reporter(tmp_path, log, console), Interrupts())
     world.hurry("it is a server, not a shard", server.dispatcher.receive)
     assert world.waits(server._socket.port) == 1
-    assert world.said[-1].endswith("; it says: it is a server, not a shard")
+    assert world.said[-1].endswith("; its reason: it is a server, not a shard")
     server.close()

@@ -87,5 +87,5 @@ def test_what_is_no_difference_from_that_version_is_refused(inbox, wrong):
 
 
 def test_without_a_version_no_difference_can_be_added():
-    with pytest.raises(m.WireError, match="is here"):
+    with pytest.raises(m.WireError, match="this process holds version -1"):
         Inbox(None, SIZE, INT8).take(*model(4, difference(0), 3), None)

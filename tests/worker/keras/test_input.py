@@ -30,7 +30,7 @@ def test_weights_of_classes_are_those_that_fit_makes():
         indices, _, weights = SharedBatches(
             Share(4, 4), lambda i, y=y: (x[i], y[i]), weight).of(Range(0, 0, 4))
         assert weights.tolist() == [weight.get(classes[int(i)], 1.0) for i in indices]
-    with pytest.raises(ValueError, match="class_weight makes weights"):
+    with pytest.raises(ValueError, match="class_weight needs the classes in y"):
         SharedBatches(Share(4, 4), lambda i: (x[i],), weight)
 
 

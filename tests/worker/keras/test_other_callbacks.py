@@ -28,9 +28,9 @@ EPOCHS, BATCHES = 3, 4
 STEPS = EPOCHS * BATCHES
 START = [np.full((4, 1), 0.5, np.float32), np.zeros(1, np.float32)]
 BEST = "EarlyStopping.* after fit the model holds the run's final version"
-BEFORE = "set the weights before the first step; that is undone"
-BETWEEN = "a callback, .* changed the weights between two epochs; that is undone"
-END = "set at the end of training are not kept: .* the run's final version"
+BEFORE = "set the weights before the first step: restoring the run's version"
+BETWEEN = "a callback, .* changed the weights between two epochs: restoring them"
+END = "set the weights at the end of training: replacing them by the run's final version"
 AVERAGES = "fit leaves the averages of this worker's steps"
 
 
@@ -392,7 +392,7 @@ def test_swap_ema_weights_where_keras_loses_the_averages(fits, where):
                      optimizer={"use_ema": True, "ema_momentum": 0.9})
     assert near(final, expected(2 * BATCHES))
     assert vector(fits.model).tobytes() == final.tobytes()
-    fits.says("no averages left where training ends before its last epoch")
+    fits.says("keeps no averages if training ends before its last epoch")
 
 
 def test_tensor_board(fits, where, tmp_path):

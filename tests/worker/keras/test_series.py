@@ -272,7 +272,7 @@ def test_a_worker_that_is_started_again_passes_by_the_fits_that_have_ended(jobs)
     dies.until("^holds")
     dies.kill()
     again = start(1)
-    again.until("fit 1 of this process's server has ended: it shows one batch")
+    again.until("fit 1 of this process's server has ended: showing one batch")
     again.until("^holds")
     (jobs.folder / "go").touch()
     for job in (stays, again, server):

@@ -129,7 +129,7 @@ def test_workers_train_the_pieces_that_the_server_gives_them(jobs):
 @pytest.mark.slow
 @pytest.mark.parametrize("how, says", [
     ("fails", "ArithmeticError: out of memory"),
-    ("forgets", "wbsp: under varying the server says who trains which examples: give fit a")])
+    ("forgets", "wbsp: under varying the server assigns the examples: give fit a dataset")])
 def test_a_worker_that_fails_ends_and_is_missed_at_once(jobs, how, says):
     server, address = start_server(jobs, "varying", 1)
     worker = start(jobs, "worker", TRAIN, address, 0, how)
@@ -159,7 +159,7 @@ def test_the_launcher_lets_the_server_choose_the_batches(jobs):
     assert stranger.ends() == 1
     stranger.was_clean()
     assert stranger.find("runcifar10gpu: --batch_size=32, but all workers begin with 64 under "
-                         "varying: give the ps and the workers the same")
+                         "varying: give the ps and the workers one value")
     for job in (launch(jobs, "wk0", port, "--job_name=worker"), server):
         job.ends_well()
     summary = json.loads((server.folder / "summary.json").read_text())

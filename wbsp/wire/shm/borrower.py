@@ -47,7 +47,7 @@ class SharedMemory:
         The floats stay unchanged as long as this process holds a view of them.
         """
         if place.segment not in self._link.segments:
-            raise WireError(f"a place in segment {place.segment}, which is not here")
+            raise WireError(f"a place in segment {place.segment}, which this process does not have")
         there = bytes_at(place, self._link.segments[place.segment])
         self._lent.append((request, place.segment))
         return there.toreadonly()

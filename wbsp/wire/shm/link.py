@@ -218,7 +218,7 @@ def _check_user(peer: socket.socket) -> None:
     """Raise OSError unless the process at the other end belongs to this process's user."""
     _, user, _ = _PEER.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     if user != os.geteuid():
-        raise PermissionError(f"the process at the other end is of user {user}")
+        raise PermissionError(f"the process at the other end runs as user {user}")
 
 
 def _unix_socket(on: Host) -> socket.socket:

@@ -26,10 +26,10 @@ def dataset(share: Share, function: Function, class_weight: Mapping[int, float] 
     Raises ValueError if it returns another number of examples than requested.
     """
     if processes != int(processes) or processes < 0:
-        raise ValueError(f"processes={processes!r}: it must be a whole number from 0 on")
+        raise ValueError(f"processes={processes!r}: give a whole number of 0 or more")
     if processes and keras.backend.backend() != "torch":
-        raise ValueError(f"processes={processes}: only PyTorch's DataLoader has some; on "
-                         f"{keras.backend.backend()} leave it out")
+        raise ValueError(f"processes={processes}: only PyTorch's DataLoader has processes; leave "
+                         f"it out on {keras.backend.backend()}")
     batches = Batches(share, function, class_weight)
     warnings.filterwarnings("ignore", "`shuffle=True` was passed")  # the run shuffles already
     match keras.backend.backend():

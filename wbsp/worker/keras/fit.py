@@ -48,20 +48,19 @@ class Fit(Loop):
 
     failure = "its fit was interrupted or failed"
     not_begun_from = (
-        "a callback set the weights before the first step; that is undone: this worker begins from "
-        "the run's version. To have a run begin from such weights, load them on all workers before "
-        "fit")
+        "a callback set the weights before the first step: restoring the run's version, with which "
+        "this worker begins. To start a run with such weights, load them on all workers before fit")
     undone = (
-        "a callback, or a layer in a validation, changed the weights between two epochs; that is "
-        "undone, each time: what steps have done is all that a worker adds to the run's model. "
-        "What a callback writes in on_train_batch_begin or on_train_batch_end is part of the step")
+        "a callback, or a layer in a validation, changed the weights between two epochs: restoring "
+        "them, now and each time, because a worker adds only its steps to the run's model. Changes "
+        "in on_train_batch_begin and on_train_batch_end are part of the step")
     shares = (
         "data = hook.examples(function, n, batch_size), and fit(data, "
         "steps_per_epoch=hook.UNTIL_TOLD, ...)")
     replaced = (
-        "weights that a callback set at the end of training are not kept: the model that fit "
-        "leaves is of the run's final version, on every worker. To keep them, have a callback save "
-        "them to a file in its on_epoch_end")
+        "a callback set the weights at the end of training: replacing them by the run's final "
+        "version, which fit leaves on every worker. To keep them, save them to a file in a "
+        "callback's on_epoch_end")
     no_best = (
         "EarlyStopping(restore_best_weights=True) ends this worker's training as always, but after "
         "fit the model holds the run's final version, not the weights of this worker's best epoch; "

@@ -25,16 +25,16 @@ def check(model: keras.Model, streamed: bool, sync: str, rule: WorkerRule) -> No
     streamed: fit was given a dataset of `batches`
     """
     if rule.shared and not streamed:
-        raise ValueError(f"under {sync} the server says who trains which examples: give fit a "
-                         "dataset that was made by this callback's examples() or stream()")
+        raise ValueError(f"under {sync} the server assigns the examples: give fit a dataset of "
+                         "this callback's examples() or stream()")
     if streamed and model.steps_per_execution != 1:
         raise ValueError(f"steps_per_execution={model.steps_per_execution}: a batch of stream() is "
-                         "not known before the step ahead of it has ended; compile the model with "
+                         "unknown until the step before it has ended; compile the model with "
                          "steps_per_execution=1")
     if rule.shared and reads_ahead():
-        raise ValueError(f"under {sync} a batch is not known before the step ahead of it has "
-                         "ended, and on JAX with a GPU or TPU Keras asks for one batch ahead: use "
-                         "another back end, or JAX_PLATFORMS=cpu")
+        raise ValueError(f"under {sync} a batch is unknown until the step before it has ended, but "
+                         "on JAX with a GPU or TPU Keras requests one batch ahead: use another "
+                         "back end, or JAX_PLATFORMS=cpu")
 
 
 def reads_ahead() -> bool:

@@ -36,15 +36,15 @@ class PassedFit:
         with tempfile.TemporaryDirectory(prefix="wbsp-version-") as folder:
             path = Path(folder) / "version"
             if not read_version(transport.host, at, worker.secret, path):
-                raise TransportError(f"the final version of fit {number}, which has ended, could "
-                                     f"not be read at {transport.host}, port {at.port} "
-                                     "(--watch_port of the server)")
+                raise TransportError(f"cannot read the final version of fit {number}, which has "
+                                     f"ended, at {transport.host}, port {at.port} (--watch_port of "
+                                     "the server)")
             self._saved = read(path)
         self._of = f"the final version of fit {number}"
         self._show()
-        worker.say(f"fit {number} of this process's server has ended: it shows one batch to the "
-                   f"model, which is not counted, and takes version {self._saved.state.version:,}, "
-                   "the final one")
+        worker.say(f"fit {number} of this process's server has ended: showing one batch to the "
+                   "model, which is not trained, and taking the final version, "
+                   f"{self._saved.state.version:,}")
         last = Edge(on_train_batch_end=self.step_ends, on_train_end=self.fit_ends)
         first = Edge(on_epoch_end=self.epoch_ends, on_test_begin=self.test_begins)
         fit.surround(first, last)

@@ -63,7 +63,7 @@ class RunRate:
         self._adopted = told
         if told.rate != self._rate:
             self._model.optimizer.learning_rate = told.rate
-            self._worker.say(f"the run's learning rate is {told.rate:g} from here on")
+            self._worker.say(f"changing the learning rate to the run's, {told.rate:g}")
             for one in self._plateaus:  # as if they had set the rate
                 one.wait, one.cooldown_counter = 0, one.cooldown
 

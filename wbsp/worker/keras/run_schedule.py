@@ -50,8 +50,8 @@ class RunSchedule(keras.callbacks.Callback):
                     keras.ops.convert_to_numpy(optimizer.learning_rate))
             except TypeError:
                 raise ValueError(
-                    "the optimizer counts this worker's steps by a schedule of its own: compile "
-                    "the model with a number as learning rate, and give the schedule to "
+                    "the optimizer has a schedule of its own, which counts this worker's steps: "
+                    "compile the model with a number as learning rate, and give the schedule to "
                     "RunSchedule") from None
 
     def on_train_batch_begin(self, batch, logs=None):

@@ -40,17 +40,16 @@ class Batches:
         for array in keras.tree.flatten(batch):
             shape = np.shape(array)
             if not shape or shape[0] != indices.size:
-                raise ValueError(f"the function given to examples() was asked for {indices.size} "
-                                 f"examples, and returned an array of shape {shape}: make an array "
-                                 "with one row for each index, in the same order")
+                raise ValueError(f"the function given to examples() got {indices.size} indices, "
+                                 f"but returned an array of shape {shape}: return one row for each "
+                                 "index, in the same order")
         return batch if self._class_weight is None else _weighted(batch, self._class_weight)
 
 
 def _weighted(batch: tuple, class_weight: Mapping[int, float]) -> tuple:
     """Return the batch with its class weights, computed as `fit` does from class_weight."""
     if len(batch) != 2:
-        raise ValueError("class_weight makes weights of the classes in y: the function is to "
-                         "return (x, y)")
+        raise ValueError("class_weight needs the classes in y: the function must return (x, y)")
     classes = np.asarray(batch[1])
     if classes.ndim == 2:
         classes = classes.argmax(1) if classes.shape[1] > 1 else classes[:, 0]

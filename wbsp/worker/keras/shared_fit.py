@@ -52,20 +52,20 @@ class SharedFit:
         self._look = False  # the current step trains no example of the run
         if params.get("steps") != UNTIL_TOLD:
             raise ValueError(
-                "data of examples() have no end of their own: give fit "
-                "steps_per_epoch=hook.UNTIL_TOLD, and an epoch ends where the run's does; make "
-                "another SyncCallback for a fit on other data")
+                "the data of examples() are endless: give fit steps_per_epoch=hook.UNTIL_TOLD, so "
+                "that its epochs end with the run's; make another SyncCallback for a fit on other "
+                "data")
         if model.steps_per_execution != 1:
             raise ValueError(f"steps_per_execution={model.steps_per_execution}: an epoch of shared "
                              "data may end at any step; compile the model with "
                              "steps_per_execution=1")
         if reads_ahead():
-            raise ValueError("on JAX with a GPU or TPU Keras asks for one batch ahead, and of "
-                             "shared data that is not known before the step has ended: use another "
-                             "back end, or JAX_PLATFORMS=cpu")
+            raise ValueError("on JAX with a GPU or TPU Keras requests one batch ahead, but a batch "
+                             "of shared data is unknown until the step before it has ended: use "
+                             "another back end, or JAX_PLATFORMS=cpu")
         if share.waits and not self._validated:
             raise ValueError("validate='wait' has each worker wait for the results of an epoch, "
-                             "and this fit has none: give it validation_data, or leave "
+                             "but this fit validates nothing: give it validation_data, or leave "
                              "validate='wait' out")
         params["steps"] = None  # callbacks share it: progress bars must not show a false end
         share.wants(params["epochs"], fit.argument("initial_epoch", 0))
@@ -75,11 +75,11 @@ class SharedFit:
         share, say = self._share, self._worker.say
         epochs = share.data.epochs
         if not share.ready:
-            say(f"nothing is left to train of {epochs} epochs: fit shows one batch to the model, "
-                "which is not counted, and ends with the run's final version")
+            say(f"no example of {epochs} epochs is left to train: showing one batch to the model, "
+                "which is not trained, and ending with the run's final version")
         elif share.next_epoch:
-            say(f"joins in epoch {share.next_epoch + 1} of {epochs}; Keras counts the epochs of "
-                "this fit")
+            say(f"joined in epoch {share.next_epoch + 1} of {epochs}; Keras counts only the epochs "
+                "of this fit")
         if self._validated or self._saves:
             self._worker.begun().tell(AskVersion())
 
@@ -122,8 +122,8 @@ class SharedFit:
         Raises ValueError if it has trained other data.
         """
         if not self._look and not self._share.handed_out:
-            raise ValueError("fit trains other data than what this callback's examples() has "
-                             "returned: give it that, alone")
+            raise ValueError("fit trains other data than this callback's examples() returned: give "
+                             "it only that")
         if self._look:
             self._worker.begun().put_back()
             self._model.stop_training = True
@@ -191,7 +191,8 @@ class SharedFit:
             before = self._shown.epoch
             if not self._shown.show(AskVersion(self._share.epoch)):
                 self._worker.say_once(
-                    "no epoch's version is there: callbacks of once() see what this worker trains")
+                    "the server has no epoch's version: callbacks of once() get this worker's own "
+                    "training state")
                 return self._share.measured
             newest, shown = self._share.measured, self._shown.epoch  # in this order
             if newest is None or shown is None or newest.epoch <= shown or shown == before:

@@ -39,9 +39,9 @@ class ShownVersion:
             path = Path(folder) / "version"
             if not read_version(runtime.transport.host, at, self._worker.secret, path):
                 self._worker.say_once(
-                    "the version of an epoch could not be read where the server hands out the "
-                    "run's files (--watch_port): it is not validated, and callbacks see what this "
-                    "worker trains")
+                    "cannot read the version of an epoch from the run's file server "
+                    "(--watch_port): not validating it; callbacks get this worker's own training "
+                    "state")
                 return False
             assign(read(path), self._model, f"the version of epoch {at.epoch + 1}")
         self.epoch = at.epoch
