@@ -105,7 +105,7 @@ def sums_gradients(model: keras.Model) -> bool:
     optimizer = getattr(model, "optimizer", None)
     more = ("momentum", "weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "use_ema",
             "gradient_accumulation_steps")
-    return (type(optimizer) is keras.optimizers.SGD
+    return (type(optimizer) is type(keras.optimizers.SGD())  # on PyTorch a class derived from it
             and not any(getattr(optimizer, name, None) for name in more)
             and {id(v) for v in trained(model)} <= {id(v) for v in model.trainable_variables})
 
