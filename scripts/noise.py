@@ -2,7 +2,7 @@
 """The noise scale that a run measures live, beside the one that a lone worker's trainings give.
 
     scripts/noise.py --data_dir=DIR           # both tables of docs/explanation/noise-scale.md
-    scripts/noise.py --data_dir=DIR --live=bsp-8-64,auto-8-32
+    scripts/noise.py --data_dir=DIR --live=bsp-8-64,bsp-4-32
 
 The network `small` on CIFAR-10 in virtual time, plain SGD, a constant rate, 20 ms a step of 128
 examples, no network. *Fitted*: S(b), the steps of a lone worker to a quality at batch b, each at
@@ -29,8 +29,7 @@ FLAGS = flags.FLAGS
 QUALITIES = (0.45, 0.50, 0.55)
 LONE = {16: (0.025, 0.05), 32: (0.05, 0.1), 64: (0.05, 0.1, 0.2), 128: (0.1, 0.2),
         256: (0.2, 0.4), 512: (0.2, 0.4)}  # batch -> rates
-LIVE = ("bsp-2-64", "bsp-8-32", "bsp-8-64", "bsp-8-128", "localsgd-8-64", "pcc-8-64", "auto-2-64",
-        "auto-8-32", "auto-8-64")  # model, workers, batch
+LIVE = "bsp-2-64", "bsp-8-32", "bsp-8-64", "bsp-8-128"  # model, workers, batch
 RATE = 0.1  # of these at batch 64; in proportion to the batch
 
 flags.DEFINE_list("live", list(LIVE), "runs whose live noise scale is shown: model-workers-batch")
@@ -52,8 +51,7 @@ def train(name: str, sync: str, workers: int, batch: int, rate: float) -> list[d
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.iterdir():  # of a run that was stopped
             left.unlink()
-        options = {"tau": 8} if sync == "localsgd" else {}
-        simulate(plan, MODELS[sync], options, 0, folder, Progress())
+        simulate(plan, MODELS[sync], {}, 0, folder, Progress())
     lines = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
     return [event for event in lines if event["kind"] == "evaluation"]
 

@@ -17,14 +17,14 @@ class Pushes:
         self.gradient = np.full(SIZE, SIZE**-0.5)
         self.meter, self.version = NoiseScale(), 0
 
-    def make(self, versions, rate=1.0):
+    def make(self, versions, rate=1.0, lag=0):
         for _ in range(versions):
             total = np.zeros(SIZE)
             for steps, weight in zip(self.steps, self.weights, strict=True):
                 noise = self.random.standard_normal(SIZE) * (
                     steps * self.scale / self.batch / SIZE) ** 0.5
                 update = rate * (steps * self.gradient + noise)
-                self.meter.push(weight, steps, steps * self.batch, update @ update)
+                self.meter.push(weight, steps, steps * self.batch, update @ update, lag)
                 total += weight * update
             self.version += 1
             self.meter.committed(self.version, len(self.steps))
@@ -65,6 +65,12 @@ def test_versions_of_many_local_steps_say_nothing():
     assert meter.scale is None and meter.efficiency is None
 
 
+def test_versions_with_stale_pushes_say_nothing():
+    """As of workers that never wait: they continue from their own progress."""
+    meter = Pushes([1] * 4, [1 / 4] * 4, 320).make(50, lag=1)
+    assert meter.scale is None and meter.efficiency is None
+
+
 def test_versions_of_one_push_say_nothing():
     meter = Pushes([1], [1.0], 320).make(50)
     assert meter.scale is None and meter.efficiency is None
@@ -75,7 +81,7 @@ def test_a_version_with_other_updates_than_pushes_does_not_count():
     pushes = Pushes([1, 1], [0.5, 0.5], 32)
     meter = pushes.make(50)
     known = meter.scale
-    meter.push(0.5, 1, 32, 1.0)
+    meter.push(0.5, 1, 32, 1.0, 0)
     meter.committed(51, 2)
     meter.measured(51, 1e9)
     assert meter.scale == known

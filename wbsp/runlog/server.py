@@ -65,10 +65,10 @@ class ServerLog:
         elif kind == "commit":
             self._noise.committed(fields["version"], fields.get("merged", 0))
         elif kind == "accept":
-            if "norm2" in fields:
-                self._noise.push(*(fields[name] for name in (
-                    "weight", "steps", "samples", "norm2")))
             behind = fields["version"] - fields["base"]
+            if "norm2" in fields:
+                self._noise.push(fields["weight"], fields["steps"], fields["samples"],
+                                 fields["norm2"], behind)
             self._recent.add(behind)
             self._whole.add(behind)
         if kind in ("commit", "norm") and "norm2" in fields:

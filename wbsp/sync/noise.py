@@ -40,7 +40,9 @@ class NoiseScale:
 
     It holds for plain SGD, for workers that draw from the same data, and as far as G is one
     gradient for all steps of a version. Local steps undo a part of each other, so that the scale of
-    eight of them came out 20 times too large: versions of more than 2 steps are not measured.
+    eight of them came out 20 times too large; the same holds for workers that continue from their
+    own progress and not from the newest version. So versions of more than 2 steps, or with a push
+    from an older version, are not measured.
 
     Attributes:
         efficiency: part of the work that counted since the scale is known, 0..1; or None.
@@ -52,20 +54,22 @@ class NoiseScale:
         self.batch = 0.0
         self._width = 0.0  # batches that one step of the model averages, a moving average
         self._pushes: list[Pushed] = []  # of the next version
+        self._stale = False  # one of these is from an older version
         self._made = deque[tuple[int, list[Pushed]]]()  # versions whose norm is not known yet
         self._counted = self._measured = 0  # versions in the averages of width, of the scale
         self._gradient = self._square = self._noise = 0.0  # moving averages
         self._useful = self._examples = 0.0  # that `efficiency` is the ratio of
 
-    def push(self, weight: float, steps: int, samples: int, norm2: float) -> None:
-        """Count an accepted push."""
+    def push(self, weight: float, steps: int, samples: int, norm2: float, lag: int) -> None:
+        """Count an accepted push, which was computed from a version `lag` versions old."""
         self._pushes.append(Pushed(weight, steps, samples, norm2))
+        self._stale = self._stale or lag > 0
 
     def committed(self, version: int, merged: int) -> None:
-        """End a version of `merged` updates; one with others than pushes does not count."""
-        if self._pushes and len(self._pushes) == merged:
+        """End a version of `merged` updates; one with stale pushes, or others, does not count."""
+        if self._pushes and len(self._pushes) == merged and not self._stale:
             self._made.append((version, self._pushes))
-        self._pushes = []
+        self._pushes, self._stale = [], False
 
     def measured(self, version: int, norm2: float) -> None:
         """Take the squared norm of a version's sum; versions ascend."""
