@@ -13,7 +13,7 @@ from wbsp.ps.checkpoint.format import load as _load
 from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT
 from wbsp.replica.values import Values
 from wbsp.tensors.frozen import FrozenValues
-from wbsp.tensors.layout import difference, other_state, places
+from wbsp.tensors.layout import difference, namesakes, other_state, places
 
 
 def load(run_folder: str | os.PathLike, model: Any, best: bool = False) -> int:
@@ -46,10 +46,13 @@ def read(path: Path) -> Checkpoint:
 
 
 def assign(saved: Checkpoint, model: Any, of: str) -> None:
-    """Set the model to this version. Raises ValueError, in one line that begins with `of`, if the
-    model does not fit the run."""
+    """Set the model to this version; variables that were local in the run stay as they are. Raises
+    ValueError, in one line that begins with `of`, if the model does not fit the run."""
     values = Values(model, frozen=[])
     whole = [*saved.layout, *saved.frozen.layout]
+    if local := saved.state.local:
+        mine, theirs = ([spec.name for spec in layout] for layout in (values.layout, whole))
+        values = Values(model, frozen=[], local=namesakes(mine, [*theirs, *local], local))
     where = places(values.layout, whole)
     reason = difference(values.layout, whole) if where is None else None
     if reason is None and saved.state.layers is not None:

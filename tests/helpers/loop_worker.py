@@ -1,8 +1,9 @@
-"""`python loop_worker.py KIND ADDRESS INDEX SECONDS FILE`: trains one network on shared data in one
-of the loops that a worker may have, and leaves its final values in FILE.
+"""`python loop_worker.py KIND ADDRESS INDEX SECONDS FILE [LOCAL]`: trains one network on shared
+data in one of the loops that a worker may have, and leaves its final values in FILE.
 
 KIND is fit (of Keras, on KERAS_BACKEND), tensorflow, train_on_batch, torch or jax. Each step takes
-SECONDS more. The last line says which frameworks the process has imported.
+SECONDS more. LOCAL is what names of variables begin with that are the worker's own. The last line
+says which frameworks the process has imported.
 """
 
 import sys
@@ -14,6 +15,7 @@ import wbsp
 
 N, BATCH, EPOCHS, RATE = 512, 32, 12, 0.2
 WIDTHS = 6, 16, 3
+LOCAL: list[str] = []
 
 
 def data():
@@ -23,7 +25,7 @@ def data():
 
 def worker(values, address, index, **given):
     return wbsp.Worker(values, n=N, batch_size=BATCH, epochs=EPOCHS, address=address,
-                       worker_index=index, **given)
+                       worker_index=index, local=LOCAL, **given)
 
 
 def keras_model():
@@ -39,7 +41,7 @@ def keras_model():
 def fit(address, index, seconds):
     import keras
     x, y = data()
-    model, hook = keras_model(), wbsp.SyncCallback(address, index)
+    model, hook = keras_model(), wbsp.SyncCallback(address, index, local=LOCAL)
 
     class Slow(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch, logs=None):
@@ -143,7 +145,7 @@ def jax(address, index, seconds):
 
 
 if __name__ == "__main__":
-    kind, address, index, seconds, file = sys.argv[1:]
+    kind, address, index, seconds, file, *LOCAL = sys.argv[1:]
     finals, why, outputs = globals()[kind](address, int(index), float(seconds))
     np.savez(file, *finals)
     print("ended:", why)

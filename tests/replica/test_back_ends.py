@@ -9,7 +9,7 @@ from jobs import ROOT
 pytestmark = pytest.mark.slow  # a back end takes its seconds to start
 
 # Each layer of Keras by itself takes longest; what holds of all of them is in the others, too.
-FILES = ["model", "layers", "states", "saved", "frozen",
+FILES = ["model", "layers", "states", "saved", "frozen", "local",
          *["every_layer"] * ("WBSP_BACK_ENDS" in os.environ)]
 WEIGHTS = "put_into or in_a_batch or swap_ema or early or backup"
 

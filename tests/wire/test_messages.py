@@ -75,6 +75,7 @@ FROM_WORKER = [
     m.AskVersion(4, True),
     m.AskPast(),
     m.Join([TensorSpec("scale", ())], frozen=[TensorSpec("x", (3,))], digest=32 * "0", sgd=True),
+    m.Join([TensorSpec("scale", ())], local=["net/adapter"]),
     m.AskFrozen(1 << 20),
     m.Evaluated("ab12", 7, {"accuracy": 0.5, "loss": 1.25}, bytes(32), bytes(32)),
     s.Lead(m.PROTOCOL, "ab12", 3, 8),  # to a server that somebody takes for a shard
@@ -195,7 +196,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {22: "25e2dde0ed4269943135afaf1b10969fab18e9b5d21a945e1047d647ce0f37f8"}
+BYTES = {23: "2d62b22b2436721cbb3c21e2f4fed3e0badabb335e6e5500583631d28bc6032e"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

@@ -11,14 +11,14 @@ WORKER = ROOT / "tests/helpers/loop_worker.py"
 KINDS = ["fit", "tensorflow", "train_on_batch", "jax", TORCH]
 
 
-def train(jobs, server, kind, index, seconds=0.0, **environment):
+def train(jobs, server, kind, index, seconds=0.0, *local, **environment):
     return jobs.start(f"worker{index}", WORKER, kind, server.address, index, seconds,
-                      jobs.folder / f"final-{index}.npz", **environment)
+                      jobs.folder / f"final-{index}.npz", *local, **environment)
 
 
-def finals(jobs, index):
+def finals(jobs, index, some=slice(None)):
     with np.load(jobs.folder / f"final-{index}.npz") as file:
-        return b"".join(file[name].tobytes() for name in file.files)
+        return b"".join(file[name].tobytes() for name in file.files[some])
 
 
 @pytest.mark.parametrize("kind", [TORCH, "jax"])
@@ -44,6 +44,30 @@ def test_two_unequal_workers_share_the_data_and_end_with_one_model(jobs, kind, s
     assert finals(jobs, 0) == finals(jobs, 1)
     for job in workers:
         assert job.find("^ended: all 12 epochs are trained$")
+        (line,) = job.find("^accuracy ")
+        assert float(line.split()[1]) > 0.6, "a third is by chance"
+
+
+LAST = {"jax": "1", "torch": "3"}  # the last layer; elsewhere by Keras's name of it
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("WBSP_BACK_ENDS" not in os.environ,
+                    reason="takes minutes: WBSP_BACK_ENDS=1")
+@pytest.mark.parametrize("kind, back_end", [
+    ("fit", "tensorflow"), ("fit", "jax"), pytest.param("fit", "torch", marks=ON_TORCH),
+    ("tensorflow", "tensorflow"), ("train_on_batch", "tensorflow"), ("jax", "jax"),
+    pytest.param("torch", "torch", marks=ON_TORCH)])
+def test_each_worker_keeps_a_last_layer_of_its_own(jobs, kind, back_end):
+    server = jobs.server(sync="pcc").listens()
+    workers = [train(jobs, server, kind, index, (0.002, 0.004)[index],
+                     LAST.get(kind, "sequential/dense_1"), KERAS_BACKEND=back_end)
+               for index in range(2)]
+    for job in (*workers, server):
+        job.ends_well()
+    assert finals(jobs, 0, slice(-2)) == finals(jobs, 1, slice(-2))
+    assert finals(jobs, 0, slice(-2, None)) != finals(jobs, 1, slice(-2, None))
+    for job in workers:
         (line,) = job.find("^accuracy ")
         assert float(line.split()[1]) > 0.6, "a third is by chance"
 

@@ -137,7 +137,7 @@ def test_a_step_that_changes_it_all_the_same_is_an_error(jobs):
 
 @pytest.mark.parametrize("names, said", [
     (["backs"], r"frozen=\['backs'\]: no variable has this name or .*; there are back/b"),
-    ("back", "give a list"), (["back", "head"], "that are not frozen: there is nothing")])
+    ("back", "give a list"), (["back", "head"], "that are neither frozen nor local: there")])
 def test_names_that_cannot_be_are_refused_in_one_line(names, said):
     with pytest.raises(ValueError, match=said):
         wbsp.Worker(params(1), address="localhost:1", worker_index=0, frozen=names)

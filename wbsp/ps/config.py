@@ -177,6 +177,7 @@ class RunInfo:
         layers: state of layers that no version carries, from the worker that sent W_0 or was
             first; None: not known yet.
         frozen: variables that no step changes, from the worker that sent W_0.
+        local: names of variables that each worker keeps for itself, from the same.
     """
 
     config: ServerConfig
@@ -193,6 +194,7 @@ class RunInfo:
         self.owners: dict[int, IndexOwner] = {}
         self.layers: list[LayerState] | None = None
         self.frozen = NOTHING
+        self.local: list[str] = []
 
     def owner(self, identity: bytes) -> str:
         """Return the owner's hash of the process with this socket identity."""

@@ -250,6 +250,7 @@ class Run:
         self._dispatcher.sessions.reports.update(state.reports)
         self._dispatcher.info.owners.update(state.places)
         self._dispatcher.info.layers = state.layers
+        self._dispatcher.info.local = state.local
         self._reporter.log.resume(state.elapsed, state.version, state.staleness or {},
                                 state.failures)
 
@@ -268,7 +269,7 @@ class Run:
                         trains_since=self._trains_since,
                         staleness=log.staleness, failures=dict(log.failures),
                         reports=dict(self._dispatcher.sessions.reports),
-                        places=dict(info.owners), layers=info.layers,
+                        places=dict(info.owners), layers=info.layers, local=info.local,
                         best=copy(self._dispatcher.readers.best))
 
     def _start_or_tick(self, now: float, run_time: float) -> None:

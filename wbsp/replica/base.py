@@ -115,22 +115,30 @@ class Held(NamedTuple):
 class Part:
     """Variables of one kind, among all that a worker trains.
 
+    held:   all of them
     layout: of those in the vector
-    frozen: the others, which no step changes
+    frozen: those that no step changes
+    local:  those that this worker keeps for itself
     """
 
     def __init__(self, held: Sequence[Held]):
-        self._held = held
-        self.freeze(None)
+        self.held = held
+        self.divide()
 
-    def freeze(self, names: Sequence[str] | None) -> None:
-        """Choose the frozen variables, by their names or the beginnings of these; None: those that
-        the framework declares frozen."""
-        self.frozen = [held for held in self._held if
-                       (held.frozen if names is None else begins(held.spec.name, names))]
-        still = {id(held) for held in self.frozen}
-        self._moving = [held for held in self._held if id(held) not in still]
+    def divide(self, frozen: Sequence[str] | None = None, local: Sequence[str] = ()) -> None:
+        """Choose the local variables and, of the others, the frozen ones, by their names or the
+        beginnings of these; frozen=None: those that the framework declares frozen."""
+        self._local = local
+        self.local = [held for held in self.held if begins(held.spec.name, local)]
+        self.frozen = [held for held in self._but(self.local) if
+                       (held.frozen if frozen is None else begins(held.spec.name, frozen))]
+        self._moving = self._but(self.local + self.frozen)
         self.layout = [held.spec for held in self._moving]
+
+    def _but(self, some: Sequence[Held]) -> list[Held]:
+        """Return the others."""
+        without = {id(held) for held in some}
+        return [held for held in self.held if id(held) not in without]
 
     @property
     def types(self) -> set[str]:
@@ -176,6 +184,20 @@ class Part:
 
     def check(self) -> None:
         """Raise ValueError if a step has created variables that are missing here."""
+
+
+def divide(parts: Sequence[Part], frozen: Sequence[str] | None, local: Sequence[str]) -> None:
+    """See `Part.divide`, for all parts. Raises ValueError for a name that no variable has."""
+    known = [held.spec.name for part in parts for held in part.held]
+    for argument, names in (("frozen", frozen), ("local", local)):
+        if isinstance(names, str):
+            raise ValueError(f"{argument}={names!r}: give a list of names")
+        for name in names or ():
+            if not any(begins(one, [name]) for one in known):
+                raise ValueError(f"{argument}=[{name!r}]: no variable has this name or beginning "
+                                 f"of one; there are {', '.join(known[:3])} ...")
+    for part in parts:
+        part.divide(frozen, local)
 
 
 def begins(name: str, names: Sequence[str]) -> bool:

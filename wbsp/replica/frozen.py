@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from wbsp.replica.base import Part, begins
+from wbsp.replica.base import Part
 from wbsp.tensors.frozen import FrozenValues, digest, joined
 from wbsp.tensors.layout import TensorSpec, total_size
 
@@ -75,19 +75,6 @@ class Frozen:
 
     def _now(self) -> Iterator[str]:
         return (digest(part.read(held.it)) for part, held in self._held)
-
-
-def freeze(parts: Sequence[Part], names: Sequence[str] | None) -> None:
-    """See `Part.freeze`, for all parts. Raises ValueError for a name that no variable has."""
-    if isinstance(names, str):
-        raise ValueError(f"frozen={names!r}: give a list of names")
-    for part in parts:
-        part.freeze(names)
-    for name in names or ():
-        if not any(begins(held.spec.name, [name]) for part in parts for held in part.frozen):
-            known = [spec.name for part in parts for spec in part.layout][:3]
-            raise ValueError(f"frozen=[{name!r}]: no variable has this name or beginning of one; "
-                             f"there are {', '.join(known)} ...")
 
 
 def _some(names: Sequence[str]) -> str:

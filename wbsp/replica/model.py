@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from wbsp.replica.base import Held, Part, Variables, rounds
+from wbsp.replica.base import Held, Part, Variables, begins, rounds
 from wbsp.replica.flat import FlatReplica
 from wbsp.replica.layers import derive, every_layer, frozen, remarks, settle, trained
 from wbsp.replica.states import states
@@ -30,7 +30,7 @@ class KerasPart(Part):
 
     def __init__(self, model: keras.Layer, at: str = ""):
         """Raises ValueError for a model with complex trainable variables, or without variables."""
-        self._model = model
+        self._model, self._at = model, at
         chosen, still = trained(model), frozen(model)
         if not chosen and not all(layer.built for layer in every_layer(model)):
             raise ValueError(f"model {model.name} has no variables yet, because Keras creates them "
@@ -55,14 +55,17 @@ class KerasPart(Part):
         """Return the replica of the model as it is now. Raises ValueError for an unknown back end,
         or without float variables to train."""
         if not self.layout:
-            still = " that are not frozen" if self.frozen else ""
+            still = " that are neither frozen nor local" if self.held else ""
             raise ValueError(f"model {self._model.name} has no variables of floats{still}: there "
                              "is nothing to train together")
         return FlatReplica(self.variables(pool or BufferPool()), self.layout, rounds(self.types),
                            self.adopted)
 
     def states(self) -> list[LayerState]:
-        return states(self._model)
+        def compared(variable: keras.Variable) -> bool:
+            return not begins(f"{self._at}{variable.path}", self._local)
+
+        return states(self._model, compared)
 
     def remarks(self) -> Iterator[str]:
         yield from remarks(self._model)
@@ -74,7 +77,7 @@ class KerasPart(Part):
         yield from settle(self._model)
 
     def check(self) -> None:
-        check_whole(self._model, [held.spec for held in self._held])
+        check_whole(self._model, [held.spec for held in self.held])
 
 
 def open_replica(model: keras.Model, pool: BufferPool | None = None) -> FlatReplica:

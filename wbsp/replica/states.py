@@ -12,7 +12,7 @@ import json
 import math
 import pathlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -33,14 +33,16 @@ _APART = frozenset({"name", "dtype", "trainable", "vocabulary", "vocabulary_size
 _NAME = 200  # characters of a name
 
 
-def states(model: keras.Model) -> list[LayerState]:
-    """Return the states of all layers and variables that have some, in the model's order."""
+def states(model: keras.Model,
+           compared: Callable[[keras.Variable], bool] = lambda variable: True) -> list[LayerState]:
+    """Return the states of all layers and `compared` variables that have some, in the model's
+    order."""
     found = [_state(f"layer {layer.name}", content) for layer in every_layer(model)
              if (content := _content(layer)) is not None]
     # A single integer is a count of what this worker has done.
     found += [_state(f"variable {v.path}", [v.dtype, _array(v)])
               for v in [*model.trainable_weights, *model.non_trainable_weights]
-              if "float" not in v.dtype and len(v.shape)]
+              if "float" not in v.dtype and len(v.shape) and compared(v)]
     if len(found) > STATES:
         rest = found[STATES - 1:]
         found[STATES - 1:] = [_state(rest[0].name, [[one.digest, *one.sums] for one in rest])]

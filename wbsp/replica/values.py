@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from wbsp.replica.base import Part, Variables, rounds
+from wbsp.replica.base import Part, Variables, divide, rounds
 from wbsp.replica.flat import FlatReplica
-from wbsp.replica.frozen import Frozen, freeze
+from wbsp.replica.frozen import Frozen
 from wbsp.replica.mapped import Map, Mapped, Names
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import LayerState, check_layout
@@ -31,12 +31,14 @@ class Values:
     name:   for messages
     layout: of all float variables that steps change, each once; "key/name" if several values are
             given
-    frozen: the others
+    frozen: those that no step changes
+    local:  names of those that this worker keeps for itself
     """
 
     def __init__(self, given: Any, frozen: Sequence[str] | None = None,
-                 names: Names | None = None):
-        """`frozen`: see `Part.freeze`. `names`: of the run's variables; None: they are equal.
+                 names: Names | None = None, local: Sequence[str] = ()):
+        """`frozen`, `local`: see `Part.divide`. `names`: of the run's variables; None: they are
+        equal.
 
         Raises ValueError, in one line, for values that cannot be trained together.
         """
@@ -46,11 +48,13 @@ class Values:
         if not self._parts:
             self._tree = _back_end("jax").PyTree(given)
             self._parts = [self._tree]
-        freeze(self._parts, frozen)
+        divide(self._parts, frozen, local)
         self.frozen = Frozen(self._parts)
+        self.local = [held.spec.name for part in self._parts for held in part.local]
         self.layout = [spec for part in self._parts for spec in part.layout]
         if not self.layout:
-            still = " that are not frozen" if self.frozen.layout else ""
+            still = (" that are neither frozen nor local"
+                     if any(part.held for part in self._parts) else "")
             raise ValueError(f"{_said(given)} has no variables of floats{still}: there is nothing "
                              "to train together")
         self._map = None if names is None else Map(self.layout, names)

@@ -45,23 +45,41 @@ def joined(digests: Iterable[str]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() if text else ""
 
 
-def other_model(mine: Sequence[TensorSpec], frozen: Sequence[TensorSpec],
-                theirs: Sequence[TensorSpec], their_frozen: Sequence[TensorSpec]) -> str | None:
-    """Return the first difference of two models, in words; None if they agree. The layouts are
-    those of the vectors, and of the frozen variables beside them."""
-    reason = difference(mine, theirs) or difference(frozen, their_frozen)
-    if reason is None or len(mine) == len(theirs):
+class Division(NamedTuple):
+    """The variables of a model, by what is done with them.
+
+    trained: layout of the vector
+    frozen:  layout of those that no step changes
+    local:   names of those that each worker keeps for itself
+    """
+
+    trained: Sequence[TensorSpec]
+    frozen: Sequence[TensorSpec] = ()
+    local: Sequence[str] = ()
+
+    def kinds(self) -> dict[str, tuple[str, str]]:
+        """Return canonical name -> name, and "trained", "frozen" or "local"."""
+        named = [*((spec.name, "trained") for spec in self.trained),
+                 *((spec.name, "frozen") for spec in self.frozen),
+                 *((name, "local") for name in self.local)]
+        return dict(zip(canonical_names([name for name, _ in named]), named, strict=True))
+
+
+def other_model(mine: Division, theirs: Division) -> str | None:
+    """Return the first difference of two models, in words; None if they agree. Local variables
+    must have equal names; their shapes may differ."""
+    reason = difference(mine.trained, theirs.trained) or difference(mine.frozen, theirs.frozen)
+    if reason is not None and [*map(len, mine[:2])] == [*map(len, theirs[:2])]:
         return reason
-    names = [spec.name for spec in (*mine, *frozen)]
-    here, there = (dict(zip(canonical_names([spec.name for spec in (*trained, *still)]),
-                            [False] * len(trained) + [True] * len(still), strict=True))
-                   for trained, still in ((mine, frozen), (theirs, their_frozen)))
-    if here.keys() == there.keys() and len(here) == len(names):
-        name, key = next((name, key) for name, key in zip(names, here, strict=True)
-                         if here[key] != there[key])
-        return f"{name} is {_said(here[key])} here and {_said(there[key])} there"
+    here, there = mine.kinds(), theirs.kinds()
+    if here.keys() == there.keys() and len(here) == sum(map(len, mine)):
+        for key, (name, kind) in here.items():
+            if kind != there[key][1]:
+                return f"{name} is {kind} here and {there[key][1]} there"
+        return reason
+    if reason is None:
+        for one, other, where in ((here, there, "here"), (there, here, "there")):
+            for key, (name, _) in one.items():
+                if key not in other:
+                    return f"{name}, which is local, is only {where}"
     return reason
-
-
-def _said(frozen: bool) -> str:
-    return "frozen" if frozen else "trained"

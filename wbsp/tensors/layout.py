@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from itertools import accumulate, pairwise
 from typing import Annotated, NamedTuple
 
@@ -49,6 +49,7 @@ class LayerState(NamedTuple):
 
 Layout = Annotated[list[TensorSpec], Meta(max_length=VARIABLES)]  # as a peer sends it
 LayerStates = Annotated[list[LayerState], Meta(max_length=STATES)]
+Names = Annotated[list[Name], Meta(max_length=VARIABLES)]
 
 
 def total_size(layout: Sequence[TensorSpec]) -> int:
@@ -165,6 +166,13 @@ def canonical_names(names: Sequence[str]) -> list[str]:
     return ["/".join(f"{word}_{rank[depth, word][number]}"
                      for depth, (word, number) in enumerate(map(_split, path)))
             for path in paths]
+
+
+def namesakes(mine: Sequence[str], theirs: Sequence[str], some: Container[str]) -> list[str]:
+    """Return those of `mine` that have the canonical names of `some` of `theirs`."""
+    meant = dict(zip(canonical_names(theirs), theirs, strict=True))
+    return [name for name, key in zip(mine, canonical_names(mine), strict=True)
+            if key in meant and meant[key] in some]
 
 
 def _split(component: str) -> tuple[str, tuple[int, ...]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -62,7 +63,8 @@ class Worker:
                  connect_timeout: float = timeouts.CONNECT, band_width_limit: float | None = None,
                  expected: dict[str, str] | None = None, say: Callable[[str], None] = say,
                  patience: float = timeouts.WORKER_PATIENCE, transport: str | None = None,
-                 frozen: Sequence[str] | None = None, names: Names | None = None):
+                 frozen: Sequence[str] | None = None, local: Sequence[str] = (),
+                 names: Names | None = None):
         """Set up the worker; entering the block connects it.
 
         address, worker_index, token_file and transport are read from the environment if they are
@@ -88,6 +90,9 @@ class Worker:
             frozen: names of variables that no step changes, or the beginnings of these; updates and
                 versions do not carry them. None: those that the framework declares frozen. []: no
                 variable is frozen.
+            local: names of variables that each worker keeps for itself, or the beginnings of these;
+                they do not travel, are not compared, and no version changes them. The same names on
+                all workers.
             names: of the run's variables, in its order, if other workers train the model in
                 another framework. The run's name -> the name here, or (the name here, axes):
                 numpy.transpose(variable here, axes) is the run's. None: the names are equal.
@@ -102,9 +107,8 @@ class Worker:
             if n is not None and batch_size is None:
                 raise ValueError(f"n={n} examples to share: give batch_size as well, the examples "
                                  "of a step")
-            self._frozen = frozen
-            self._names = names
-            self._values = Values(values, frozen, names)
+            self._look = partial(Values, frozen=frozen, names=names, local=local)
+            self._values = self._look(values)
             self._member = loop.Worker(address, worker_index, token_file, connect_timeout,
                                        band_width_limit, expected, say, patience, transport)
             self._share = None
@@ -127,7 +131,7 @@ class Worker:
         """
         member = self._member
         # Variables may be frozen, or free again, since the last block.
-        values = self._values = Values(self._values.given, self._frozen, self._names)
+        values = self._values = self._look(self._values.given)
         self._steps, self._before = 0, None
         member.enter(_Block())
         with member.leaving_on_error():
@@ -143,7 +147,8 @@ class Worker:
             member.assignments.begin(None)
             for line in [*loop.advice(sync, rule, "the loop"), *values.remarks()]:
                 member.say(line)
-            member.join(values.open(), values.states(), values.frozen)
+            member.join(values.open(), values.states(), values.frozen,
+                        local=values.local)
             values.adopted()
             self._step_begins()
         return self

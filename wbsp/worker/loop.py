@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from wbsp import timeouts
@@ -308,12 +308,14 @@ class Worker:
         self._signals.hold(needed=lambda: not loop.over)
 
     def join(self, replica: Replica, layers: list[LayerState] | None = None,
-             frozen: Frozen | None = None, sgd: bool = False) -> None:
+             frozen: Frozen | None = None, sgd: bool = False,
+             local: Sequence[str] = ()) -> None:
         """Become a member of the run; wait for the others and for W, and adopt it.
 
         layers: what this worker's layers have and no version carries; None: not known
         frozen: what no step changes, and no version carries; None: nothing
         sgd:    as of `messages.Join`
+        local:  names of variables that this worker keeps for itself
 
         Raises:
             TransportError: the server is lost, or refuses.
@@ -322,7 +324,11 @@ class Worker:
         self._log = self._log or timeline(welcome.settings, self.index, self._say, self._on)
         usage = Usage(self._on.clock.monotonic)
         joined = transport.join(replica.layout, replica.read, self.timeout, layers,
-                                self.share, frozen, sgd)
+                                self.share, frozen, sgd, local)
+        if local and joined.steps and self.runtime is None:
+            more = f" and {len(local) - 1} more are" if local[1:] else " is"
+            self.say(f"{local[0]}{more} local, and what this worker's earlier process has learned "
+                     "there is lost: training goes on from the values that they have here")
         if frozen is not None and joined.frozen:
             names = frozen.take(transport.frozen(frozen.size, self.timeout))
             if names:

@@ -15,7 +15,7 @@ import msgspec
 from wbsp.core.stats import ALWAYS, Report
 from wbsp.core.work_ledger import WorkState
 from wbsp.limits import Count, Worker
-from wbsp.tensors.layout import LayerStates
+from wbsp.tensors.layout import LayerStates, Names
 
 FORMAT = 1  # of the state; 0: of the releases that wrote no number
 
@@ -100,6 +100,7 @@ class RunState:
         reports: each worker's totals, over all its incarnations.
         places: worker -> its newest process that was a member.
         layers: state of layers that no version carries; None: not known.
+        local: names of variables that each worker keeps for itself.
         best: the best version by evaluations; None: no named metric was evaluated.
     """
 
@@ -132,6 +133,7 @@ class RunState:
     reports: dict[Worker, Totals] = field(default_factory=dict)
     places: dict[Worker, IndexOwner] = field(default_factory=dict)
     layers: LayerStates | None = None
+    local: Names = field(default_factory=list)
     best: Best | None = None
 
     @classmethod

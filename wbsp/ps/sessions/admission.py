@@ -17,7 +17,7 @@ from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.requests import Requests
 from wbsp.ps.sessions.session import WorkerSession, check_reattach, disagreement, other_protocol
 from wbsp.tensors.buffers import BufferPool
-from wbsp.tensors.frozen import FrozenValues, other_model
+from wbsp.tensors.frozen import Division, FrozenValues, other_model
 from wbsp.tensors.layout import TensorSpec, difference, other_state, total_size
 from wbsp.wire.assembly import VectorStream
 from wbsp.wire.messages import codec as m
@@ -332,6 +332,7 @@ class Lobby(Entrance):
             self._progress_at = now
             if found is not None:
                 self._note_layers(session)
+                self._info.local = session.local
                 vector, *still = found
                 if still:  # one piece of memory with the vector, which goes its own way
                     vector, still = vector.copy(), [still[0].copy()]
@@ -497,8 +498,9 @@ class Admission(Entrance):
         engine = self._engine
         if engine.done:  # just now: the worker is answered once that is certain
             return
-        frozen = self._info.frozen
-        reason = other_model(session.layout, session.frozen, self._layout, frozen.layout)
+        info = self._info
+        reason = other_model(Division(session.layout, session.frozen, session.local),
+                             Division(self._layout, info.frozen.layout, info.local))
         if reason:
             self._refuse(session, f"worker {session.worker} has another model than the server: "
                                   f"{reason} (here: the worker, there: the server); use the same "

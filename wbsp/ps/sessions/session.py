@@ -87,6 +87,11 @@ class WorkerSession:
         """What no step changes in its model."""
         return self.request.frozen if isinstance(self.request, m.Join) else []
 
+    @property
+    def local(self) -> list[str]:
+        """Names of the variables that it keeps for itself."""
+        return self.request.local if isinstance(self.request, m.Join) else []
+
     def alive(self) -> m.Alive:
         """Return the server's heartbeat for this worker."""
         return m.Alive(self.progress.received, self.ledger.durable if self.ledger else 0)

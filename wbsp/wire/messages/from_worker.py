@@ -7,7 +7,7 @@ from wbsp.core.messages import NONE, Message, Place, SharedData, WorkHeld
 from wbsp.core.stats import AnsweredWork, Report
 from wbsp.limits import Count, Id, Line, Mac, OrNone, Seconds, Settings, Size, SocketName, Worker
 from wbsp.sync.base import Push
-from wbsp.tensors.layout import LayerStates, Layout
+from wbsp.tensors.layout import LayerStates, Layout, Names
 
 
 class Hello(Message, frozen=True):
@@ -36,6 +36,7 @@ class Join(Message, frozen=True):
     frozen: Layout = []  # variables that steps do not change and versions do not carry
     digest: Id = ""  # of their values
     sgd: bool = False  # its updates are sums of gradients times a rate: see `sums_gradients`
+    local: Names = []  # of variables that each worker keeps for itself
 
 
 class Initial(Message, frozen=True):

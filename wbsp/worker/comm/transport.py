@@ -117,13 +117,14 @@ class Transport:
     def join(self, layout: Sequence[TensorSpec], initial: Callable[[], np.ndarray],
              timeout: float, layers: list[LayerState] | None = None,
              share: Share | None = None, frozen: Frozen | None = None,
-             sgd: bool = False) -> m.Joined:
+             sgd: bool = False, local: Sequence[str] = ()) -> m.Joined:
         """Become a member; `initial` makes W_0 (float32 [size]) if the server has none.
 
         layers: what this worker's layers have and no version carries; None: not known
         share:  of data that all workers of the run share; None: its data are its own
         frozen: what no step changes, and no version carries; None: nothing
         sgd:    as of `messages.Join`
+        local:  names of variables that this worker keeps for itself
 
         Raises:
             TransportError: no progress for `timeout` seconds, or no server accepts the layout.
@@ -131,7 +132,7 @@ class Transport:
         data, first_epoch = (None, 0) if share is None else (share.data, share.first_epoch)
         join = m.Join(list(layout), self._connection.door, layers, data, first_epoch,
                       [] if frozen is None else frozen.layout,
-                      "" if frozen is None else frozen.digest, sgd)
+                      "" if frozen is None else frozen.digest, sgd, list(local))
         self._communication.session.share = share
         try:
             check_layout(layout, () if frozen is None else frozen.layout)

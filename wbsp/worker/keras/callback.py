@@ -15,10 +15,10 @@ import keras
 
 from wbsp import timeouts
 from wbsp.core.stats import Phase
-from wbsp.replica.frozen import Frozen, freeze
+from wbsp.replica.base import divide
+from wbsp.replica.frozen import Frozen
 from wbsp.replica.layers import derive, differing, finalize, remarks, statistics
 from wbsp.replica.model import KerasPart, sums_gradients
-from wbsp.replica.states import states
 from wbsp.runlog.console import say
 from wbsp.sync.base import WorkerRule
 from wbsp.worker.errors import in_one_line
@@ -53,7 +53,7 @@ class SyncCallback(keras.callbacks.Callback):
                  band_width_limit: float | None = None, expected: dict[str, str] | None = None,
                  say: Callable[[str], None] = say, patience: float = timeouts.WORKER_PATIENCE,
                  transport: str | None = None, session: Worker | None = None,
-                 frozen: Sequence[str] | None = None):
+                 frozen: Sequence[str] | None = None, local: Sequence[str] = ()):
         """Set up the worker; `fit` connects it.
 
         address, worker_index, token_file and transport are read from the environment if they are
@@ -69,10 +69,14 @@ class SyncCallback(keras.callbacks.Callback):
             say: function that prints a line for the user.
             patience: seconds to wait for a lost server.
             transport: "auto": share memory with a server of this machine; "tcp": share none.
-            session: a connected worker, which replaces all arguments except `frozen`.
+            session: a connected worker, which replaces all arguments except `frozen` and
+                `local`.
             frozen: names of variables that no step changes, or the beginnings of these; updates and
                 versions do not carry them. None: those that the framework declares frozen. []: no
                 variable is frozen.
+            local: names of variables that each worker keeps for itself, or the beginnings of these;
+                they do not travel, are not compared, and no version changes them. The same names on
+                all workers.
 
         Raises:
             ValueError: an argument is wrong or missing.
@@ -83,7 +87,7 @@ class SyncCallback(keras.callbacks.Callback):
             self._worker = session or Worker(
                 address, worker_index, token_file, connect_timeout, band_width_limit, expected, say,
                 patience, transport)
-        self._frozen = frozen
+        self._frozen, self._local = frozen, local
         self._once: list[keras.callbacks.Callback] = []
         self._data: Any = None  # of the share
         self._shared: SharedFit | None = None  # the current fit, if it trains the run's data
@@ -272,14 +276,15 @@ class SyncCallback(keras.callbacks.Callback):
                 check(model, worker.batch is not None, sync, rule)
             worker.assignments.begin(worker.batch)
             self._part = KerasPart(model)
-            freeze([self._part], self._frozen)
+            divide([self._part], self._frozen, self._local)
             self._still = Frozen([self._part])
             replica = self._part.open()
             for line in [*advice(sync, rule, "fit"), *remarks(model)]:
                 worker.say(line)
             adapted = statistics(model)
             self._meter = LossMeter(model)
-            worker.join(replica, states(model), self._still, sums_gradients(model))
+            worker.join(replica, self._part.states(), self._still, sums_gradients(model),
+                        [held.spec.name for held in self._part.local])
             derive(model)
             for line in differing(adapted):
                 worker.say(line)
