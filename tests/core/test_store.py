@@ -126,7 +126,7 @@ def test_a_version_is_what_was_sent_and_the_rest_stays_pending(name, outer):
     for version in range(1, 9):
         accepted = committed(store, version)
         assert np.array_equal(accepted, committed(exact, version))
-        words, base = store.latest.sendable(version - 1)
+        words, base, _ = store.latest.sendable(version - 1)
         assert base == version - 1
         held = advanced(parse(name).versions, held, words)
         assert held.tobytes() == store.latest.vector.tobytes()
@@ -150,7 +150,7 @@ def test_a_worker_that_is_some_versions_behind_gets_as_many_differences_as_are_s
         store.accept(update, 1.0)
         vectors.append(store.commit().vector)
     for behind in range(20):
-        words, base = store.latest.sendable(19 - behind)
+        words, base, _ = store.latest.sendable(19 - behind)
         assert (base == -1) == (behind > most)
         if base != -1:
             got = advanced(parse(name).versions, vectors[19 - behind], words)
@@ -166,11 +166,11 @@ def test_a_difference_leads_over_a_gap_in_the_numbers_and_over_an_empty_commit()
     before = store.latest
     store.commit()
     assert store.latest.version == 10 and store.latest.vector is before.vector
-    words, base = store.latest.sendable(4)
-    assert base == 4 and words.tobytes() == before.sendable(4)[0].tobytes()
+    words, base, _ = store.latest.sendable(4)
+    assert base == 4 and words.tobytes() == before.sendable(4).words.tobytes()
     for strange in (5, 8, 11, 3):
         assert store.latest.sendable(strange)[1] == -1
-    words, base = store.latest.sendable(10)
+    words, base, _ = store.latest.sendable(10)
     assert (words.size, base) == (0, 10)
 
 
@@ -216,20 +216,20 @@ def test_the_ledger_knows_what_was_handled_and_what_is_missing():
         ledger.seen(0, 3)
 
 
-FLOATS = 4000
+FLOATS, MANY = 4000, 40_000
 
 
-def at(*starts):
+def at(*starts, size=FLOATS):
     """An update of blocks that begin there, and the same as a vector."""
-    vector = np.zeros(FLOATS, np.float32)
+    vector = np.zeros(size, np.float32)
     for start in starts:
         vector[start:start + 8] = np.arange(1, 9)
-    return blocks.read(blocks.encoded(vector), FLOATS), vector
+    return blocks.read(blocks.encoded(vector), size), vector
 
 
 def held(snapshot, before):
     """What a worker that has the version `before` makes of what it is sent."""
-    words, base = snapshot.sendable(before.version)
+    words, base, _ = snapshot.sendable(before.version)
     if base < 0:
         return words, words.size
     vector = before.vector.copy()
@@ -269,21 +269,89 @@ def test_a_worker_that_is_some_versions_behind_gets_the_blocks_of_all_of_them():
     assert held(store.commit(), versions[-1])[1] == FLOATS
 
 
-def test_versions_of_many_blocks_and_those_of_an_outer_step_go_whole():
+def test_versions_of_many_blocks_go_whole():
     store = Store(np.zeros(FLOATS, np.float32))
     before = store.latest
     for part in range(10):
         store.accept(at(*range(400 * part, 400 * part + 200, 16))[0], 1.0)
         store.commit()
     assert held(store.latest, before)[1] == FLOATS
-    stepped = Store(np.zeros(FLOATS, np.float32), outer=create_outer("nesterov"))
-    stepped.accept(at(0)[0], 1.0)
-    assert held(stepped.commit(), before)[1] == FLOATS
-    lossy = Store(np.zeros(FLOATS, np.float32), wire=parse("int8"))
-    lossy.accept(at(0)[0], 1.0)
-    words, base = lossy.commit().sendable(0)
-    assert base == 0 and np.array_equal(advanced(parse("int8").versions, before.vector, words),
-                                        lossy.latest.vector)
+
+
+OUTER = ["identity", "nesterov", "delayed-nesterov"]
+PUSHED = [[(0, 160)], [(160, 3992), (0,)], [], [(64,)], [(39_990,)], [(8000,)]]  # for each version
+
+
+def initial():
+    vector = np.random.default_rng(0).normal(size=MANY).astype(np.float32)
+    vector[20_000] = -0.0  # which is 0 when 0 is added
+    return vector
+
+
+@pytest.mark.parametrize("outer", OUTER)
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "int8"])
+def test_what_no_push_touched_is_neither_moved_nor_sent_and_all_else_is_conserved(name, outer):
+    wire = parse(name)
+    store = Store(initial(), wire=wire, outer=create_outer(outer))
+    exact = Store(initial(), outer=create_outer(outer))
+    versions, touched = [store.latest], np.zeros(MANY, bool)
+    for pushes in PUSHED:
+        for starts in pushes:
+            some, vector = at(*starts, size=MANY)
+            touched |= vector != 0
+            store.accept(some, 0.5)
+            exact.accept(vector, 0.5)
+        exact.commit()
+        versions.append(store.commit())
+        unsent = store.state().get(UNSENT, np.zeros(MANY, np.float32))
+        assert np.allclose(store.latest.vector + unsent, exact.latest.vector, atol=1e-5)
+        assert not unsent[~touched].any()
+        assert np.array_equal(store.latest.vector[~touched], initial()[~touched])
+        for before in versions[-4:] if pushes else ():
+            words, base, in_blocks = store.latest.sendable(before.version)
+            if wire.lossless and base < 0:
+                assert outer != "identity", "nothing was pushed: the next version goes whole"
+                continue
+            assert base == before.version and words.size < 1500
+            if wire.lossless:
+                got = before.vector.copy()
+                blocks.read(words, MANY).put_into(got)
+            else:
+                assert in_blocks == (words.size > 0)
+                got = advanced(wire.versions, before.vector, words, in_blocks)
+            assert got.tobytes() == store.latest.vector.tobytes()
+
+
+def test_momentum_moves_a_block_until_that_changes_no_bit_of_it():
+    store = Store(np.ones(MANY, np.float32), wire=parse("int8"), outer=create_outer(
+        "nesterov", rate=1.0, momentum=0.5))
+    store.accept(at(0, size=MANY)[0], 1.0)
+    sizes = []
+    for _ in range(40):
+        version = store.commit().version
+        sizes.append(store.latest.sendable(version - 1).words.size)
+        store.accept(at(8000, size=MANY)[0], 1.0)
+    assert sizes[0] == 1 + 2 * 17 and sizes[5] == 1 + 4 * 17 and sizes[-1] == 1 + 2 * 17
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "int8"])
+def test_blocks_and_whole_differences_follow_one_another(name):
+    wire = parse(name)
+    store = Store(initial(), wire=wire)
+    store.accept(at(0, size=MANY)[0], 1.0)
+    versions = [store.latest, store.commit()]
+    store.accept(initial(), 1.0)
+    versions.append(store.commit())
+    store.accept(at(64, size=MANY)[0], 1.0)
+    newest = store.commit()
+    for before, most in zip(versions, [1.07, 1.07, 0.01], strict=True):
+        words, base, in_blocks = newest.sendable(before.version)
+        assert in_blocks and base == before.version
+        assert words.size < most * wire.words(MANY) + 100
+        got = advanced(wire.versions, before.vector, words, in_blocks)
+        assert got.tobytes() == newest.vector.tobytes()
+    words, base, in_blocks = versions[2].sendable(1)
+    assert words.size == wire.words(MANY) and not in_blocks, "as it is"
 
 
 def test_blocks_of_another_model_are_refused():

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wbsp.tensors import blocks
 from wbsp.tensors.codecs import BLOCK, FLOAT32, Ranges, parse
 from wbsp.tensors.error_feedback import ErrorFeedback, advanced
 
@@ -106,6 +107,40 @@ def test_what_is_not_finite_arrives_so_and_spoils_nothing_later(name, value):
     bad[600] = value
     assert not np.isfinite(sender.send(bad).vector).all()
     assert np.array_equal(sender.unsent, unsent)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "int8"])
+def test_of_blocks_nothing_else_is_sent_and_what_is_unsent_waits_for_its_block(name):
+    sender, total, sent = ErrorFeedback(parse(name)), 0.0, 0.0
+    for seed, start in enumerate([0, 5000, 0, 16]):
+        vector = np.zeros(10_000, np.float32)
+        vector[start:start + 20] = drawn(seed, 20)
+        before = sender.unsent
+        of = sender.send(blocks.found(vector))
+        total, sent = total + vector.astype(float), sent + of.vector.astype(float)
+        block = slice(start // 16 * 16, start // 16 * 16 + 32)
+        elsewhere = np.delete(np.arange(10_000), block)
+        assert not of.vector[elsewhere].any()
+        assert before is None or np.array_equal(sender.unsent[elsewhere], before[elsewhere])
+        assert np.allclose(sent + sender.unsent, total, atol=1e-7)
+    unsent = sender.unsent.copy()
+    vector[16] = np.nan
+    assert not np.isfinite(sender.send(blocks.found(vector)).vector).all()
+    assert np.array_equal(sender.unsent, unsent)
+    sender.send(drawn(5, 10_000))
+    assert not np.array_equal(sender.unsent, unsent), "a whole vector takes all along"
+
+
+@pytest.mark.parametrize("change", [
+    lambda words: words[:-1], lambda words: np.append(words, words[:1]),
+    lambda words: np.concatenate([words[:1], words[1:3][::-1], words[3:]])])
+def test_words_of_blocks_that_no_encoder_makes_are_refused(change):
+    words = blocks.encoded(parse("int8").encode(np.pad(drawn(0, 20), (0, 9980))))
+    assert words.size < 100
+    with pytest.raises(ValueError):
+        advanced(parse("int8"), drawn(0, 10_000), change(words), in_blocks=True)
+    with pytest.raises(ValueError, match="blocks of topk"):
+        advanced(parse("topk:0.1"), drawn(0, 10_000), words, in_blocks=True)
 
 
 def test_float32_is_the_vector_itself():

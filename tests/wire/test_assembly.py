@@ -1,11 +1,14 @@
 """Chunks: a vector arrives whole or not at all."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from wbsp.core.messages import Place
 from wbsp.tensors import blocks
 from wbsp.tensors.buffers import BufferPool
+from wbsp.tensors.codecs import parse
 from wbsp.tensors.ops import bounds
 from wbsp.wire.assembly import Updates, VectorAssembly, VectorStream, split
 from wbsp.wire.messages import codec as m
@@ -196,6 +199,45 @@ def test_an_update_may_come_as_its_blocks(shared):
         updates.add(0, memoryview(words[:-1]).cast("B"), words.size - 1)
     *_, whole = [updates.add(offset, chunk, size) for offset, chunk in split(vector)]
     assert np.array_equal(whole, vector), "whole"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("name", ["bfloat16", "int8"])
+def test_an_encoded_update_may_come_as_its_blocks(name, shared):
+    wire, size = parse(name), 100_000
+    vector = np.zeros(size, np.float32)
+    vector[5000:5064] = vector[-3:] = 1
+    words = wire.encode(vector)
+    some = blocks.encoded(words)
+    updates = Updates(size, BufferPool(), wire, shared=shared)
+    found = updates.add(0, memoryview(some).cast("B"), some.size)
+    assert some.size < 200 and np.array_equal(found.whole(), wire.decode(words, size))
+    assert 60 < updates.square < 70
+    for wrong in (some[:-1], some[:0], words[:-1]):
+        with pytest.raises(WireError):
+            updates.add(0, memoryview(wrong).cast("B"), wrong.size)
+    with pytest.raises(WireError):
+        Updates(size, BufferPool(), parse("topk:0.1")).add(0, memoryview(some).cast("B"), some.size)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_differences_may_come_as_their_blocks(parts):
+    wire, size = parse("int8"), 100_000
+    assembly, old, ends = VectorAssembly(size, wire, parts), ramp(size), bounds(size, parts)
+    for start, stop in pairwise(ends):
+        for chunk in of_range(4, start, stop, size):
+            found = assembly.add(*chunk)
+    assert assembly.held == 4
+    step = np.zeros(size, np.float32)
+    step[7], step[-1] = 1, 2
+    for start, stop in pairwise(ends):
+        one = blocks.encoded(wire.encode(step[start:stop]))
+        words = np.concatenate([one, one])
+        found = assembly.add(m.Model(2, 6, start, words.size, base=4, in_blocks=True),
+                             memoryview(words).cast("B"))
+    sent = np.concatenate([wire.decode(wire.encode(step[a:b]), b - a) for a, b in pairwise(ends)])
+    assert found[0].tobytes() == (old + sent + sent).tobytes() and found[1] < 1000
+    assert assembly.held == 6
 
 
 @pytest.mark.parametrize("parts", [1, 2])

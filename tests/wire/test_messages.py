@@ -101,6 +101,7 @@ FROM_SERVER = [
     m.CutDecision(9, False),
     m.Model(5, 3, 0, 10),
     m.Model(5, 3, 0, 10, 2),
+    m.Model(5, 3, 0, 18, 2, in_blocks=True),
     m.Stop("enough"),
     m.Stop("interrupted by SIGINT", True),
     m.Stop("worker 0: enough", early=True),
@@ -196,7 +197,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {23: "2d62b22b2436721cbb3c21e2f4fed3e0badabb335e6e5500583631d28bc6032e"}
+BYTES = {24: "9f1bf53e7ee946caecb9d8a4a390228264f07af49a44f75f78a6759bb02d24aa"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

@@ -1,12 +1,14 @@
 """Steps that touch a few rows of a table: what travels is what they touch. Real servers, workers as
 threads of the test that train arrays of JAX."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import wbsp
+from wbsp.core.store import UNSENT
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.worker import next_run
 
@@ -28,7 +30,7 @@ def rows(index, step):
     return np.sort(np.random.default_rng([index, step]).permutation(ROWS)[:TOUCHED])
 
 
-def train(server, index, transport, dense_at=None):
+def train(server, index, transport, dense_at=None, pause=0.0):
     """Raise the values of some rows by 2 in each step, and of all in one; the final tree, and the
     bytes of the newest update and version."""
     tree = {"a": jnp.zeros(3), "table": jnp.zeros((ROWS, WIDTH))}
@@ -38,9 +40,10 @@ def train(server, index, transport, dense_at=None):
         for step in range(STEPS):
             touched = slice(None) if step == dense_at else rows(index, step)
             tree = {"a": tree["a"] + 2, "table": tree["table"].at[touched].add(2)}
+            time.sleep(pause)  # a push on its way is not waited for under `auto`
             tree = w.step(0.5, tree)
-        report = w._member.begun().report()
-    return w.values, report.push_bytes, report.pull_bytes
+    member = w._member
+    return w.values, member.transport.update_bytes(0), member.begun().report().pull_bytes
 
 
 def both(*calls):
@@ -71,9 +74,23 @@ def test_what_steps_touch_travels_and_all_have_the_same_version(jobs, transport,
             == np.asarray(found[1][0]["table"]).tobytes())
 
 
-def test_a_format_that_loses_something_is_as_it_was(jobs):
-    server = jobs.server("--wire=int8", sync="bsp").listens()
-    found = both((train, server, 0, "tcp"), (train, server, 1, "tcp"))
+@pytest.mark.parametrize("flags, sync", [
+    (["--wire=int8"], "bsp"), (["--wire=bfloat16", "--shards=2"], "bsp"),
+    (["--outer=nesterov"], "bsp"), ([], "auto")], ids=["int8", "shards", "nesterov", "auto"])
+def test_so_it_is_in_other_formats_and_with_momentum(jobs, flags, sync):
+    server = jobs.server(*flags, sync=sync).listens()
+    found = both(*((train, server, index, "tcp", None, 0.02) for index in range(2)))
     server.ends_well()
-    assert np.array_equal(found[0][0]["table"], found[1][0]["table"])
-    assert 0.2 < found[0][1] / TABLE < 0.3
+    saved = checkpoint.load(server.folder / "checkpoint.safetensors")
+    final, unsent = (vector[3:].reshape(ROWS, WIDTH) for vector in (
+        saved.vector, saved.outer.get(UNSENT, np.zeros_like(saved.vector))))
+    sums = np.zeros((ROWS, WIDTH), np.float32)
+    for index in range(2):
+        for step in range(STEPS):
+            sums[rows(index, step)] += 1
+    assert not final[sums == 0].any() and not unsent[sums == 0].any()
+    if not {"--outer=nesterov", "auto"} & {*flags, sync}:
+        assert np.allclose(final + unsent, sums, atol=0.03), "but for what workers have not sent"
+    for tree, pushed, pulled in found:
+        assert np.asarray(tree["table"]).tobytes() == final.tobytes()
+        assert 0 < pushed < 0.05 * TABLE and 0 < pulled < 0.1 * TABLE

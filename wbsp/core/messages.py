@@ -121,6 +121,7 @@ class Model(Message, frozen=True):
     size: Size = 0  # of all floats or words
     base: OrNone = NONE  # version that the differences are added to; NONE: whole floats
     place: Place | None = None  # as in Update
+    in_blocks: bool = False  # of each difference's words only the blocks that are not zero
 
 
 class Ack(Message, frozen=True):

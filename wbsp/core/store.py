@@ -36,8 +36,22 @@ class Difference(NamedTuple):
 
     base: int
     share: float  # of the bytes of the whole version
-    words: np.ndarray | None  # see `wbsp.tensors.codecs`; None without tensors
+    words: np.ndarray | Blocks | None  # see `wbsp.tensors.codecs`; None without tensors
     where: np.ndarray | None = None  # indices of blocks, see `wbsp.tensors.blocks`; None: words
+
+
+class Sendable(NamedTuple):
+    """What makes a version at a worker.
+
+    Attributes:
+        words: float32, of the differences from version `base`; or the whole vector.
+        base: -1: the whole vector.
+        in_blocks: of the version, or of each difference's words, only some blocks are sent.
+    """
+
+    words: np.ndarray
+    base: int = -1
+    in_blocks: bool = False
 
 
 class Snapshot(NamedTuple):
@@ -63,25 +77,27 @@ class Snapshot(NamedTuple):
                 return self.differences[index:]
         return None
 
-    def sendable(self, held: int) -> tuple[np.ndarray, int]:
-        """Return what to send to a worker that has version `held`.
-
-        Returns:
-            Words, float32, that make this version from `held`, and `held`; or the whole vector and
-            -1.
-        """
+    def sendable(self, held: int) -> Sendable:
+        """Return what to send to a worker that has version `held`."""
         found = self.since(held)
         vector = self.vector
-        if found and found[0].where is not None and vector is not None:
+        assert vector is not None, "there is nothing to send without tensors"
+        if found is None:
+            return Sendable(vector)
+        if found and found[0].where is not None:
             where = blocks.union([one.where for one in found if one.where is not None])
             if blocks.is_worth(where.size, vector.size):
-                return blocks.of(vector, where).words, held
-            found = None
-        if found is None:
-            assert vector is not None, "there is nothing to send without tensors"
-            return vector, -1
+                return Sendable(blocks.of(vector, where).words, held, True)
+            return Sendable(vector)
         words = [one.words for one in found if one.words is not None]
-        return words[0] if len(words) == 1 else np.concatenate([_NOTHING, *words]), held
+        whole = [one for one in words if isinstance(one, np.ndarray) and one.size]
+        if not any(isinstance(one, Blocks) for one in words):
+            return Sendable(whole[0] if len(whole) == 1 else np.concatenate([_NOTHING, *whole]),
+                            held)
+        # An empty commit adds nothing, not even 0 to -0.0.
+        joined = np.concatenate([(one if isinstance(one, Blocks) else blocks.of_all(one)).words
+                                 for one in words if isinstance(one, Blocks) or one.size])
+        return Sendable(joined, held, True) if joined.size < vector.size else Sendable(vector)
 
 
 class Whole(NamedTuple):
@@ -224,16 +240,14 @@ class Store:
     def commit(self, version: int | None = None) -> Snapshot:
         """Make a version of all updates accepted since the last: the next number, or `version`."""
         base, vector, _ = self.latest
-        words = _NOTHING
+        words: np.ndarray | Blocks = _NOTHING
         share, where = 0.0, None
         self._summed(base + 1 if version is None else version)
-        if isinstance(self._pending, Blocks) and not self._sends_blocks:
-            self._pending = self._pending.whole()
         if vector is None:
             share = self._sending.wire.words(_TYPICAL, self.accepted) / _TYPICAL
         elif self._pending is None:
             where = blocks.union([]) if self._sends_blocks else None
-        elif isinstance(self._pending, Blocks):
+        elif isinstance(self._pending, Blocks) and self._sends_blocks:
             before, vector = vector, self._pool.take(vector.size)
             np.copyto(vector, before)
             self._pending.add_to(vector)
@@ -241,16 +255,42 @@ class Store:
             where = self._pending.where
             share = blocks.WORDS * where.size / vector.size
         else:
-            words, change = self._sending.send(self.outer.step(self._pending))
-            vector = np.add(vector, change, out=change)
+            before, words, change = vector, *self._sent(self._pending, vector)
+            vector = np.add(before, change, out=change)
             vector.flags.writeable = False
-            share = words.size / vector.size
+            if isinstance(words, Blocks):
+                share = (1 + blocks.WORDS * words.where.size) / vector.size
+            else:
+                share = words.size / vector.size
+            if self._sending.wire.lossless:
+                words = _NOTHING
+                if isinstance(self._pending, Blocks):
+                    where = blocks.changed(vector, before)
+                    share = 0.0 if where is None else blocks.WORDS * where.size / vector.size
         made = Difference(base, share, None if vector is None else words, where)
         self._pending = None
         self.accepted = 0
         self.latest = Snapshot(base + 1 if version is None else version, vector,
                                self._differences(made))
         return self.latest
+
+    def _sent(self, pending: np.ndarray | Blocks,
+              vector: np.ndarray) -> tuple[np.ndarray | Blocks, np.ndarray]:
+        """Return the words that are sent of the step that a pending sum makes, and what they mean,
+        float32 [size].
+
+        Args:
+            pending: the sum; if it is Blocks, so are step and words, if most are zero.
+            vector: the present version.
+        """
+        wire = self._sending.wire
+        if not isinstance(pending, Blocks):
+            return self._sending.send(self.outer.step(pending))
+        step = self.outer.step(pending.whole())
+        if wire.lossless or not wire.in_blocks:
+            return self._sending.send(step)
+        words, change = self._sending.send(blocks.found(step) or step, vector)
+        return blocks.found(words) or words, change
 
     def _summed(self, version: int) -> None:
         """Note the norm of the pending sum, of which `version` is made."""

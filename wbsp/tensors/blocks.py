@@ -83,6 +83,11 @@ def floats(vector: np.ndarray | Blocks) -> np.ndarray:
     return vector.values.reshape(-1) if isinstance(vector, Blocks) else vector
 
 
+def length(words: np.ndarray) -> int:
+    """Return the number of words of the vector that these begin with."""
+    return 1 + WORDS * int(words[:1].view("<u4")[0])
+
+
 def read(words: np.ndarray, size: int) -> Blocks:
     """Decode the words of a vector of `size` floats. Raises ValueError for words that no peer
     encodes."""
@@ -106,25 +111,50 @@ def of(vector: np.ndarray, where: np.ndarray) -> Blocks:
     return Blocks(vector.size, where, values)
 
 
-def encoded(vector: np.ndarray) -> np.ndarray:
-    """Return the words of `vector`, float32 [size], if they are much fewer; else the vector.
+def of_all(vector: np.ndarray) -> Blocks:
+    """Return all blocks of a vector, float32 [size]."""
+    return of(vector, np.arange(-(-vector.size // BLOCK), dtype="<u4"))
 
-    In the second case, it has checked only some of the floats.
+
+def changed(vector: np.ndarray, before: np.ndarray | None = None) -> np.ndarray | None:
+    """Return the indices of the blocks in which `vector`, float32 [size], differs from `before`, or
+    from zero; None: they are too many to pay, of which a check of some floats may be enough.
     """
-    full = vector.size // BLOCK
     if vector.size < _LEAST:
-        return vector
-    rows = vector[:full * BLOCK].view("<u4").reshape(-1, BLOCK)
-    sample = vector[::1 + vector.size // _SAMPLE]
+        return None
+    every = slice(None, None, 1 + vector.size // _SAMPLE)
+    sample = _difference(vector[every], None if before is None else before[every])
     if np.count_nonzero(sample) > _MOST * sample.size:
-        return vector
-    step = _PASS // BLOCK
-    where = np.concatenate([
-        start + np.flatnonzero(np.bitwise_or.reduce(rows[start:start + step], axis=1))
-        for start in range(0, full, step)])
-    if vector[full * BLOCK:].view("<u4").any():
-        where = np.append(where, full)
-    return of(vector, where.astype("<u4")).words if is_worth(where.size, vector.size) else vector
+        return None
+    where = []
+    full = vector.size // BLOCK * BLOCK
+    for start in range(0, full, _PASS):
+        part = slice(start, min(start + _PASS, full))
+        rows = _difference(vector[part], None if before is None else before[part])
+        where.append(start // BLOCK + np.flatnonzero(
+            np.bitwise_or.reduce(rows.reshape(-1, BLOCK), axis=1)))
+    if _difference(vector[full:], None if before is None else before[full:]).any():
+        where.append(np.array([full // BLOCK]))
+    found = np.concatenate(where).astype("<u4")
+    return found if is_worth(found.size, vector.size) else None
+
+
+def _difference(vector: np.ndarray, before: np.ndarray | None) -> np.ndarray:
+    """Return the bits in which two vectors differ, or those of the first."""
+    bits = vector.view("<u4")
+    return bits if before is None else bits ^ before.view("<u4")
+
+
+def found(vector: np.ndarray) -> Blocks | None:
+    """Return the blocks of `vector`, float32 [size], that are not zero; None as of `changed`."""
+    where = changed(vector)
+    return None if where is None else of(vector, where)
+
+
+def encoded(vector: np.ndarray) -> np.ndarray:
+    """Return the words of `vector`, float32 [size], if they are much fewer; else the vector."""
+    some = found(vector)
+    return vector if some is None else some.words
 
 
 def is_worth(blocks: int, size: int) -> bool:

@@ -19,10 +19,16 @@ _SMALLEST = np.finfo(np.float32).tiny
 
 
 class Codec:
-    """float32: the floats themselves."""
+    """float32: the floats themselves.
+
+    Attributes:
+        in_blocks: the words of zeros are zeros, and their number depends on the size alone: they
+            are sent as `blocks`, if most are zero.
+    """
 
     name = "float32"
     lossless = True
+    in_blocks = True
 
     @property
     def versions(self) -> Codec:
@@ -177,6 +183,7 @@ class TopK(Codec):
     """
 
     lossless = False
+    in_blocks = False
 
     def __init__(self, share: float, dense: bool = False):
         """`share`: of the values that are sent; `dense`: encode a version's difference."""
@@ -247,7 +254,7 @@ class Ranges(Codec):
         """`ends`: start of each range, and end of the last one."""
         self.wire = wire
         self.name = wire.name
-        self.lossless = wire.lossless
+        self.lossless, self.in_blocks = wire.lossless, wire.in_blocks
         self._ends = ends
         self._sizes = [b - a for a, b in zip(ends, ends[1:], strict=False)]
 

@@ -143,11 +143,12 @@ class Updates:
             again: bool = False) -> np.ndarray | Blocks | None:
         """Add one chunk of a push or, `again`, of a sum; return it, float32 [size], if complete.
 
-        `size` and errors: see `VectorStream.add`. With float32, a `size` below that of the model
-        announces an update of some blocks only.
+        `size` and errors: see `VectorStream.add`. A `size` below that of an encoded update
+        announces some blocks of one only, unless the codec is `topk`.
         """
-        if self._words is None and not again and size is not None and size < self.size:
-            return self._add_blocks(offset, data, size)
+        due = self._wire.words(self.size)
+        if self._wire.in_blocks and not again and size is not None and 0 < size < due:
+            return self._add_blocks(offset, data, size, due)
         if self._words is None or again:
             found = self._floats.add(offset, data, size)
             self.square = self._floats.square
@@ -162,8 +163,8 @@ class Updates:
         self.square = squared(vector)
         return vector
 
-
-    def _add_blocks(self, offset: int, data: memoryview, size: int) -> Blocks | None:
+    def _add_blocks(self, offset: int, data: memoryview, size: int,
+                    due: int) -> np.ndarray | Blocks | None:
         if self._blocks is None or not offset:
             self._blocks = VectorStream([size], shared=self._shared)
         words = self._blocks.add(offset, data, size)
@@ -171,11 +172,14 @@ class Updates:
             return None
         self._blocks = None
         try:
-            found = blocks.read(words[0], self.size)
+            some = blocks.read(words[0], due)
+            vector = None if self._wire.lossless else self._wire.decode(
+                some.whole(), self.size, self._pool.take(self.size))
         except ValueError as error:
             raise WireError(f"an update of {error}") from None
-        self.square = squared(blocks.floats(found))
-        return found
+        update = some if vector is None else blocks.found(vector) or vector
+        self.square = squared(blocks.floats(update))
+        return update
 
 
 @dataclass
@@ -185,6 +189,7 @@ class _Range:
     version, base, length: of the transfer, see `messages.Model`; floats, or words of differences
     filled: floats or words that have arrived
     words:  stream of the differences, if any
+    in_blocks: see `messages.Model`
     """
 
     start: int
@@ -194,6 +199,7 @@ class _Range:
     length: int = 0
     filled: int = 0
     words: VectorStream | None = None
+    in_blocks: bool = False
 
 
 class VectorAssembly:
@@ -243,6 +249,7 @@ class VectorAssembly:
         if not offset:
             one.version, one.base, one.length, one.filled = model.version, model.base, length, 0
             one.words = None if whole else VectorStream([length])
+            one.in_blocks = model.in_blocks
         if one.words is None:
             floats: np.ndarray | None = np.frombuffer(data, "<f4")
             one.filled += data.nbytes // 4
@@ -292,7 +299,7 @@ class VectorAssembly:
                 np.copyto(floats, held)
                 blocks.read(found[0], held.size).put_into(floats)
             else:
-                floats = advanced(self._wire, held, found[0])
+                floats = advanced(self._wire, held, found[0], one.in_blocks)
         except ValueError as error:
             raise WireError(f"version {one.version} as {error}") from None
         one.filled = one.length

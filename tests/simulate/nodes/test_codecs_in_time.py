@@ -81,7 +81,7 @@ def test_what_is_trained_is_what_was_sent(name):
     for snapshot, _, held in sent:
         if held is not None and snapshot.since(held):
             before = next(one.vector for one, _, _ in sent if one.version == held)
-            words, _ = snapshot.sendable(held)
+            words, *_ = snapshot.sendable(held)
             assert advanced(parse(name).versions, before, words).tobytes() == (
                 snapshot.vector.tobytes())
     exact, _, _ = trained(FLOAT32)

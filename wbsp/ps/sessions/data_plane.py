@@ -128,9 +128,10 @@ class SocketPlane(DataPlane):
         return None if vector is None else Arrived(message, vector, self._updates.square)
 
     def send_version(self, request: int, snapshot: Snapshot, held: int) -> None:
-        words, base = snapshot.sendable(held)
+        words, base, in_blocks = snapshot.sendable(held)
         self._queues.transfer(self._identity, (
-            (m.encode(m.Model(request, snapshot.version, offset, words.size, base)), chunk)
+            (m.encode(m.Model(request, snapshot.version, offset, words.size, base,
+                              in_blocks=in_blocks)), chunk)
             for offset, chunk in split(words)), self._clock())
 
 

@@ -181,11 +181,11 @@ class Shard:
                                floats_of(number, newest.vector, *state.values()))
 
     def _chunks(self, request: int, snapshot: Snapshot, held: int) -> Iterator[Frames]:
-        words, base = snapshot.sendable(held)
+        words, base, in_blocks = snapshot.sendable(held)
         size = self._whole if base == m.NONE else words.size
         for offset, chunk in split(words):
             yield m.encode(m.Model(request, snapshot.version, self.start + offset, size,
-                                   base)), chunk
+                                   base, in_blocks=in_blocks)), chunk
 
     def _forget(self, worker: int) -> None:
         if (old := self._of.pop(worker, None)) is not None:

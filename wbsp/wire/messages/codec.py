@@ -3,8 +3,9 @@
 A message is one frame of MessagePack. A message with floats (Initial, Update, Kept, Model,
 CopyChunk, Floats, Slice) has a second frame of raw little-endian float32 values: a chunk of the
 model's flat vector. In an Update or a Model it may also be a chunk of the words of the run's codec,
-or of the vector's blocks (`wbsp.tensors.blocks`); sizes and offsets then count these. An update of
-fewer floats than the model has, and a version with a base, are of this kind. With shared memory, an
+or of the blocks (`wbsp.tensors.blocks`) of these, or of the vector; sizes and offsets then count
+what is sent. An update that is shorter than its encoding, and a version with a base, are of this
+kind: as float32 the version's blocks, else with `in_blocks` those of words. With shared memory, an
 Update, Kept or Model names a place in it. With shards, an Update or Kept is only the head of what
 goes to the shards. Nothing is ever unpickled: bytes that do not decode to exactly one of these
 types raise `WireError`.
@@ -99,7 +100,7 @@ from wbsp.wire.messages.watch import FilesAt, News, Read, Watch
 __all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "ShardGroup", "SharedData",
            "WorkHeld", "WorkPlace", "Impossible", "WireError"]
 
-PROTOCOL = 23  # raise it when a message, or a type that a message embeds, changes
+PROTOCOL = 24  # raise it when a message, or a type that a message embeds, changes
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving
               | AskWork | Measured | LearningRate | StopRun | Reattach | Kept | Goodbye | Elected
               | Follow | Held | Ask | Watch | Lead | NextVersion | AskVersion

@@ -250,8 +250,7 @@ class Communication:
             case SendUpdate():
                 cpu, memory = request.usage()
                 request.push = request.push._replace(cpu=cpu, memory=memory)
-                request.words, request.sent = self.session.sending.send(
-                    np.asarray(request.update))
+                request.words, request.sent = self.session.encode(np.asarray(request.update))
             case m.Hello():
                 self.session.hello = request
             case m.Join():

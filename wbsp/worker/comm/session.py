@@ -12,9 +12,9 @@ from wbsp import timeouts
 from wbsp.core.resend_buffer import ResendBuffer
 from wbsp.process.host import HOST, Host
 from wbsp.sync.base import UNFIT, Push
-from wbsp.tensors.blocks import encoded
+from wbsp.tensors.blocks import encoded, found
 from wbsp.tensors.codecs import FLOAT32, Ranges, parse
-from wbsp.tensors.error_feedback import ErrorFeedback
+from wbsp.tensors.error_feedback import ErrorFeedback, Sent
 from wbsp.tensors.layout import total_size
 from wbsp.tensors.ops import bounds
 from wbsp.wire.messages import codec as m
@@ -152,15 +152,23 @@ class Session:
         connection.plane.put(np.zeros(size, np.float32) if total is None else total,
                              lambda offset: m.Kept(work, offset, size))
 
+    def encode(self, update: np.ndarray) -> Sent:
+        """Return an update, float32 [size], in the run's format, and what is sent of it."""
+        lossy = self.wire.in_blocks and not self.wire.lossless
+        return self.sending.send((found(update) if lossy else None) or update)
+
     def parts(self, words: np.ndarray, group: m.ShardGroup | None) -> list[np.ndarray]:
         """Return what is sent of the words of an update, for each shard if there are some.
 
-        In float32 that is the blocks that are not zero, if most are.
+        That is the blocks that are not zero, if most are.
         """
-        if not self.wire.lossless:
-            return self.sending.wire.parts(words) or [words]
-        ends = bounds(words.size, 1 if group is None else len(group.addresses))
-        parts = [encoded(words[start:stop]) for start, stop in pairwise(ends)]
+        if self.wire.lossless:
+            ends = bounds(words.size, 1 if group is None else len(group.addresses))
+            parts = [words[start:stop] for start, stop in pairwise(ends)]
+        else:
+            parts = self.sending.wire.parts(words) or [words]
+        if self.wire.in_blocks:
+            parts = [encoded(part) for part in parts]
         self.sparse = sum(part.size for part in parts) < words.size
         return parts
 
