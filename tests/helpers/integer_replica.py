@@ -18,6 +18,7 @@ from wbsp.tensors.layout import TensorSpec
 
 UNIT = 840
 SPARSE = 6007  # floats of a model of which a step changes few
+ROW = 45  # floats that a step of a table moves together
 
 
 def pattern(size: int) -> np.ndarray:
@@ -78,6 +79,22 @@ class IntegerReplica:
 
     def bring(self, vector: np.ndarray) -> np.ndarray:
         return vector
+
+
+class TableReplica(IntegerReplica):
+    """Each step moves a row or two: a cut is the sum of the k of each row, int64 [rows]."""
+
+    def step(self) -> None:
+        moved = np.zeros(-(-self.x.size // ROW), np.int64)
+        for row in self._draw.integers(0, moved.size, self._draw.integers(1, 3)):
+            moved[row] += self._draw.choice([-3, -2, -1, 1, 2, 3])
+        self.x = self.x + (of_rows(moved, self.x.size) * self._pattern).astype(np.float32)
+        self.uncut = self.uncut + moved
+
+
+def of_rows(ks, size: int):
+    """The k of each value of a table, [size], by the k of each row; a single k is that of all."""
+    return np.repeat(ks, ROW)[:size] if np.ndim(ks) else ks
 
 
 def recorded(folder: Path, worker: int) -> list[int]:

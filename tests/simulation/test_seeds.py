@@ -7,18 +7,22 @@ import random
 import subprocess
 import threading
 import time
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 import zmq
 from simulated.cluster import Cluster
 from simulated.command import Tally, as_json, from_json, main, scratch
 from simulated.mistakes import MISTAKES
-from simulated.plan import Plan, drawn
+from simulated.plan import TABLE, Plan, drawn
 from simulated.strangers import Forger
 
+from wbsp.core.store import Snapshot
 from wbsp.process.host import HOST
 from wbsp.sync import MODELS
 from wbsp.wire.messages import codec as m
+from wbsp.worker.comm.session import Session
 
 SEEDS = 20  # of each model
 
@@ -36,6 +40,28 @@ def test_no_law_is_broken(sync, folder):
         seed = models.index(sync) + number * len(models)
         tally.play(drawn(sync, seed), seed, folder)
     assert not tally.failed, "\n".join(tally.failed)
+
+
+@pytest.mark.parametrize("outer", ["identity", "nesterov"])
+@pytest.mark.parametrize("wire", ["float32", "bfloat16", "int8"])
+def test_sparse_updates_and_versions_go_as_blocks_under_faults(wire, outer, folder, monkeypatch):
+    sparse = Counter()
+
+    def counted(self, held, real=Snapshot.sendable):
+        found = real(self, held)
+        sparse["version"] += found.in_blocks
+        return found
+
+    def parts(self, words, group, real=Session.parts):
+        found = real(self, words, group)
+        sparse["update"] += sum(part.size for part in found) < words.size
+        return found
+    monkeypatch.setattr(Snapshot, "sendable", counted)
+    monkeypatch.setattr(Session, "parts", parts)
+    plan = Plan(sparse=True, size=TABLE, wire=wire, outer=outer, kills=1, breaks=1)
+    Cluster(plan, 0, folder).run()
+    Cluster(replace(plan, shards=2, standby=True), 1, folder).run()
+    assert sparse["version"] > 5 and sparse["update"] > 20
 
 
 def test_a_seed_and_its_plan_give_the_same_run_again(folder):

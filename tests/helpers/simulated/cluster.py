@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import zmq
-from integer_replica import UNIT, IntegerReplica, pattern
+from integer_replica import UNIT, IntegerReplica, TableReplica, pattern
 
 from simulated.disk import Disk, Machine
 from simulated.evaluator import SimulatedEvaluator
@@ -39,6 +39,7 @@ from simulated.strangers import Stranger
 from simulated.threads import Scheduler
 from simulated.world import World
 from wbsp.core.messages import Reattached
+from wbsp.core.outer_optimizer import create_outer
 from wbsp.process.host import HOST, Clock, Host
 from wbsp.ps.config import ServerConfig, ShardPlan
 from wbsp.ps.launch import prepare_server
@@ -132,6 +133,10 @@ class WildReplica(IntegerReplica):
         if how == "replace" and self._was_wild:  # what such a push was part of is given up
             self.x, self.uncut = self.anchor, 0
         super().adopt(vector, how)
+
+
+class WildTable(WildReplica, TableReplica):
+    """Both."""
 
 
 class Member:
@@ -400,6 +405,7 @@ class Cluster:
             try:
                 config = ServerConfig(
                     plan.workers, check_period=plan.period, share=plan.memory, wire=self.wire,
+                    outer=create_outer(plan.outer),
                     host=name, port=PORT, token=self.token, base_dir=plan.sync,
                     log_root=ROOT, resume=resume, shards=ShardPlan.parse(shards),
                     standby_of=f"server:{PORT}" if name == "standby" else None)
@@ -437,9 +443,10 @@ class Cluster:
     def replica(self, index, life):
         plan, seed = self.plan, self.number + 1000 * life
         if plan.wild:
-            return WildReplica(index, plan.size, seed=seed, chance=plan.wild,
-                               draw=random.Random(f"wild {seed} {index}"))
-        return IntegerReplica(index, plan.size, seed=seed)
+            kind = WildTable if plan.sparse else WildReplica
+            return kind(index, plan.size, seed=seed, chance=plan.wild,
+                        draw=random.Random(f"wild {seed} {index}"))
+        return (TableReplica if plan.sparse else IntegerReplica)(index, plan.size, seed=seed)
 
     def start_evaluator(self, process):
         self.notes["evaluator"] = 1

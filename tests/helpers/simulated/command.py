@@ -59,7 +59,7 @@ class Tally:
     """What was played."""
 
     def __init__(self):
-        self.runs = self.standby = self.shards = self.both = self.data = 0
+        self.runs = self.standby = self.shards = self.both = self.data = self.sparse = 0
         self.seconds, self.events, self.virtual = 0.0, 0, 0.0
         self.models, self.formats, self.faults, self.failed = Counter(), Counter(), Counter(), []
         self.options = Counter()
@@ -82,6 +82,7 @@ class Tally:
             self.shards += bool(plan.shards)
             self.both += bool(plan.standby and plan.shards)
             self.data += plan.data is not None
+            self.sparse += plan.sparse
             self.models[plan.sync] += 1
             if plan.options:
                 self.options[plan.sync] += 1
@@ -95,7 +96,7 @@ class Tally:
     def __str__(self):
         lines = [f"{self.runs:,} runs, {len(self.failed)} failed; {self.standby:,} with a standby, "
                  f"{self.shards:,} with shards, {self.both:,} with both, {self.data:,} with shared "
-                 "data",
+                 f"data, {self.sparse:,} with sparse updates",
                  "models: " + ", ".join(f"{k} {n:,}" for k, n in sorted(self.models.items())),
                  "with other options than the usual: " + ", ".join(
                      f"{k} {n:,}" for k, n in sorted(self.options.items())),
@@ -118,7 +119,7 @@ def plans(args, models):
             yield from_json(args.plan), seed
         else:
             yield drawn(models[seed % len(models)], seed, args.standby, args.shards,
-                        data=args.data), seed
+                        data=args.data, sparse=args.sparse), seed
 
 
 def main(arguments=None):
@@ -133,6 +134,8 @@ def main(arguments=None):
     parser.add_argument("--shards", action=argparse.BooleanOptionalAction, help="likewise")
     parser.add_argument("--data", action=argparse.BooleanOptionalAction,
                         help="likewise: data that all workers share")
+    parser.add_argument("--sparse", action=argparse.BooleanOptionalAction,
+                        help="likewise: updates that move a few rows of a table")
     parser.add_argument("--failures", type=int, default=20, help="so many are printed")
     parser.add_argument("--loud", action="store_true", help="print all lines of each run")
     parser.add_argument("--every", type=int, default=5000, help="runs between two reports")

@@ -1,6 +1,7 @@
 """What must hold in every run, whatever strikes it: one checker a law.
 
-1.  Each push is answered once, with one weight, and the final version is W_0 and the sum of all.
+1.  Each push is answered once, with one weight, and the final version is W_0 and the sum of all. No
+    row of a table moves that no step has touched, whatever the format and the outer step.
 2.  All workers end with the same version.
 3.  A version number has one content.
 4.  An epoch has one server.
@@ -30,7 +31,7 @@ import struct
 from collections import Counter
 
 import numpy as np
-from integer_replica import UNIT, pattern
+from integer_replica import UNIT, of_rows, pattern
 
 from simulated.lent import Lent
 from wbsp.core.work_ledger import STRIKES
@@ -336,11 +337,19 @@ class Laws:
                                for span in member.spans[seq] for g in range(*span))
             parts = [UNIT * known[seq] * cut if known[seq] else 0.0  # a rejected one may be NaN
                      for seq, cut in enumerate(member.cuts)]
-            total, most = total + sum(parts), most + 5 * sum(map(abs, parts))
+            total = total + sum(parts)
+            most += 5 * sum(float(np.abs(part).max()) for part in parts)
         if cluster.plan.data is not None and not unlogged:
             self._once(trained, gone)
-        if cluster.wire.lossless and not unlogged:
-            expected = firsts[0] + total * pattern(cluster.plan.size)
+        if cluster.plan.sparse:
+            cuts = [cut for member in cluster.members for cut in member.cuts]
+            touched = of_rows(sum(np.abs(cut) for cut in cuts), final.size)
+            moved = final != firsts[0]
+            if (moved & (touched == 0)).any():
+                raise Broken(1, f"values {np.flatnonzero(moved & (touched == 0))[:4]} have moved, "
+                             "and no step has touched them")
+        if cluster.wire.lossless and not unlogged and cluster.plan.outer == "identity":
+            expected = firsts[0] + of_rows(total, final.size) * pattern(cluster.plan.size)
             if np.abs(final - expected).max() > 1e-6 * most:  # float32
                 raise Broken(1, f"the final version is {final[:4]}, the sum of all {expected[:4]}")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 PHASES = "begin", "last push", "farewell", "take-over", "rendezvous"
 PORT = 2606
 FORMATS = "float32", "int8", "topk:0.1"
+TABLE = 9000  # floats of a model with sparse updates: enough for blocks of int8 in two shards
 PATIENT = 4.0  # seconds for which a server waits for a worker without a connection, and less
 # What strikes at a phase. Who dies while it takes over, which it does between any two of its steps,
 # may take the newest state with it: these are two deaths, and the run goes on without that.
@@ -44,6 +45,7 @@ class Plan:
 
     steps:   at most, of each worker
     size:    floats of the model
+    sparse:  each step moves a few rows of it, so that updates and versions go as blocks
     data:    that all workers share: examples, those of a batch, and epochs; None: each has its own,
              and makes `steps`
     validate: as in `SharedData`
@@ -56,6 +58,8 @@ class Plan:
     workers: int = 3
     steps: int = 12
     size: int = 12
+    sparse: bool = False
+    outer: str = "identity"
     data: tuple[int, int, int] | None = None
     validate: str = "newest"
     wire: str = "float32"
@@ -113,10 +117,11 @@ class Plan:
 
 
 def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None = None,
-          options: dict | None = None, data: bool | None = None) -> Plan:
+          options: dict | None = None, data: bool | None = None,
+          sparse: bool | None = None) -> Plan:
     """A plan with some kinds of faults, and none of the others, as the seed draws it.
 
-    data: whether its workers share data; None: as drawn
+    data, sparse: whether its workers share data, and steps move a few rows; None: as drawn
     """
     draw = random.Random(f"plan {sync} {seed}")
 
@@ -159,4 +164,7 @@ def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None
     if draw.random() < 0.25 if data is None else data:
         plan.data = draw.choice([24, 45, 60]), draw.choice([4, 7]), draw.choice([1, 2, 3])
         plan.leaves = some(0.6, 2)
+    if draw.random() < 0.15 if sparse is None else sparse:
+        plan.sparse, plan.size = True, TABLE
+        plan.outer = draw.choice(["identity", "identity", "nesterov"])
     return plan

@@ -20,14 +20,16 @@ import wbsp.ps.replication.primary
 import wbsp.ps.replication.standby
 import wbsp.ps.sessions.registry
 import wbsp.ps.sharding.coordinator
+import wbsp.tensors.blocks
 import wbsp.tensors.buffers
 import wbsp.timeouts
+import wbsp.wire.assembly
 import wbsp.wire.liveness
 import wbsp.wire.shm.lender
 import wbsp.wire.shm.link
 import wbsp.wire.shm.segments
 from simulated.cluster import Cluster
-from simulated.plan import Plan
+from simulated.plan import TABLE, Plan
 from wbsp.core.agent import Progress
 from wbsp.core.ledger import Ledger
 from wbsp.core.overflow import Reach
@@ -40,6 +42,8 @@ from wbsp.ps.replication.primary import Replication
 from wbsp.ps.sessions.admission import Entrance
 from wbsp.ps.sessions.peer_log import TokenBucket
 from wbsp.ps.sharding.coordinator import ShardLost, Shards
+from wbsp.tensors.blocks import length
+from wbsp.tensors.error_feedback import advanced
 from wbsp.wire.liveness import Beats, Nap
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import Lead
@@ -195,6 +199,11 @@ def _anybody_votes():
     return stack
 
 
+def _first_alone(wire, vector, words, in_blocks=False, real=advanced):
+    return real(wire, vector, words[:length(words)] if in_blocks and words.size else words,
+                in_blocks)
+
+
 def _finite_is_enough():
     return patch.object(Reach, "fits", lambda self, weight, most: True)
 
@@ -302,6 +311,16 @@ PLANTED = [
             lambda: patch.object(wbsp.wire.shm.lender.SharedLink, "returned",
                                  lambda self, request: self._lent.clear()),
             Plan("pcc", memory=True, breaks=14, steps=40, speeds=(0.1,)), {1, 5}),
+    # Updates and versions that go as blocks.
+    Planted("a version has the blocks of the last difference alone",
+            lambda: patch.object(wbsp.tensors.blocks, "union", lambda several: several[-1]),
+            Plan("asp", sparse=True, size=TABLE, speeds=(0.1,)), {1, 2, 3}, 10),
+    Planted("of two updates the blocks of the first one count",
+            lambda: patch.object(wbsp.tensors.blocks.Blocks, "plus", lambda self, other: self),
+            Plan("bsp", sparse=True, size=TABLE), {1}, 10),
+    Planted("of two differences' words the first one's are added",
+            lambda: patch.object(wbsp.wire.assembly, "advanced", _first_alone),
+            Plan("asp", sparse=True, size=TABLE, wire="int8", speeds=(0.03, 0.3)), {2, 3}, 10),
     # Strangers, mistakes, wild values and evaluators.
     Planted("a standby is not asked for its proof", lambda: _believed(m.Follow),
             Plan("pcc", standby=True, strangers=1, speeds=(0.1,)), {8, 9}, 10),
