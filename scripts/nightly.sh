@@ -26,7 +26,7 @@ run_shared() {
 }
 run_backends() {
     WBSP_BACK_ENDS=1 tests tests/worker/keras/test_shared_fits.py tests/replica/test_back_ends.py \
-        tests/worker/test_every_loop.py tests/test_examples.py
+        tests/worker/test_every_loop.py tests/worker/test_ranks.py tests/test_examples.py
 }
 run_cuts() { WBSP_CUTS=1 tests -n 4 tests/faults/test_partitions.py; }
 run_ray() { WBSP_RAY=1 tests tests/ray; }

@@ -162,6 +162,7 @@ MAY = {"wbsp/ps/evaluation.py": {"multiprocessing", "signal"},
        "wbsp/ps/server.py": {"signal"},
        "wbsp/worker/loop.py": {"threading"},
        "wbsp/worker/keras/fit.py": {"threading"},
+       "wbsp/worker/ranks.py": {"datetime"},  # PyTorch takes a timeout so
        "wbsp/worker/signals.py": {"threading", "signal"}}
 
 
@@ -188,7 +189,7 @@ def test_a_back_end_is_imported_where_a_keras_model_is_at_hand(path):
         "wbsp/worker/keras/examples.py": {"keras"},
         "wbsp/worker/keras/shared_batches.py": {"keras"},
         "wbsp/worker/keras/tf_examples.py": {"keras", "tensorflow"},
-        "wbsp/worker/keras/torch_examples.py": {"torch"},
+        "wbsp/worker/keras/torch_examples.py": {"torch"}, "wbsp/worker/ranks.py": {"torch"},
         "wbsp/worker/keras/shared_fit.py": {"keras"}, "wbsp/worker/keras/run_rate.py": {"keras"},
         "wbsp/worker/keras/run_schedule.py": {"keras", "tensorflow", "jax"},
         "wbsp/worker/keras/train_function.py": {"keras", "tensorflow", "jax", "torch"},

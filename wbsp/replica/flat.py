@@ -18,7 +18,10 @@ _ROUNDING = 2e-6  # relative to the largest weight
 
 
 class FlatReplica:
-    """See `base.Replica`."""
+    """See `base.Replica`.
+
+    writes: how often it has written to the variables
+    """
 
     def __init__(self, variables: Variables, layout: Sequence[TensorSpec], rounds: bool,
                  derive: Callable[[], object] = lambda: None):
@@ -32,6 +35,7 @@ class FlatReplica:
         self._variables = variables
         self._anchor = variables.gather()
         self._x = self._anchor  # None: unknown, since a step has changed it
+        self.writes = 0
 
     def read(self) -> np.ndarray:
         self.hold()
@@ -47,6 +51,7 @@ class FlatReplica:
         found = self._variables.gather()
         if not self._host(found != self._x).any():
             return False
+        self.writes += 1
         self._variables.scatter(self._x)
         differs = _differs(self._host(found), self._host(self._x))
         if differs:
@@ -69,6 +74,7 @@ class FlatReplica:
         return self._variables.bring(vector)
 
     def adopt(self, vector: Any, how: str) -> None:
+        self.writes += 1
         if self._rounds:
             self._adopt_rounded(vector, how)
             return

@@ -195,6 +195,17 @@ def _leaves(given: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(value, f"{name}/{key}" if name else str(key))
 
 
+def rank_of(given: Any) -> int | None:
+    """Return this process's rank in the group that trains a DistributedDataParallel; None: the
+    values have no such module, or the group has no other process."""
+    torch = sys.modules.get("torch")
+    if torch is None or not any(type(value).__name__ == "DistributedDataParallel"
+                                for _, value in _leaves(given, "")):
+        return None
+    group = torch.distributed
+    return None if group.get_world_size() == 1 else group.get_rank()
+
+
 def _kind(value: Any) -> str | None:
     """Return the kind of a value that is trained in place, else None. Raises ValueError."""
     keras, torch, tf = (sys.modules.get(name) for name in ("keras", "torch", "tensorflow"))

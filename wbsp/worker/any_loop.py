@@ -5,6 +5,8 @@ The values may be of any framework; this module imports none.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -16,7 +18,7 @@ import numpy as np
 from wbsp import timeouts
 from wbsp.core.permutation import examples
 from wbsp.replica.mapped import Names
-from wbsp.replica.values import Values
+from wbsp.replica.values import Values, rank_of
 from wbsp.runlog.console import say
 from wbsp.worker import loop
 from wbsp.worker.errors import in_one_line, says_all
@@ -56,6 +58,11 @@ class Worker:
     Attributes:
         sampler: the `batch_sampler` of a torch DataLoader, if the workers share their data.
     """
+
+    def __new__(cls, values: Any = None, *args: Any, **given: Any) -> Worker:
+        """Create a worker, or a further process of one that is a group of PyTorch processes."""
+        return object.__new__(
+            _ranks().Rank if cls is Worker and rank_of(values) else cls)
 
     def __init__(self, values: Any, n: int | None = None, batch_size: int | None = None, *,
                  epochs: int = 1, seed: int = 0, address: str | None = None,
@@ -101,6 +108,23 @@ class Worker:
             ValueError: an argument is wrong or missing, or the values cannot be trained together.
             OSError: the token file cannot be read.
         """
+        self._set_up(values, n, batch_size, epochs, frozen, names, local)
+        with in_one_line():
+            self._leader: Any = None  # of the other processes of this worker, if it is a group
+            if self._processes is not None:
+                self._leader = _ranks().Leader(self._processes)
+            self._member = loop.Worker(address, worker_index, token_file, connect_timeout,
+                                       band_width_limit, expected, say, patience, transport)
+            self._share = None
+            if n is not None and batch_size is not None:
+                self._share = Share(n, batch_size, seed)
+                self._share.wants(int(epochs))
+        self._member.share = self._share
+        self._before: Any = None  # the loss of the step before, if it may not be computed yet
+
+    def _set_up(self, values: Any, n: int | None, batch_size: int | None, epochs: int,
+                frozen: Sequence[str] | None, names: Names | None, local: Sequence[str]) -> None:
+        """Set what all processes of a worker have."""
         with in_one_line():
             if isinstance(epochs, bool) or epochs != int(epochs) or epochs < 1:
                 raise ValueError(f"epochs={epochs!r}: it must be a whole number from 1 on")
@@ -109,17 +133,10 @@ class Worker:
                                  "of a step")
             self._look = partial(Values, frozen=frozen, names=names, local=local)
             self._values = self._look(values)
-            self._member = loop.Worker(address, worker_index, token_file, connect_timeout,
-                                       band_width_limit, expected, say, patience, transport)
-            self._share = None
-            if n is not None and batch_size is not None:
-                self._share = Share(n, batch_size, seed)
-                self._share.wants(int(epochs))
-        self._member.share = self._share
+        self._processes: Any = None if rank_of(values) is None else _ranks().Group()
         self._epochs = int(epochs)
         self._samples = batch_size or 1
         self._steps = 0  # since the block was entered
-        self._before: Any = None  # the loss of the step before, if it may not be computed yet
         self.sampler: Iterable[list[int]] = _Sampler(self)
 
     def __enter__(self) -> Worker:
@@ -134,7 +151,7 @@ class Worker:
         values = self._values = self._look(self._values.given)
         self._steps, self._before = 0, None
         member.enter(_Block())
-        with member.leaving_on_error():
+        with member.leaving_on_error(), self._telling():
             _, welcome = member.connect()
             if member.passes:
                 raise ValueError(f"run {welcome.settings['passes']} of this server, which this "
@@ -147,10 +164,13 @@ class Worker:
             member.assignments.begin(None)
             for line in [*loop.advice(sync, rule, "the loop"), *values.remarks()]:
                 member.say(line)
-            member.join(values.open(), values.states(), values.frozen,
+            replica = values.open()
+            member.join(replica, values.states(), values.frozen,
                         local=values.local)
             values.adopted()
             self._step_begins()
+            if self._leader is not None:
+                self._leader.begin(replica, values)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
@@ -162,8 +182,10 @@ class Worker:
         if error is not None:
             member.end(member.interrupted or f"its loop was left by {type(error).__name__}")
             return
-        with member.leaving_on_error():
+        with member.leaving_on_error(), self._telling():
             member.finish(member.interrupted)
+            if self._leader is not None:
+                self._leader.settle(self.stop_reason)
             for line in self._values.finish():
                 member.say(line)
         member.end(None)
@@ -179,7 +201,7 @@ class Worker:
 
         `epochs`, `indices` and `batches` end then; any other loop must check this.
         """
-        return self._member.stop_reason
+        return self._member.stop_reason if self._leader is None else self._leader.reason
 
     @property
     def run_steps(self) -> int:
@@ -223,7 +245,7 @@ class Worker:
                 shared data.
         """
         member = self._member
-        with member.leaving_on_error():
+        with member.leaving_on_error(), self._telling():
             runtime = self._within("w.step()").connected()
             _check_outside(loss)
             self._values.take(values)
@@ -238,7 +260,16 @@ class Worker:
             self._steps += steps
             member.stop_due()
             self._step_begins()
+            if self._leader is not None:
+                self._leader.settle(member.stop_reason)
         return self._values.given
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Have the worker's other processes raise an error of the body, too."""
+        with contextlib.nullcontext() if self._processes is None else (
+                self._processes.telling_of_errors()):
+            yield
 
     def epochs(self) -> Iterator[int]:
         """Iterate over the epochs, 0, 1 ..., until the run is stopped.
@@ -335,8 +366,16 @@ class Worker:
         if share.handed_out:
             raise _wrong("a batch was requested before the last one was trained: call "
                          "w.step(loss) after each")
+        return self._next(share)
+
+    def _next(self, share: Share) -> np.ndarray:
+        """Return the indices of the next batch; in a group of processes, this one's part of it."""
         batch = share.take()
-        return examples(batch.start, batch.stop, share.data.n, share.data.seed)
+        indices = examples(batch.start, batch.stop, share.data.n, share.data.seed)
+        if self._processes is None:
+            return indices
+        self._processes.tell(_ranks().BATCH, batch.start, batch.stop)
+        return self._processes.part(indices)
 
     def _of_shared(self, what: str) -> Share:
         if self._share is None:
@@ -361,11 +400,23 @@ class Worker:
 
     @property
     def _stops(self) -> bool:
-        return self._member.loop is None or self._member.stop_reason is not None
+        return self._member.loop is None or self.stop_reason is not None
 
     def _goes_on(self, share: Share, epoch: int | None = None) -> bool:
         """Return whether the next step's batch is ready, and of this epoch."""
-        return not self._stops and share.ready and epoch in (None, share.next_epoch)
+        return self._together(share, not self._stops and share.ready
+                              and epoch in (None, share.next_epoch))
+
+    def _offers(self, share: Share, epoch: int) -> bool:
+        """Return whether another batch of this epoch can be taken at once."""
+        return self._together(share, share.untaken and share.untaken_epoch == epoch)
+
+    def _together(self, share: Share, goes_on: bool) -> bool:
+        """Return whether the loop goes on, as all processes of this worker are to know."""
+        if self._processes is not None:
+            ranks = _ranks()
+            self._processes.tell(ranks.GOES_ON if goes_on else ranks.ENDS, share.next_epoch)
+        return goes_on
 
     def _step_begins(self) -> None:
         if self._member.loop is not None:
@@ -409,9 +460,12 @@ class _Sampler:
             raise _wrong("the loader has batches ahead that were not trained: iterate over "
                          "w.batches(loader) to the end of the epoch, with w.step(loss) after each")
         epoch = share.next_epoch
-        while share.untaken and share.untaken_epoch == epoch:
-            batch = share.take()
-            yield examples(batch.start, batch.stop, share.data.n, share.data.seed).tolist()
+        while self._worker._offers(share, epoch):
+            yield self._worker._next(share).tolist()
+
+
+def _ranks() -> Any:
+    return importlib.import_module("wbsp.worker.ranks")
 
 
 def _wrong(text: str) -> Exception:
