@@ -255,7 +255,7 @@ def test_a_users_own_script_runs_unchanged(jobs, machine):
                         RAY_ADDRESS=machine.address)
     driver.ends_well()
     assert len(driver.find("Epoch 5/5")) == 2
-    assert driver.find("all workers finished; the files are in .*/it/pcc/run-001")
+    assert driver.find("all 5 epochs are trained; the files are in .*/it/pcc/run-001")
     saved = checkpoint.load(jobs.folder / "it/pcc/run-001/checkpoint.safetensors")
     assert sum(saved.state.steps.values()) == 1000
 

@@ -16,6 +16,7 @@ import ray
 from ray import cloudpickle
 
 from wbsp.worker.errors import TransportError
+from wbsp.worker.next_run import close_all
 
 
 class Outcome(NamedTuple):
@@ -133,3 +134,5 @@ class Worker:
                 if travels(error):
                     raise
                 raise RuntimeError(f"{type(error).__name__}: {error}") from error
+            finally:
+                close_all()  # the actor's process stays, and the server must not wait for it
