@@ -72,7 +72,7 @@ WALLS = {
     "simulate": "core sync tensors runlog replica figures process heterogeneity limits units",
     "watch": "core.stats runlog figures limits timeouts environment wire.messages wire.addresses "
              "wire.sockets wire.line",
-    "ray": "runlog limits timeouts worker.errors",
+    "ray": "runlog limits timeouts worker.errors worker.next_run",
     "testing": "core sync simulate",
     "cluster": "environment",
     "saved": "ps.checkpoint replica tensors",
