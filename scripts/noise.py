@@ -20,6 +20,7 @@ import pathlib
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from absl import app, flags
 
+from wbsp.figures.table import markdown
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, simulate
 from wbsp.simulate.study.spec import ClusterSpec, Group
@@ -74,10 +75,6 @@ def fitted(steps: dict[int, int]) -> tuple[float, float]:
     return best, math.exp(max(map(abs, deviations(best))))
 
 
-def row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def main(argv):
     from wbsp.simulate.workloads.keras import make_deterministic
 
@@ -85,7 +82,6 @@ def main(argv):
     lone = {(batch, rate): train(f"lone-{batch}-{rate}", "bsp", 1, batch, rate)
             for batch, rates in LONE.items() for rate in rates}
     heads = [f"{100 * quality:.0f} %" for quality in QUALITIES]
-    print(row("lone worker, steps to", *heads), row(*["---"] * (1 + len(heads))), sep="\n")
     steps: dict[float, dict[int, int]] = {quality: {} for quality in QUALITIES}
     for batch, rates in LONE.items():
         for quality in QUALITIES:
@@ -93,12 +89,13 @@ def main(argv):
                      if (look := reached(lone[batch, rate], quality))]
             if found:
                 steps[quality][batch] = min(found)
-        print(row(f"batch {batch}", *(str(steps[one].get(batch, "-")) for one in QUALITIES)))
     fits = {quality: fitted(steps[quality]) for quality in QUALITIES}
-    print(row("B, fitted (largest deviation)", *(f"{scale:.0f} ({ratio:.2f})"
-                                                 for scale, ratio in fits.values())))
-    print("", row("live B (ratio to the fitted)", *heads), row(*["---"] * (1 + len(heads))),
-          sep="\n")
+    rows = [[f"batch {batch}", *(str(steps[one].get(batch, "-")) for one in QUALITIES)]
+            for batch in LONE]
+    rows.append(["B, fitted (largest deviation)",
+                 *(f"{scale:.0f} ({ratio:.2f})" for scale, ratio in fits.values())])
+    print(markdown(["lone worker, steps to", *heads], rows), flush=True)
+    rows = []
     for name in FLAGS.live:
         sync, workers, batch = name.split("-")
         looks = train(name, sync, int(workers), int(batch), RATE * int(batch) / 64)
@@ -107,7 +104,8 @@ def main(argv):
             look = reached(looks, quality)
             scale = look and look.get("noise", {}).get("scale")
             cells.append(f"{scale:.0f} ({scale / fits[quality][0]:.2f})" if scale else "-")
-        print(row(name, *cells), flush=True)
+        rows.append([name, *cells])
+    print("", markdown(["live B (ratio to the fitted)", *heads], rows), sep="\n")
 
 
 if __name__ == "__main__":

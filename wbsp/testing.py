@@ -62,7 +62,7 @@ RESEND = st.sampled_from([
 
 class Plan(NamedTuple):
     """A random cluster: the arguments of `Cluster`, which pushes are sent twice, and whether the
-    model is told norms.
+    model receives norms.
     """
 
     traces: list[list[float]]
@@ -127,7 +127,7 @@ class Laws(Observer):
     - W_v = W_0 + sum of weight * update over the accepted pushes of the versions 1..v.
     - Every update of a worker that is not lost arrives once, in order, and has one answer.
     - All workers that adopt version v adopt the same bytes, and versions never go down.
-    - The model is told the norm of each push and of the sum of each version, in order; or None.
+    - The model receives the norm of each push and of the sum of each version, in order; or None.
 
     This object keeps its own books: it shares no state with the model, the engine or the store.
     """

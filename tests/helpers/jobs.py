@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import forked
@@ -61,6 +62,19 @@ def until(condition: Callable[[], object], what: str, patience: float = PATIENCE
         time.sleep(pause)
         pause = min(1.2 * pause, 0.1)  # a look may cost more than what is waited for
     return result
+
+
+def both(*calls: tuple) -> list:
+    """Make these calls at once, each in a thread, and return their results.
+
+    A call: (function, *arguments), and perhaps a dict of named ones at the end.
+    """
+    def made(function, *arguments):
+        named = arguments[-1] if arguments and isinstance(arguments[-1], dict) else {}
+        return function(*arguments[:len(arguments) - bool(named)], **named)
+
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return [job.result(120) for job in [threads.submit(made, *call) for call in calls]]
 
 
 class Job:

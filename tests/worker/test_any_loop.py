@@ -12,21 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from jobs import both
 
 import wbsp
 from wbsp.worker import next_run
 from wbsp.worker.errors import TransportError
 
 jnp = pytest.importorskip("jax.numpy")
+pytestmark = pytest.mark.usefixtures("process_ends")
 
 N, BATCH = 100, 8
-
-
-@pytest.fixture(autouse=True)
-def process_ends():
-    """What the end of this process would do."""
-    yield
-    next_run.close_all()
 
 
 def worker(server, index=0, values=None, **given):
@@ -50,11 +45,6 @@ def count(server, index, seconds=0.0, epochs=3, at_step=lambda w, step: None):
                 at_step(w, step)
                 params = w.step(0.5, params)
     return np.asarray(w.values["counts"]), seen, w.stop_reason
-
-
-def both(*calls):
-    with ThreadPoolExecutor(len(calls)) as threads:
-        return [job.result(120) for job in [threads.submit(*call) for call in calls]]
 
 
 def test_shared_data_are_once_an_epoch_in_the_model_of_both(jobs):

@@ -8,22 +8,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from jobs import both
 
 import wbsp
 from wbsp.ps.checkpoint import format as checkpoint
-from wbsp.worker import next_run
 from wbsp.worker.errors import TransportError
 
 jnp = pytest.importorskip("jax.numpy")
+pytestmark = pytest.mark.usefixtures("process_ends")
 
 STILL = 300_000  # floats: more than a chunk of a message
-
-
-@pytest.fixture(autouse=True)
-def process_ends():
-    """What the end of this process would do."""
-    yield
-    next_run.close_all()
 
 
 def params(seed):
@@ -43,12 +37,6 @@ def train(server, index, seed, steps=4, change=lambda tree: tree, until=None, **
             tree = w.step(0.5, tree)
         report = w._member.begun().report()
     return w.values, said, report.push_bytes
-
-
-def both(*calls):
-    with ThreadPoolExecutor(len(calls)) as threads:
-        return [job.result(120) for job in
-                [threads.submit(*call[:-1], **call[-1]) for call in calls]]
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])

@@ -5,20 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from jobs import both
 
 import wbsp
 from wbsp.ps.checkpoint import format as checkpoint
-from wbsp.worker import next_run
 from wbsp.worker.errors import TransportError
 
 jnp = pytest.importorskip("jax.numpy")
-
-
-@pytest.fixture(autouse=True)
-def process_ends():
-    """What the end of this process would do."""
-    yield
-    next_run.close_all()
+pytestmark = pytest.mark.usefixtures("process_ends")
 
 
 def train(server, index, steps=4, **given):
@@ -34,12 +28,6 @@ def train(server, index, steps=4, **given):
             tree = w.step(0.5, {"mine": {key: one + 1 for key, one in tree["mine"].items()},
                                 "head": tree["head"] + 1})
     return w.values, said
-
-
-def both(*calls):
-    with ThreadPoolExecutor(len(calls)) as threads:
-        return [job.result(120) for job in
-                [threads.submit(*call[:-1], **call[-1]) for call in calls]]
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])

@@ -2,27 +2,20 @@
 threads of the test that train arrays of JAX."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from jobs import both
 
 import wbsp
 from wbsp.core.store import UNSENT
 from wbsp.ps.checkpoint import format as checkpoint
-from wbsp.worker import next_run
 
 jnp = pytest.importorskip("jax.numpy")
+pytestmark = pytest.mark.usefixtures("process_ends")
 
 ROWS, WIDTH, TOUCHED, STEPS = 5000, 64, 20, 6
 TABLE = ROWS * WIDTH * 4  # bytes
-
-
-@pytest.fixture(autouse=True)
-def process_ends():
-    """What the end of this process would do."""
-    yield
-    next_run.close_all()
 
 
 def rows(index, step):
@@ -44,11 +37,6 @@ def train(server, index, transport, dense_at=None, pause=0.0):
             tree = w.step(0.5, tree)
     member = w._member
     return w.values, member.transport.update_bytes(0), member.begun().report().pull_bytes
-
-
-def both(*calls):
-    with ThreadPoolExecutor(len(calls)) as threads:
-        return [job.result(120) for job in [threads.submit(*call) for call in calls]]
 
 
 @pytest.mark.parametrize("transport, flags", [("tcp", []), ("tcp", ["--shards=3"]), ("auto", [])],

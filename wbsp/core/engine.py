@@ -410,7 +410,7 @@ class Engine:
                 *self._feed(now)]
 
     def norm2(self, square: float | None) -> float | None:
-        """Return a squared norm as the model is told it.
+        """Return a squared norm in the digits that the model receives.
 
         Sums on other machines, and of the parts of shards, may differ in the ninth digit.
         """

@@ -151,7 +151,7 @@ class Store:
         self.accepted = 0  # updates in the pending sum
         self._square: float | None = 0.0  # squared norm of the pending sum; None: not known
         # Version -> squared norm of the pending sum that it was made of, float64; None: not known.
-        # Whoever reads an entry removes it.
+        # The reader removes each entry.
         self.norms = deque[tuple[int, float | None]]()
         vector = None
         if initial is not None:

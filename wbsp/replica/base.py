@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from wbsp.tensors.buffers import BufferPool
-from wbsp.tensors.layout import LayerState, TensorSpec
+from wbsp.tensors.layout import LayerState, TensorSpec, subject
 
 
 class Vector(Protocol):
@@ -171,8 +171,7 @@ class Part:
     def remarks(self) -> Iterator[str]:
         """Yield what a user should know about training these variables together, a line each."""
         if wide := [held.spec.name for held in self._moving if held.type == "float64"]:
-            more = f" and {len(wide) - 1} more are" if wide[1:] else " is"
-            yield (f"{wide[0]}{more} float64, but versions are float32: adopting a version rounds "
+            yield (f"{subject(wide)} float64, but versions are float32: adopting a version rounds "
                    "to float32, also at the end")
 
     def adopted(self) -> None:

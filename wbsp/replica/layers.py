@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from wbsp.tensors.layout import subject
+
 _NEAR = 1e-3  # relative difference up to which statistics count as equal
 _BROKEN = 1e-5  # relative change by a constraint up to which the constraint holds
 
@@ -178,8 +180,7 @@ def differing(adapted: Sequence[Statistics]) -> Iterator[str]:
 
 def _some(names: Sequence[str], kind: str = "variable") -> str:
     """"variable a is", "variable a and 2 more are"."""
-    more = f" and {len(names) - 1} more are" if len(names) > 1 else " is"
-    return f"{kind} {names[0]}{more}"
+    return f"{kind} {subject(names)}"
 
 
 def _adapted(model: keras.Model) -> list[keras.layers.Normalization]:

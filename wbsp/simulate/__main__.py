@@ -37,7 +37,7 @@ from wbsp.simulate.study import advice, compare, worth
 from wbsp.simulate.study.cluster_file import read_cluster
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, create_model, simulate
-from wbsp.simulate.study.screen import closest, noise_of
+from wbsp.simulate.study.screen import best_of, closest, noise_of
 from wbsp.simulate.study.spec import ClusterSpec, Group, published
 from wbsp.simulate.study.variants import Variant, variants
 from wbsp.simulate.world.shards import check_number
@@ -184,8 +184,8 @@ def _baseline(results: list[compare.Result], compared: list[tuple[Variant, Plan]
     cluster, few = plan.cluster, None
     lone = replace(plan, cluster=worth.lone(cluster), outer=None, outer_options={}, wire=None)
     alone = _result(Variant(BSP, {}, "alone"), lone, progress, "the fastest machine alone")
-    best, (variant, _) = min(zip(results, compared, strict=True),
-                             key=lambda one: one[0].seconds if one[0].reached else math.inf)
+    best = best_of(results) or results[0]
+    variant, _ = compared[results.index(best)]
     fast = worth.fast_ones(cluster)
     if best.reached and 1 < fast < cluster.size:
         few = _result(replace(variant, folder=f"{variant.folder}-fastest={fast}"),

@@ -168,6 +168,12 @@ def canonical_names(names: Sequence[str]) -> list[str]:
             for path in paths]
 
 
+def subject(names: Sequence[str], one: str = "is", more: str = "are") -> str:
+    """Return names as the subject of a line: "a is", or "a and 2 more are"."""
+    others = len(names) - 1
+    return f"{names[0]} and {others} more {more}" if others else f"{names[0]} {one}"
+
+
 def namesakes(mine: Sequence[str], theirs: Sequence[str], some: Container[str]) -> list[str]:
     """Return those of `mine` that have the canonical names of `some` of `theirs`."""
     meant = dict(zip(canonical_names(theirs), theirs, strict=True))

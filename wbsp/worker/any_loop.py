@@ -264,12 +264,10 @@ class Worker:
                 self._leader.settle(member.stop_reason)
         return self._values.given
 
-    @contextlib.contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _telling(self) -> contextlib.AbstractContextManager[None]:
         """Have the worker's other processes raise an error of the body, too."""
-        with contextlib.nullcontext() if self._processes is None else (
-                self._processes.telling_of_errors()):
-            yield
+        return (contextlib.nullcontext() if self._processes is None else
+                self._processes.telling_of_errors())
 
     def epochs(self) -> Iterator[int]:
         """Iterate over the epochs, 0, 1 ..., until the run is stopped.

@@ -21,7 +21,7 @@ from wbsp.replica.base import Replica
 from wbsp.replica.frozen import Frozen
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
-from wbsp.tensors.layout import LayerState
+from wbsp.tensors.layout import LayerState, subject
 from wbsp.wire.addresses import split_addresses
 from wbsp.wire.messages import codec as m
 from wbsp.worker.assignments import Assignments
@@ -326,15 +326,13 @@ class Worker:
         joined = transport.join(replica.layout, replica.read, self.timeout, layers,
                                 self.share, frozen, sgd, local)
         if local and joined.steps and self.runtime is None:
-            more = f" and {len(local) - 1} more are" if local[1:] else " is"
-            self.say(f"{local[0]}{more} local, and what this worker's earlier process has learned "
+            self.say(f"{subject(local)} local, and what this worker's earlier process has learned "
                      "there is lost: training goes on from the values that they have here")
         if frozen is not None and joined.frozen:
             names = frozen.take(transport.frozen(frozen.size, self.timeout))
             if names:
-                more = f" and {len(names) - 1} more have" if names[1:] else " has"
-                self.say(f"{names[0]}{more} other values here than in the run, and no step changes "
-                         "them: the run's are taken over")
+                self.say(f"{subject(names, 'has', 'have')} other values here than in the run, and "
+                         "no step changes them: the run's are taken over")
         self.runtime = WorkerRuntime(
             transport, replica, welcome.rule, joined, self._log, self._say,
             lambda: self.interrupted is not None, usage, self.assignments, self.share,

@@ -17,7 +17,8 @@ import wbsp
 from wbsp.worker import next_run
 from wbsp.worker.errors import TransportError
 
-pytestmark = pytest.mark.slow  # TensorFlow takes its seconds to start
+pytestmark = [pytest.mark.slow,  # TensorFlow takes its seconds to start
+              pytest.mark.usefixtures("process_ends")]
 
 X = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
 Y = X.sum(1, keepdims=True)
@@ -35,13 +36,6 @@ SCRIPT = textwrap.dedent("""
         print("sleeps", flush=True)
         time.sleep(300)
     """)
-
-
-@pytest.fixture(autouse=True)
-def process_ends():
-    """What the end of this process would do."""
-    yield
-    next_run.close_all()
 
 
 def fit(hook, units=1, *callbacks):
