@@ -30,7 +30,10 @@ def name(path):
 
 @functools.cache
 def imports(path):
-    """Dotted names of all that a module imports: `from a import b` gives a and a.b."""
+    """Dotted names of all that a module imports: `from a import b` gives a and a.b.
+
+    A name that is given to `import_module` as it is counts, too.
+    """
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -38,6 +41,9 @@ def imports(path):
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{name(path)}: imports are absolute"
             found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+              and node.func.attr == "import_module" and isinstance(node.args[0], ast.Constant)):
+            found.append(node.args[0].value)
     return found
 
 

@@ -61,8 +61,7 @@ class Worker:
 
     def __new__(cls, values: Any = None, *args: Any, **given: Any) -> Worker:
         """Create a worker, or a further process of one that is a group of PyTorch processes."""
-        return object.__new__(
-            _ranks().Rank if cls is Worker and rank_of(values) else cls)
+        return object.__new__(_Rank if cls is Worker and rank_of(values) else cls)
 
     def __init__(self, values: Any, n: int | None = None, batch_size: int | None = None, *,
                  epochs: int = 1, seed: int = 0, address: str | None = None,
@@ -372,7 +371,7 @@ class Worker:
         indices = examples(batch.start, batch.stop, share.data.n, share.data.seed)
         if self._processes is None:
             return indices
-        self._processes.tell(_ranks().BATCH, batch.start, batch.stop)
+        self._processes.tell(self._processes.BATCH, batch.start, batch.stop)
         return self._processes.part(indices)
 
     def _of_shared(self, what: str) -> Share:
@@ -412,8 +411,8 @@ class Worker:
     def _together(self, share: Share, goes_on: bool) -> bool:
         """Return whether the loop goes on, as all processes of this worker are to know."""
         if self._processes is not None:
-            ranks = _ranks()
-            self._processes.tell(ranks.GOES_ON if goes_on else ranks.ENDS, share.next_epoch)
+            self._processes.tell(self._processes.GOES_ON if goes_on else self._processes.ENDS,
+                                 share.next_epoch)
         return goes_on
 
     def _step_begins(self) -> None:
@@ -460,6 +459,105 @@ class _Sampler:
         epoch = share.next_epoch
         while self._worker._offers(share, epoch):
             yield self._worker._next(share).tolist()
+
+
+class _Heard:
+    """Rank 0's share of the run's data, as another rank hears of it: see `Share`."""
+
+    def __init__(self, n: int, seed: int):
+        self.n, self.seed = n, seed
+        self.next_epoch = self.handed = 0
+
+    @property
+    def handed_out(self) -> bool:
+        return self.handed > 0
+
+
+class _Rank(Worker):
+    """A process of another rank than 0, of a worker that is a group of PyTorch processes."""
+
+    def __init__(self, values: Any, n: int | None = None, batch_size: int | None = None, *,
+                 epochs: int = 1, seed: int = 0, **given: Any):
+        self._set_up(values, n, batch_size, epochs, given.get("frozen"), given.get("names"),
+                     given.get("local", ()))
+        self._share: Any = None if n is None else _Heard(n, seed)
+        self._inside = False
+        self._reason: str | None = None
+
+    def __enter__(self) -> _Rank:
+        values = self._values = self._look(self._values.given)
+        self._replica = values.open()
+        self._steps, self._inside, self._reason = 0, True, None
+        self._settle()
+        if values.frozen.size:
+            values.frozen.take(self._processes.vector(values.frozen.read()))
+        values.adopted()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if error is None and self._inside:
+            self._settle()
+            for _ in self._values.finish():
+                pass
+        self._inside = False
+
+    @property
+    def stop_reason(self) -> str | None:
+        return self._reason
+
+    @property
+    def run_steps(self) -> int:
+        raise NotImplementedError("rank 0 alone knows the run's steps")
+
+    def stop_run(self, reason: str) -> None:
+        """Rank 0 ends a run."""
+
+    def progress(self) -> str:
+        return f"rank {self._processes.rank}: step {self._steps:,}"
+
+    def step(self, loss: Any = None, values: Any = None, *, steps: int = 1,
+             samples: int | None = None) -> Any:
+        if self._share is not None:
+            self._share.handed -= 1
+        self._steps += steps
+        self._settle()
+        return self._values.given
+
+    def _settle(self) -> None:
+        what, changed, _, text = self._processes.hear()
+        self._reason = text if what == self._processes.ENDS else None
+        if changed:
+            vector = self._processes.vector(np.empty(self._replica.read().size, np.float32))
+            self._replica.stepped()
+            self._replica.adopt(self._replica.bring(vector), "replace")
+
+    def _goes_on(self, share: Any, epoch: int | None = None) -> bool:
+        what, share.next_epoch, _, _ = self._processes.hear()
+        return what == self._processes.GOES_ON
+
+    _offers = _goes_on
+
+    def _next(self, share: Any) -> np.ndarray:
+        _, first, last, _ = self._processes.hear()
+        share.handed += 1
+        return self._processes.part(examples(first, last, share.n, share.seed))
+
+    def _of_shared(self, what: str) -> Any:
+        return self._share
+
+    def _within(self, what: str) -> Any:
+        return None
+
+    def _enter(self, batch: Any) -> Any:
+        return batch
+
+    def _pause(self) -> None:
+        pass
+
+    @property
+    def _stops(self) -> bool:
+        return self._reason is not None
 
 
 def _ranks() -> Any:
