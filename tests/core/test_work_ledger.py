@@ -243,6 +243,18 @@ def test_what_a_lost_worker_held_goes_to_others_and_is_not_its_own_when_it_retur
     assert ledger.give(1, 5) == Range(5, 5, 10)
 
 
+def test_what_is_taken_back_goes_to_others_and_is_no_part_of_an_accepted_push():
+    ledger = WorkLedger(DATA)
+    ledger.open(0), ledger.open(1)
+    ledger.give(0, 10)
+    ledger.settle(0, 4, True)
+    ledger.take_back(0)
+    assert ledger.give(1, 10) == Range(0, 4, 10 + 4)
+    assert ledger.held(0) == 6 and not ledger.owns(0, 10)
+    ledger.settle(0, 10, False)
+    assert ledger.undone.spans == [(4, 200)] and ledger.free.spans == [(14, 200)]
+
+
 def test_what_was_accepted_by_an_earlier_server_stands_above_what_another_holds():
     ledger = WorkLedger(DATA)
     ledger.claim(1, 0, [Range(0, 0, 20)])

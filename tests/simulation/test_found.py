@@ -85,6 +85,11 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
     (Plan("lbbsp", {"controller": "federated", "tau": 2}, workers=4, steps=8, wire="topk:0.1",
           standby=True, shards=3, power=True, breaks=1, storm=0.01, sleeps=2, wild=0.2),
      [8001687]),  # its last word is held back by a broken line: spun until that was given up
+    (Plan("lbbsp", workers=4, data=(24, 4, 3), shards=2, period=1.0, kills=2, kill_shards=1,
+          cuts=2, storm=0.01, sleeps=1, slow=0.0, drift=0.001, aimed=(("rendezvous", "kill"),)),
+     [9042787]),  # waits with the rest of a larger batch for one that has no examples left: law 9
+    (Plan("msync", {"s": 1.0}, data=(45, 4, 2), wire="topk:0.1", shards=2, slow=0.3, mistakes=2),
+     [9044977]),  # another run's server took the shards before their own: judged as if after it
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "none of no workers", "epoch before the answer",
@@ -96,7 +101,8 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
         "loses what the dead had", "does again what one had done", "reads what the dead lent",
         "joins a run that has ended", "told nothing yet", "last version on no disk",
         "last version not saved at once", "begins again beside its own write",
-        "sleeps twice at once", "last word is held back"])
+        "sleeps twice at once", "last word is held back", "holds the rest of a batch",
+        "came before the server"])
 def test_it_stays_mended(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

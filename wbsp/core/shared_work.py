@@ -3,8 +3,10 @@
 Under rules where workers never wait for each other, a worker requests work ahead, and is given a
 part of the rest in proportion to its speed. Under all other rules a worker that waits for a version
 must not hold work that another worker, for whose push it waits, could do. There a worker is given
-the work of one push when it is granted a version; earlier requests are answered then. A model may
-set the number of examples in a batch, but not which examples.
+the work of one push when it is granted a version; earlier requests are answered then. It may still
+hold more than its push has trained, for example because batches were larger before the server was
+restarted. The rest is taken back once another worker needs it. A model may set the number of
+examples in a batch, but not which examples.
 """
 
 from __future__ import annotations
@@ -83,6 +85,7 @@ class SharedWork:
         # Of these, in the order of their requests: an event must not cost O(N).
         self._due: dict[int, None] = {}  # workers that are able
         self._untold: dict[int, None] = {}  # workers not told yet that no work is free
+        self._hoards: dict[int, None] = {}  # workers that wait for a version, and hold work
         self._batches: dict[int, int] = {}  # worker -> examples of a step, if the model sets them
         self._fixed = False  # a worker has told this server the number of epochs
 
@@ -154,15 +157,19 @@ class SharedWork:
         self.ledger.claim(worker, held.answered, held.held)
         self._forget(worker)
         self._able.discard(worker)
+        self._hoards.pop(worker, None)
         if left:
             self.ledger.lost(worker)
-        elif not waits:
+        elif waits:
+            self._keeps(worker)
+        else:
             self.granted(worker)
 
     def left(self, worker: int) -> None:
         """Handle a worker that has left or was lost."""
         self.ledger.lost(worker)
         self._able.discard(worker)
+        self._hoards.pop(worker, None)
         self._sizes.left(worker)
         self._forget(worker)
 
@@ -173,6 +180,7 @@ class SharedWork:
     def granted(self, worker: int) -> None:
         """Note that a worker may fetch a version, and train."""
         self._able.add(worker)
+        self._hoards.pop(worker, None)
         if worker in self._asked:
             self._due[worker] = None
 
@@ -180,6 +188,11 @@ class SharedWork:
         """Note that a worker may not train before it is granted a version."""
         self._able.discard(worker)
         self._due.pop(worker, None)
+
+    def _keeps(self, worker: int) -> None:
+        """Note that a worker waits for a version, with what it still holds."""
+        if self.ledger.held(worker):
+            self._hoards[worker] = None
 
     def _sends(self, worker: int) -> None:
         """Note that a push of this worker is in flight or will be.
@@ -219,7 +232,10 @@ class SharedWork:
         self._sizes.trained(worker, push.samples, now)
         if push.dropped is not None:
             self.ledger.settle(worker, push.dropped, accepted=False)
-        return self.ledger.settle(worker, push.to, accepted, reason not in (NOT_FINITE, TOO_LARGE))
+        lost = self.ledger.settle(worker, push.to, accepted, reason not in (NOT_FINITE, TOO_LARGE))
+        if waits:
+            self._keeps(worker)
+        return lost
 
     def ask(self, worker: int, have: int, sends: bool, now: float) -> list[Outgoing]:
         """Handle a worker's request for work behind position `have` of its sequence.
@@ -253,7 +269,10 @@ class SharedWork:
             idle = not self.ledger.held(worker)
             given = self.ledger.give(worker, self._size(worker))
             if given is None:
-                break
+                if not self._hoards:
+                    break
+                self.ledger.take_back(self._hoards.popitem()[0])
+                continue
             if idle:
                 self._sizes.begins(worker, now)
             self._forget(worker)

@@ -305,6 +305,14 @@ class WorkLedger:
                 self.free.add(r.start, r.stop)
         holder.held = []
 
+    def take_back(self, worker: int) -> None:
+        """Free what a worker holds, and will train too late; its push is then rejected."""
+        holder = self._holders[worker]
+        for r in holder.held:
+            if r.own:
+                self.free.add(r.start, r.stop)
+        holder.held = [r._replace(own=False) for r in holder.held]
+
     def resent(self, accepted: Iterable[Sequence[int]]) -> bool:
         """Handle the positions of a resent sum, which an earlier server had accepted.
 
