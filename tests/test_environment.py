@@ -70,7 +70,7 @@ def test_arguments_need_no_tf_config():
     ((None, 0), "the server's address is not known"),
     (("localhost:1", None), "this worker's index is not known: .* WBSP_WORKER_INDEX=0, or TF_CONF"),
 ])
-def test_neither_is_one_clear_line(arguments, says):
+def test_a_missing_address_or_index_is_one_clear_line(arguments, says):
     with pytest.raises(ValueError, match=says) as caught:
         Task.complete(*arguments)
     assert "\n" not in str(caught.value) and "SyncCallback(" in str(caught.value)
@@ -87,7 +87,7 @@ def test_the_variables_of_wbsp_say_everything(say, tmp_path):
     assert token("") is None, "said: none"
 
 
-def test_what_no_worker_says_is_nothing():
+def test_unset_variables_give_none():
     assert worker_num() is token(None) is server_address() is tf_config() is None
     assert Task.complete(None, None, Task("localhost:2222", 0)) == ("localhost:2222", 0)
 
@@ -111,7 +111,7 @@ def test_a_transport_that_there_is_not_is_one_line(say):
 
 def test_an_empty_variable_says_nothing(say):
     say(**dict.fromkeys(VARIABLES, " "))
-    test_what_no_worker_says_is_nothing()
+    test_unset_variables_give_none()
 
 
 @pytest.mark.parametrize("name", ["JOB_COMPLETION_INDEX", "SLURM_PROCID"])
@@ -170,7 +170,7 @@ def test_an_address_that_does_not_say_the_servers_port_is_one_line(say, server, 
 
 
 @pytest.mark.parametrize("index", [-1, "0", 1.5, 1 << 64])
-def test_an_index_that_is_none_is_refused(index):
+def test_an_invalid_index_is_refused(index):
     says = f"^worker_index must be a whole number of 0 or more, not {index!r}$"
     with pytest.raises(ValueError, match=says):
         Task.complete("localhost:1", index)

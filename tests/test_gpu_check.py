@@ -46,7 +46,7 @@ def test_bad_input_is_one_line(jobs, flag, back_end, line):
     assert said.startswith(f"gpu_check: {line}")
 
 
-def test_whatever_becomes_of_a_process_is_one_line(module):
+def test_every_end_of_a_process_is_one_line(module):
     device = module("device")
     end = time.monotonic() + PATIENCE
     with device.Process(device.Place("jax", "cpu")) as process:

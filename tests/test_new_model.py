@@ -42,7 +42,7 @@ def test_the_page_has_a_model_and_its_tests():
     assert set(FILES) == {"kasync.py", "test_kasync.py"}
 
 
-def test_its_tests_pass(folder):
+def test_the_tests_of_the_page_pass(folder):
     done = run(folder, *command("-m pytest"), "-p", "no:cacheprovider")
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
@@ -56,7 +56,7 @@ def test_a_model_that_forgets_a_waiting_worker_is_found(folder):
     assert done.returncode == 1 and "FAILED test_kasync.py::test_laws" in done.stdout
 
 
-def test_it_runs_in_virtual_time_beside_the_models_of_the_package(folder):
+def test_the_pages_model_runs_in_virtual_time_beside_the_packages(folder):
     done = run(folder, *command("-m wbsp.simulate"), "--nofigures", "--out=o")
     assert done.returncode == 0, done.stderr
     rows = re.findall(r"^\| (\w+)(?: k=4)? \|", done.stdout, re.MULTILINE)
@@ -69,7 +69,7 @@ def test_it_runs_in_virtual_time_beside_the_models_of_the_package(folder):
     assert runs["kasync"].summary["t"] < runs["bsp"].summary["t"]
 
 
-def test_it_runs_on_a_real_server_whose_workers_know_nothing_of_it(folder):
+def test_the_pages_model_runs_on_a_real_server_whose_workers_lack_it(folder):
     with Jobs(folder) as jobs:
         port = free_port()
         server = jobs.start("server", *command("-m wbsp.ps"), f"--port_base={port}",

@@ -46,12 +46,12 @@ def wbsp(installed, tmp_path):
     return run
 
 
-def test_it_advises_for_a_cluster_that_it_has(wbsp, tmp_path):
+def test_the_wheel_advises_for_a_cluster_that_it_ships(wbsp, tmp_path):
     assert "| - | pcc |" in wbsp("advise", "wan", "--model=timing", "--sync=pcc", "--nofigures")
     assert (tmp_path / "runs/simulate/pcc/run-001/run.json").exists()
 
 
-def test_it_trains_the_small_network_beside_folders_of_such_names(wbsp, tmp_path):
+def test_the_wheel_trains_beside_the_users_folders_models_and_data(wbsp, tmp_path):
     (tmp_path / "models").mkdir()
     (tmp_path / "data").mkdir()
     (tmp_path / "data/__init__.py").write_text("raise AssertionError('this is a user`s own')")
@@ -60,7 +60,7 @@ def test_it_trains_the_small_network_beside_folders_of_such_names(wbsp, tmp_path
     assert table.splitlines()[-1].startswith("| pcc |")
 
 
-def test_it_has_the_pages_files_and_completion(wbsp, installed, tmp_path):
+def test_the_wheel_ships_the_watch_page_and_completion(wbsp, installed, tmp_path):
     assert "complete -o default -o nospace -F _wbsp wbsp" in wbsp("--completion")
     wbsp("simulate", "--model=timing", "--sync=bsp", "--max_steps=20", "--nofigures")
     pytest.importorskip("plotly")

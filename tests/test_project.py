@@ -221,7 +221,7 @@ def test_the_library_knows_nothing_of_the_experiment(path):
     ("wbsp.watch.__main__", {*ACCELERATED, "zmq", "matplotlib", "plotly", "wbsp.ps"}),
     ("runcifar10gpu, runalexgpu, runimagenetgpu", ACCELERATED),
 ])
-def test_what_an_import_brings_along(modules, without):
+def test_an_import_loads_no_unneeded_module(modules, without):
     code = f"import {modules}, sys; print({without!r} & set(sys.modules) or '')"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (result.stdout.strip(), result.stderr) == ("", "")

@@ -143,7 +143,7 @@ def test_a_part_that_fails_does_not_keep_the_others_from_being_done(work, tmp_pa
     assert (tmp_path / "b" / work.TABLE).read_text().startswith(str(tmp_path / "b/1"))
 
 
-def test_what_is_done_is_not_done_again(work, tmp_path):
+def test_a_finished_part_is_not_repeated(work, tmp_path):
     job = Fake(tmp_path, "a", ["1", "2"])
     job.folder.mkdir()
     (job.folder / "1").write_text("kept")

@@ -53,7 +53,7 @@ def test_help_imports_no_framework(arguments, without):
     (["ps", "--worker_num=two"], 1, "FATAL Flags parsing error: flag --worker_num=two: invalid l"),
     (["ps"], 1, "wbsp.ps: the number of workers is unknown: set --worker_num=2, or the env"),
 ])
-def test_what_it_cannot_do_is_said_in_a_line(arguments, code, says):
+def test_a_bad_command_gets_one_line(arguments, code, says):
     done = wbsp(*arguments, TF_CONFIG="", WBSP_WORKER_NUM="")
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith(says)

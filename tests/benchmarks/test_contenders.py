@@ -34,7 +34,7 @@ def test_a_process_that_fails_ends_the_benchmark(capfd):
     assert "TypeError" in capfd.readouterr().err
 
 
-def test_the_processes_end_with_who_started_them(tmp_path):
+def test_the_processes_end_with_their_parent(tmp_path):
     """Also where that was killed, and they are at work for long."""
     script = ("from benchmarks.contenders import memcpy\n"
               "with memcpy.copies(2, 10) as team: print('up', flush=True); team.block(1000.0)")
@@ -67,7 +67,7 @@ def test_a_package_that_cannot_be_installed_leaves_nothing(tmp_path, monkeypatch
     assert not list((tmp_path / "wbsp").iterdir())
 
 
-def test_what_does_not_fit_into_memory_is_left_out():
+def test_a_contender_that_does_not_fit_into_memory_is_skipped():
     row = wire._compare(10**12, 8, ["memcpy"], turns=1, seconds=0.0)
     assert "beside wbsp it would take" in row["left_out"]["memcpy"]
     assert "shared" not in row and "memcpy" not in row

@@ -169,7 +169,7 @@ def test_overlapped_workers_hand_over_nothing_from_one_direction_to_the_next():
     assert step(agent) == [cut(1)]
 
 
-def test_a_worker_that_hands_over_nothing_fetches_and_finishes_as_ever():
+def test_a_worker_without_progress_fetches_and_finishes():
     agent = started(PCC)
     agent.directed(Direct(3, cut=False))
     step(agent)
@@ -317,7 +317,7 @@ def test_stop_in_mid_step_pushes_the_step_and_leaves(rule):
     assert agent.finish() == [Leave()] and agent.finished
 
 
-def test_stop_frees_who_waits_for_a_model():
+def test_stop_releases_a_worker_that_waits_for_a_model():
     agent = started(BSP)
     step(agent)
     agent.acked(None)

@@ -81,7 +81,7 @@ def test_no_worker_starts_before_all_have_come():
     assert engine.join(1, 2.0) == [(0, Granted(0)), (1, Granted(0)), (2, Granted(0))]
 
 
-def test_one_that_went_before_the_start_is_not_counted():
+def test_a_worker_that_left_before_the_start_is_not_counted():
     engine = Engine(create("bsp"), Store(None), expected=2)
     engine.join(0, 0.0)
     assert engine.leave(0, 0.5, "lost") == []
@@ -194,7 +194,7 @@ def test_a_seq_ahead_of_its_turn_is_an_error():
     assert engine.samples == 0
 
 
-def test_a_push_of_a_stranger_is_an_error():
+def test_a_push_of_an_unknown_worker_is_an_error():
     engine, _ = engine_with("asp")
     with pytest.raises(ValueError, match="worker 7 pushed without having been started"):
         engine.push(push(7), f32(1, 1), 1.0)
@@ -309,7 +309,7 @@ def test_a_fetch_that_a_push_carries_is_heeded_with_a_grant_only():
     assert engine.push(push(0), f32(1, 1), 1.0, fetch=5) == [(0, Ack(0, True, weight=1.0, steps=1))]
 
 
-def test_the_fetch_of_who_waits_lies_here_until_its_grant():
+def test_the_fetch_of_a_waiting_worker_is_kept_until_its_grant():
     engine, _ = engine_with("bsp", workers=3)
     assert len(engine.push(push(0), f32(3, 0), 1.0, fetch=7)) == 1
     assert len(engine.push(push(1), f32(3, 0), 2.0)) == 1  # it carries none

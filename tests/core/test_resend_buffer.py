@@ -51,7 +51,7 @@ def test_the_newest_push_counts_at_once_and_is_added_later():
     assert kept_since(kept, 0) == (work(0, 3), [5.0, 5.0])
 
 
-def test_what_is_durable_is_forgotten():
+def test_a_durable_push_leaves_the_resend_buffer():
     kept = ResendBuffer()
     for seq, mark in enumerate([1, 1, 2, 2]):
         add(kept, seq, 2.0, mark)

@@ -207,7 +207,7 @@ def spoil(changed, what):
     ("no class folders", "test", "validation has pictures, but no class folders: it needs"),
     ("an empty folder", "test", "validation has no class folders: it needs a folder a class"),
 ])
-def test_what_is_missing_is_one_line(changed, what, split, says):
+def test_a_missing_file_of_imagenet_is_one_line(changed, what, split, says):
     spoil(changed, what)
     with pytest.raises((ValueError, OSError), match=says) as caught:
         imagenet.find(changed, split)
@@ -299,7 +299,7 @@ def test_a_wrong_label_and_a_damaged_record_end_the_training_with_a_reason(recor
     assert "the record of zero.JPEG has the label 0" in reason(home)
 
 
-def test_what_is_not_about_reading_has_no_reason():
+def test_an_error_unrelated_to_reading_has_no_reason():
     with pytest.raises(tf.errors.OpError) as caught:
         tf.reshape([1, 2], [3])
     assert pictures.reason(caught.value) is None

@@ -165,7 +165,7 @@ def test_a_requeued_job_continues_where_it_was(submit, cluster):
     assert len(list(batch.files.glob("*/run-*"))) == 1
 
 
-def test_what_cannot_work_is_given_up_and_fails_the_job(submit):
+def test_a_command_that_keeps_failing_fails_the_job(submit):
     batch = submit(BATCH, "light.py", "{}", WBSP_PS="-m wbsp.ps --sync_option=s=3")
     assert batch.ends() == "FAILED"
     assert "ps ended with 1, the fifth time in short order" in batch.text()

@@ -134,7 +134,7 @@ def test_an_interrupted_run_waits_for_no_evaluation(tmp_path):
     assert summary["version"] >= 20
 
 
-def test_the_first_signal_has_a_checkpoint_written_before_anybody_finishes(tmp_path):
+def test_the_first_signal_writes_a_checkpoint_before_any_worker_finishes(tmp_path):
     run = Run(tmp_path, workers=2, check_period=3600).starts()
     go = threading.Event()
     deaf = run.member(0, after_step=lambda step: step == 5 and go.wait(PATIENCE))
@@ -435,7 +435,7 @@ def test_a_worker_that_comes_again_and_finishes_is_not_missing(tmp_path):
 # Faults of the server's own.
 
 
-def test_a_fault_of_the_server_is_told_and_the_workers_finish(tmp_path):
+def test_an_internal_error_of_the_server_is_reported_and_the_workers_finish(tmp_path):
     run = Run(tmp_path, Judge(), workers=2)
     show, members = run.console.update, []
 

@@ -271,7 +271,7 @@ def test_what_does_not_fit_is_refused_on_both_sides_and_the_rest_continue(jobs):
     assert len(server.events("refused")) == 4
 
 
-def test_whose_layers_have_other_values_is_refused_also_after_the_servers_death(jobs):
+def test_a_worker_with_other_layer_values_is_refused_after_a_restart_too(jobs):
     mine, other = ([LayerState("layer words", digest, (0.0, 0.0, 0.0))] for digest in ("aa", "bb"))
     flags, port = ["--base_dir=run", "--check_period=0.2"], free_port()
     server = jobs.server(*flags, sync="asp", workers=3, port=port).listens()
@@ -301,14 +301,14 @@ def test_the_server_starts_with_the_workers_that_came(jobs):
     assert server.find(r"starting with 2 of 3 workers: no other joined within 2 s")
 
 
-def test_no_worker_comes(jobs):
+def test_a_server_without_workers_ends_with_one_line(jobs):
     server = jobs.server("--connect_timeout=0.5")
     assert server.ends() == 1
     server.was_clean()
     assert len(server.find("no worker connected within 0.5 s")) == 1
 
 
-def test_no_server(jobs):
+def test_a_worker_without_a_server_ends_with_one_line(jobs):
     member = FakeWorker(f"localhost:{free_port()}", 0, steps=1, timeout=0.5)
     with pytest.raises(TransportError, match=r"no server answered at localhost:\d+ within 0.5 s"):
         member.ends()

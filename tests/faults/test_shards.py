@@ -239,7 +239,7 @@ def test_fit_continues_whoever_dies(jobs, shards, victim):
 @pytest.mark.timeout(240 + 60 * KILLS)
 @pytest.mark.parametrize("shards", [1, 2, 4])
 @pytest.mark.parametrize("standby", [True, False])
-def test_any_of_them_dies_again_and_again(jobs, shards, standby):
+def test_a_run_survives_repeated_deaths_of_server_shards_and_standby(jobs, shards, standby):
     """A server or standby that was killed is started again by the same command."""
     draw = random.Random(f"{shards} {standby} {SEED}")
     pair = ServerAndStandby(jobs, draw.choice(["pcc", "wbsp", "asp"]), shards=shards,

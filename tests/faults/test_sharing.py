@@ -65,7 +65,7 @@ def test_one_worker_by_shared_memory_and_one_by_tcp(jobs):
     (["--shards=2"], {}, {}, "shards"),
     ([], {}, {"bandwidth": 1e8}, "the worker shares no memory"),
 ])
-def test_there_is_tcp_where_memory_is_not_to_be_shared(jobs, flags, variables, plan, reason):
+def test_tcp_is_used_where_shared_memory_is_disabled(jobs, flags, variables, plan, reason):
     server = jobs.server(*flags, workers=1, sync="asp", **variables).listens()
     FakeWorker(server.address, 0, steps=3, **plan).ends()
     server.ends_well()
@@ -256,7 +256,7 @@ def push(segment, offset=0, nbytes=20, at=0, seq=0):
                     place=Place(segment, offset, nbytes))
 
 
-def test_a_place_where_nothing_can_be_is_as_a_malformed_message(jobs):
+def test_a_place_outside_of_shared_memory_counts_as_a_malformed_message(jobs):
     """The server reads nothing beyond what it shares, and the next push counts as if nothing were.
     """
     server = jobs.server(workers=1, sync="asp").listens()

@@ -53,7 +53,7 @@ def test_the_standby_may_die(jobs):
     assert [e["epoch"] for e in pair.server.events("alone")] == [3]
 
 
-def test_all_end_well_where_no_process_dies(jobs):
+def test_a_run_with_a_standby_ends_well_without_a_fault(jobs):
     pair = ServerAndStandby(jobs)
     for _ in range(2):
         pair.worker(60, seconds=0.005)
@@ -164,7 +164,7 @@ def test_workers_are_turned_away_by_a_standby_that_has_no_server(jobs):
     worker.was_clean()
 
 
-def test_a_bad_address_is_said_in_one_line(jobs):
+def test_a_bad_address_of_the_standby_is_refused_in_one_line(jobs):
     standby = jobs.server("--base_dir=run", "--standby_of=somewhere")
     assert standby.ends() == 1
     standby.was_clean()

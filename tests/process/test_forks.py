@@ -72,7 +72,7 @@ def test_a_childs_own_child_is_ordinary_too(holding):
     assert code_of(forked(grandchild)) == 0
 
 
-def test_signals_of_who_holds_none_back_are_left_alone():
+def test_a_child_without_held_signals_blocks_none():
     assert not forks._acts
     blocked = code_of(forked(lambda: len(signal.pthread_sigmask(signal.SIG_BLOCK, ()))))
     assert blocked == 0

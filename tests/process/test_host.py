@@ -22,7 +22,7 @@ def test_on_macos_time_counts_while_the_machine_sleeps(monkeypatch):
     assert Clock().monotonic() == 7.5
 
 
-def test_elsewhere_time_is_what_python_has(monkeypatch):
+def test_other_systems_use_the_monotonic_clock_of_python(monkeypatch):
     monkeypatch.delattr(time, "CLOCK_BOOTTIME", raising=False)
     monkeypatch.setattr(sys, "platform", "freebsd")
     assert Clock().monotonic is time.monotonic

@@ -32,7 +32,7 @@ def test_all_processes_of_a_user_have_the_same(home):
     lambda path: path.chmod(0o644), lambda path: path.write_text("ab"),
     lambda path: path.write_text("x" * 64), lambda path: path.parent.chmod(0o777)],
     ids=["can be read by others", "torn", "no number", "can be replaced by others"])
-def test_what_others_may_know_or_have_written_is_not_taken(home, spoil):
+def test_a_key_that_others_can_read_or_write_is_replaced(home, spoil):
     key = user_key()
     (path,) = [path for path in home.rglob("*") if path.is_file()]
     spoil(path)
@@ -48,6 +48,6 @@ def test_a_link_of_another_user_is_not_followed(home, tmp_path):
     assert user_key() != key
 
 
-def test_without_any_place_no_other_process_has_it(home, monkeypatch):
+def test_a_key_without_a_folder_is_this_processs_alone(home, monkeypatch):
     monkeypatch.setattr(module, "_folders", lambda: [])
     assert user_key() != user_key()

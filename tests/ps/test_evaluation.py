@@ -11,7 +11,7 @@ from wbsp.ps.evaluation import EvaluatorError, EvaluatorProcess
 
 
 @pytest.mark.slow
-def test_it_hears_no_signal_and_its_end_is_told(monkeypatch):
+def test_the_evaluator_ignores_signals_and_its_exit_is_reported(monkeypatch):
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
     process = EvaluatorProcess(functools.partial(os._exit, 3))
     for signum in (signal.SIGINT, signal.SIGTERM):  # as Ctrl-C in its terminal does, so early
@@ -21,7 +21,7 @@ def test_it_hears_no_signal_and_its_end_is_told(monkeypatch):
     process.close()
 
 
-def test_a_killed_one_is_gone_at_once():
+def test_a_killed_evaluator_is_reported_at_once():
     process = EvaluatorProcess(functools.partial(os._exit, 3))
     process.kill()
     with pytest.raises(EvaluatorError, match=r"was killed by signal 9 \(Killed\)$"):

@@ -29,7 +29,7 @@ def test_help_shows_each_flag_of_a_server(command, default, others):
 @pytest.mark.parametrize("until, reason", [
     ("soon", "--until: 'soon' is no time; give a number of us, ms, s, min, h"),
     ("0min", "--until=0min: it must be above 0")])
-def test_a_time_that_is_none_is_refused_in_one_line(until, reason):
+def test_an_invalid_time_is_refused_in_one_line(until, reason):
     done = subprocess.run([sys.executable, "-m", "wbsp.ps", "--worker_num=1", f"--until={until}"],
                           cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr == f"wbsp.ps: {reason}\n"

@@ -20,7 +20,7 @@ def test_a_target_names_a_metric_and_what_is_better(text, goal):
 
 @pytest.mark.parametrize("text", ["accuracy", "accuracy:", ":0.9", "accuracy:good", "loss:nan",
                                   "a:b:0.5", ""])
-def test_a_target_that_is_none_is_refused_in_one_line(text):
+def test_an_invalid_target_is_refused_in_one_line(text):
     with pytest.raises(ValueError, match=f"^--target={text}: write METRIC:VALUE, such as"):
         Goal.parse("target", text, valued=True)
 

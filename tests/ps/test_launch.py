@@ -232,7 +232,7 @@ def test_an_ended_run_that_is_named_continues_only_where_something_is_left_to_do
     assert (folder / "run.json").read_bytes() == written and not is_held(folder)
 
 
-def test_nobody_joins_a_run_whose_final_version_others_may_have(tmp_path):
+def test_no_worker_joins_a_run_whose_final_version_may_be_fetched(tmp_path):
     folder = tmp_path / "asp" / "run-001"
     folder.mkdir(parents=True)
     saved = copy().saved
@@ -250,7 +250,7 @@ def test_nobody_joins_a_run_whose_final_version_others_may_have(tmp_path):
 
 
 @pytest.mark.parametrize("entry", ["wbsp.ps.__main__", "launcher.server"])
-def test_what_goes_wrong_while_serving_is_one_line(entry):
+def test_an_error_while_serving_is_one_line(entry):
     """Both entry points: no traceback comes to a person."""
     code = f"""
 import sys, {entry} as entry, wbsp.ps.launch

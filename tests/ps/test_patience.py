@@ -166,7 +166,7 @@ def test_a_process_that_comes_after_the_stop_can_push_nothing(jobs):
     assert sum(event["count"] for event in server.events("malformed")) == 1
 
 
-def test_who_is_missing_is_named_with_how_long_it_is_still_waited_for(jobs):
+def test_a_missing_worker_is_named_with_the_time_that_is_left(jobs):
     soon = "import wbsp.runlog.awaited; wbsp.runlog.awaited._NOTICE = 0.1"
     server = impatient(jobs, workers=2, fault=soon)
     server.until(r"waiting for worker 0, 1 to come, for 1\d\d s more; then this server ends")

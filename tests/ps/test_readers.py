@@ -71,7 +71,7 @@ def test_a_process_that_evaluates_has_the_best_kept_and_ends_the_run_by_a_target
     assert any(f"version {numbers[1]} was evaluated before" in line for line in said)
 
 
-def test_one_that_dies_costs_nothing_and_may_come_back(jobs, running):
+def test_an_evaluator_that_dies_does_not_stop_the_run_and_may_return(jobs, running):
     server, workers = running()
     (jobs.folder / "reader.py").write_text(READER)
     reader = jobs.start("reader", "reader.py", server.address)
@@ -138,7 +138,7 @@ def test_best_version_and_patience_survive_the_server(jobs):
     assert not server.find("the best so far"), "of those since"
 
 
-def test_who_has_the_final_version_waits_for_no_word_of_a_server_that_is_gone(running, monkeypatch):
+def test_a_reader_of_the_final_version_does_not_wait_for_a_dead_server(running, monkeypatch):
     monkeypatch.setattr(timeouts, "READ_TO_THE_END", 1.0)
     server, _ = running("--target=score:1")
     for version in wbsp.versions(server.address):

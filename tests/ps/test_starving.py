@@ -14,7 +14,7 @@ def rejected(starving, pushes, seconds, reason="late", begin=0.0):
     return [one for one in (starving.rejected(0, reason, t) for t in times) if one]
 
 
-def test_it_is_found_once():
+def test_a_starving_worker_is_reported_once():
     starving = Starving()
     assert rejected(starving, 4 * PUSHES, 2 * SECONDS) == [(2 * PUSHES + 1, pytest.approx(60, 2))]
     starving.accepted(0)
@@ -22,11 +22,11 @@ def test_it_is_found_once():
 
 
 @pytest.mark.parametrize(("pushes", "seconds"), [(PUSHES - 1, 9 * SECONDS), (99, SECONDS - 1)])
-def test_few_pushes_or_a_short_while_are_none(pushes, seconds):
+def test_a_few_rejections_or_a_short_time_are_not_reported(pushes, seconds):
     assert not rejected(Starving(), pushes, seconds)
 
 
-def test_one_that_is_accepted_ends_it():
+def test_an_accepted_push_ends_the_starvation():
     starving = Starving()
     assert not rejected(starving, 50, 50)
     starving.accepted(0)
@@ -34,5 +34,5 @@ def test_one_that_is_accepted_ends_it():
 
 
 @pytest.mark.parametrize("reason", [NOT_FINITE, TOO_LARGE, FAILED, NOT_OWN])
-def test_what_is_not_the_models_own_reason_is_none(reason):
+def test_rejections_for_other_reasons_are_not_starvation(reason):
     assert not rejected(Starving(), 99, 9 * SECONDS, reason)

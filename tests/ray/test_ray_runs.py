@@ -240,7 +240,7 @@ def test_a_server_that_cannot_begin_says_why(jobs, machine):
 
 
 @long
-def test_what_train_raises_comes_out_of_run(jobs, machine):
+def test_an_error_of_train_is_raised_by_run(jobs, machine):
     run = Run(jobs, machine, seconds="a while")
     assert run.driver.ends() == 1
     assert run.driver.find("TypeError: 'str' object cannot be interpreted as an integer")

@@ -25,7 +25,7 @@ def test_another_back_end_passes_the_same_tests(jobs, back_end):
 
 
 @pytest.mark.parametrize("back_end", [JAX_WHEN_ASKED, TORCH])
-def test_there_too_callbacks_change_weights_in_steps_only(jobs, back_end):
+def test_callbacks_change_weights_in_steps_only_on_every_back_end(jobs, back_end):
     job = jobs.start("pytest", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", WEIGHTS,
                      f"--basetemp={jobs.folder / 'inner'}",
                      ROOT / "tests/worker/keras/test_other_callbacks.py",

@@ -118,7 +118,7 @@ def test_normalization_that_was_built_in_a_graph_is_no_trouble():
     assert np.array_equal(keras.ops.convert_to_numpy(layer.mean).ravel(), 4 * [3])
 
 
-def test_whose_normalization_was_adapted_to_other_data_is_found():
+def test_a_normalization_adapted_to_other_data_is_found():
     from wbsp.replica.layers import statistics
 
     layer = normal()
@@ -205,7 +205,7 @@ def test_complex_numbers_are_refused_where_they_are_trained_and_said_where_not()
     assert "gain is complex: each worker keeps its own values" in remark
 
 
-def test_of_float64_it_is_said_that_versions_are_float32():
+def test_a_remark_says_that_versions_of_float64_are_float32():
     from wbsp.replica.layers import remarks
 
     model = stacked(keras.layers.Dense(3, dtype="float64"))

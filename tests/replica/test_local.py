@@ -44,7 +44,7 @@ def ends(held):
     return ["/".join(spec.name.split("/")[-2:]) for spec in held]
 
 
-def test_they_are_neither_in_the_vector_nor_frozen_and_a_version_leaves_them():
+def test_local_variables_are_outside_of_vector_and_frozen_and_no_version_changes_them():
     one, part = divided()
     assert ends(held.spec for held in part.local) == ["mine/kernel", "mine/bias"]
     assert ends(held.spec for held in part.frozen) == ["still/kernel", "still/bias"]
@@ -63,7 +63,7 @@ def test_they_are_neither_in_the_vector_nor_frozen_and_a_version_leaves_them():
     assert (replica.read() == 5).all()
 
 
-def test_what_is_frozen_may_be_local():
+def test_frozen_variables_may_be_local():
     values = Values(model(), local=["net/still"])
     assert not values.frozen.layout and len(values.local) == 2 and len(values.layout) == 6
     values = Values({"a": model(), "b": model()}, local=["a"])

@@ -78,7 +78,7 @@ def test_adopt_writes_every_variable(model, replica):
     assert replica.read().tobytes() == vector.tobytes()
 
 
-def test_what_becomes_of_an_adopted_vector_does_not_change_the_model(model, replica):
+def test_an_adopted_vector_is_independent_of_the_model(model, replica):
     memory = np.zeros(20 + 16, np.float32)
     start = -memory.ctypes.data // 4 % 16
     vector = memory[start:start + 20]
@@ -90,7 +90,7 @@ def test_what_becomes_of_an_adopted_vector_does_not_change_the_model(model, repl
     assert np.array_equal(value(model.layers[0].gamma), np.zeros(3))
 
 
-def test_nor_does_it_where_the_model_is_a_single_variable(open_):
+def test_an_adopted_vector_is_independent_of_a_model_of_one_variable(open_):
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, use_bias=False)])
     replica = open_(model)
     memory = np.zeros(16 + 16, np.float32)

@@ -164,13 +164,13 @@ def test_what_was_adapted_is_in_variables_and_what_counts_is_each_workers_own():
 
 
 @with_tensorflow
-def test_a_vocabulary_is_the_same_however_it_came_there():
+def test_a_given_and_a_learnt_vocabulary_are_equal():
     given = states(L.StringLookup(vocabulary=["b", "a"]))
     learnt = states(adapted(L.StringLookup(), np.array(["a", "b", "b"])))
     assert other_state(given, learnt) is None
 
 
-def test_one_that_the_other_has_not_is_named():
+def test_a_layer_that_one_side_lacks_is_named():
     one, none = states(L.Hashing(4, name="here")), states(L.Dense(4))
     assert other_state(one, none) == "layer here is not in the run"
     assert other_state(none, one) == "layer here is missing"
@@ -182,7 +182,7 @@ def test_numbers_that_are_not_finite_can_be_sent():
     assert other_state(infinite, states(L.Discretization(bin_boundaries=[0.0])))
 
 
-def test_there_are_never_more_than_a_message_takes():
+def test_the_number_of_layer_states_is_bounded():
     from wbsp.replica.states import states as of
 
     def many(last):

@@ -108,7 +108,7 @@ def test_a_pytree_that_is_not_of_the_version_that_came_is_refused():
     values.take(values.given)
 
 
-def test_arrays_that_were_donated_are_said():
+def test_donated_arrays_are_reported():
     jax = pytest.importorskip("jax")
     values = Values({"w": jax.numpy.zeros(3)})
     replica = values.open()
@@ -121,7 +121,7 @@ def test_arrays_that_were_donated_are_said():
 @pytest.mark.parametrize("given, line", [
     (3, "an int has no variables of floats"), (None, "a NoneType has no variables"),
     ({"w": 1.5}, "w is of type float, but a step would return an array")])
-def test_what_is_of_no_kind_is_refused_in_one_line(given, line):
+def test_a_model_of_an_unknown_kind_is_refused_in_one_line(given, line):
     pytest.importorskip("jax")
     with pytest.raises(ValueError, match=f"^{line}"):
         Values(given)

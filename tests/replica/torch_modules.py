@@ -141,7 +141,7 @@ def test_channels_last_and_views_are_read_and_written_right():
     assert np.array_equal(layer.weight.detach().contiguous().numpy().ravel(), np.arange(48))
 
 
-def test_float64_is_said():
+def test_float64_is_reported():
     (line,) = Values(torch.nn.Linear(2, 2).double()).remarks()
     assert line.startswith("weight and 1 more are float64, but versions are float32")
 

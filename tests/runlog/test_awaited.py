@@ -5,7 +5,7 @@ import pytest
 from wbsp.runlog.awaited import Awaited, named
 
 
-def test_who_is_waited_for_is_said_now_and_then_and_for_how_long_yet():
+def test_a_wait_is_printed_periodically_with_the_time_that_is_left():
     said = []
     awaited = Awaited(said.append)
     for second in range(41):

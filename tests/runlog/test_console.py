@@ -202,7 +202,7 @@ def records():
     logging.getLogger().removeHandler(kept)
 
 
-def test_what_cannot_be_said_stops_no_one_else(tmp_path, logger):
+def test_an_unprintable_line_does_not_stop_the_others(tmp_path, logger):
     unconfigured(logger)
     with full_at(3), open(tmp_path / "wk.log", "wb", buffering=0) as raw:
         say("nobody reads this", io.TextIOWrapper(raw, write_through=True))

@@ -103,7 +103,7 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
         "last version not saved at once", "begins again beside its own write",
         "sleeps twice at once", "last word is held back", "holds the rest of a batch",
         "came before the server"])
-def test_it_stays_mended(plan, seeds):
+def test_a_fixed_fault_stays_fixed(plan, seeds):
     with scratch() as folder:
         for seed in seeds:
             Cluster(plan, seed, folder).run()
@@ -120,7 +120,7 @@ LATE = [
 
 
 @pytest.mark.parametrize(("plan", "seed"), LATE)
-def test_who_has_missed_the_end_of_its_run_has_no_part_in_the_next_one(plan, seed):
+def test_a_worker_that_missed_the_end_of_its_run_stays_out_of_the_next(plan, seed):
     with scratch() as folder:
         cluster = Cluster(plan, seed, folder).run()
     assert any("its fit has ended" in line for line in cluster.said)
@@ -128,7 +128,7 @@ def test_who_has_missed_the_end_of_its_run_has_no_part_in_the_next_one(plan, see
     assert cluster.world.now < 60, "nobody waits for who never comes"
 
 
-def test_who_was_about_to_join_a_run_that_ends_has_no_part_in_the_next_one_which_ends_well():
+def test_a_worker_that_joins_as_the_run_ends_stays_out_of_the_next():
     plan = Plan("nbsync", {"normalize": True}, workers=2, steps=4, period=1.0, kill_workers=1,
                 storm=0.03, slow=0.02, evaluator="dies", aimed=(("last push", "sleep"),))
     with scratch() as folder:

@@ -76,7 +76,7 @@ def test_a_seed_and_its_plan_give_the_same_run_again(folder):
     lambda: subprocess.Popen(["true"]),
     lambda: HOST.clock.sleep(0.0), lambda: HOST.network.context(),
     lambda: HOST.memory.create(1, True), lambda: mmap.mmap(-1, 4096)])
-def test_what_reaches_the_real_world_is_found(folder, monkeypatch, use):
+def test_a_call_outside_of_the_simulation_is_found(folder, monkeypatch, use):
     def uses(process, frames):
         if frames:
             use()
@@ -91,7 +91,7 @@ def test_what_reaches_the_real_world_is_found(folder, monkeypatch, use):
     lambda one: one.send(b"", zmq.NOBLOCK), lambda one: one.recv_multipart(zmq.NOBLOCK),
     lambda one: one.routing_id, lambda one: setattr(one, "linger", 0),
     lambda one: one.disconnect("tcp://server:2606"), lambda one: one.disable_monitor()])
-def test_a_closed_socket_is_of_no_use(folder, use, real):
+def test_a_closed_socket_raises(folder, use, real):
     if real:
         with zmq.Context() as context:
             one = context.socket(zmq.DEALER)

@@ -34,7 +34,7 @@ def judge(witness, outgoing, push):
 
 @many
 @given(plans())
-def test_random_clusters_keep_the_laws_and_nobody_waits(plan):
+def test_random_clusters_keep_the_laws_and_no_worker_of_auto_waits(plan):
     Witness(plan, Auto(), judge, lambda push: Share()).assert_idle_for()
 
 
@@ -120,7 +120,7 @@ def test_a_worker_that_is_late_is_in_no_version_until_it_pushes_again():
         False, False, False, True]
 
 
-def test_who_leaves_is_not_waited_for():
+def test_auto_does_not_wait_for_a_worker_that_left():
     model = started(3)
     model.push(push(0, 100), 4.0)
     assert model.leave(2, 4.0) == []
@@ -128,7 +128,7 @@ def test_who_leaves_is_not_waited_for():
     assert model.leave(0, 5.0) == []
 
 
-def test_who_comes_is_in_the_next_version():
+def test_auto_waits_for_a_joiner_in_the_next_version():
     model = started()
     assert model.join(4, 3.5) == [Grant(4)]
     assert not any(committed(model, push(worker, 100), 4.0) for worker in range(4))

@@ -127,7 +127,7 @@ class Trial:
 @many
 @given(MACHINES, st.sampled_from([(1, 1, 1), (8, 2, 1), (8, 4, 4)]), st.integers(0, 20),
        st.integers(0, 3))
-def test_it_holds_within_one_fine_step_of_the_optimum(machines, steps, more, less):
+def test_the_balance_settles_within_one_fine_step_of_the_optimum(machines, steps, more, less):
     coarse, fine, grain = steps
     batch, n = 16, len(machines)
     low, high = grain * (less + 1), batch + grain * more
@@ -145,7 +145,7 @@ def test_it_holds_within_one_fine_step_of_the_optimum(machines, steps, more, les
 
 @many
 @given(st.lists(st.lists(st.integers(0, 3), min_size=8, max_size=8), min_size=1, max_size=4))
-def test_it_holds_within_one_fine_step_whatever_the_costs(rises):
+def test_the_balance_settles_within_one_fine_step_at_any_cost(rises):
     """Seconds rise by up to 3 an example, in a pattern of 8."""
     def time(worker, size):
         return 1 + sum(rises[worker]) * (size // 8) + sum(rises[worker][:size % 8])
@@ -158,7 +158,7 @@ def test_it_holds_within_one_fine_step_whatever_the_costs(rises):
 @many
 @given(MACHINES, st.lists(st.tuples(st.floats(0.0, 0.9), st.floats(0.2, 1.0)), min_size=6,
                           max_size=6))
-def test_it_never_exceeds_the_memory(machines, memories):
+def test_the_balance_never_exceeds_the_memory(machines, memories):
     """memories: (share at size 0, how much of the rest the equal split takes)"""
     def memory(worker, size):
         empty, taken = memories[worker]
@@ -195,7 +195,7 @@ def test_a_move_that_a_bound_cut_short_is_not_answered_by_a_longer_one():
     assert {sizes[0] for _, sizes in trial.history} == {16, 13, 14}
 
 
-def test_it_holds_still_until_the_spread_grows():
+def test_the_balance_stays_until_the_spread_grows():
     speed = [1.0, 3.0]
     trial = Trial(2, lambda i, x: x / speed[i], window=1).until_it_holds()
     held = trial.sizes
@@ -230,7 +230,7 @@ def test_a_worker_that_slows_down_in_the_fine_phase_ends_it():
     assert trial.shifter.phase == "coarse"
 
 
-def test_whoever_comes_or_goes_it_begins_again_with_the_equal_split():
+def test_a_join_or_leave_restarts_the_balance_from_equal_shares():
     trial = Trial(3, lambda i, x: x / (1, 2, 4)[i], window=1).until_it_holds()
     trial.shifter.leave(2)
     del trial.sizes[2]

@@ -157,7 +157,7 @@ events = st.lists(st.tuples(st.sampled_from(["join", "leave", "push", "push", "p
 
 @many
 @given(events, look_ahead)
-def test_whatever_happens_somebody_may_continue(events, r):
+def test_at_least_one_worker_may_always_continue(events, r):
     """Any order of joins, leaves and pushes, also pushes that were made before a return."""
     model, now, seq, free = ElasticBSP(r=r), 0.0, 0, set()
     for kind, worker, passed in events:
@@ -238,7 +238,7 @@ def test_a_push_made_before_a_return_is_accepted_and_changes_no_quota():
     assert model.quota == {0: 3}
 
 
-def test_one_that_is_held_may_leave():
+def test_a_held_worker_may_leave():
     model = after([*ONE_TO_THREE, (9.0, 1)])
     assert model.leave(1, 9.5) == []
     assert model.quota == {0: 3}

@@ -126,7 +126,7 @@ def test_no_worker_waits_for_a_resting_worker():
     assert model.push(second, START + 1.3) == [Accept(second, 1 / 2), Direct(0, cut=True)]
 
 
-def test_the_last_who_does_not_rest_leaves():
+def test_the_round_ends_when_the_last_active_worker_leaves():
     model = started()
     model.push(push(0), START + 0.1), model.push(push(0, 1), START + 0.2)
     model.push(push(1), START + 1.0)
@@ -143,7 +143,7 @@ def test_a_worker_whose_response_grows_beyond_a_round_rests_no_more():
     assert not times.arrived(1, 1, 2.0) and not times.arrived(0, 1, 3.0)  # 1.2 s, in rounds of 1 s
 
 
-def test_it_forgets_who_leaves_and_measures_who_returns_again():
+def test_a_worker_that_returns_is_measured_anew():
     times = JustInTime()
     times.join(0, 0.0), times.join(1, 0.0)
     assert not times.arrived(0, 1, 0.1) and times.arrived(0, 1, 0.2)
@@ -155,6 +155,6 @@ def test_it_forgets_who_leaves_and_measures_who_returns_again():
     assert not times.arrived(0, 1, 1.95)
 
 
-def test_it_needs_a_round_that_waits_for_all():
+def test_late_needs_a_trigger_that_waits_for_all_workers():
     with pytest.raises(ValueError, match="late=true needs trigger=all_pushed"):
         create("pcc", late=True, trigger="slowest")

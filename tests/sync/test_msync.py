@@ -76,7 +76,7 @@ def test_m_is_chosen_from_the_second_round_on():
     assert model.leave(3, 14.0) == [] and model.needed == 3
 
 
-def test_slow_workers_cost_nobodys_time():
+def test_slow_workers_do_not_delay_the_others():
     cluster = Cluster(MSync(), [Machine(constant(s)) for s in (1.0, 1.0, 1.0, 6.0)])
     cluster.run(until=36.5)  # one round of 6 s, then one a second
     assert cluster.engine.store.latest.version == 1 + 30

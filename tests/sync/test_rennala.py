@@ -59,7 +59,7 @@ def test_a_worker_that_leaves_completes_a_version_of_as_many_updates_as_workers(
     assert model.leave(1, 4.0) == []
 
 
-def test_a_resumed_run_goes_on_from_its_version():
+def test_rennala_resumes_from_the_version_of_the_checkpoint():
     model = model_with(2, s=1)
     assert Commit() in model.push(push(0, base=40), 1.0)
     assert model.push(push(1, base=40), 1.0) == [Reject(push(1, base=40), STALE), Grant(1)]

@@ -187,6 +187,6 @@ def test_published_pulls_of_a_thousand_steps_at_equal_speeds(s, pulls):
     assert all(pulls <= report.pulls <= pulls + 2 for report in cluster.reports)
 
 
-def test_published_needs_a_bound_that_lets_somebody_continue():
+def test_the_published_refresh_needs_a_bound_of_at_least_1():
     with pytest.raises(ValueError, match="ssp: option s=0 is below 1; with refresh=published"):
         create("ssp", s=0, refresh="published")

@@ -213,7 +213,7 @@ def test_a_leftmost_point_is_found_without_a_search():
     ([[float("nan")]], "rows[0]"),
     ([[1.0], [1.0, float("inf")]], "rows[1]"),
 ])
-def test_rows_that_are_none_are_refused_by_name(solve, rows, named):
+def test_malformed_rows_are_refused_by_name(solve, rows, named):
     with pytest.raises(ValueError) as error:
         solve(rows)
     assert named in str(error.value) and "\n" not in str(error.value)

@@ -19,7 +19,7 @@ def sparse(size, seed=0, count=20):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_it_returns_to_the_last_bit_in_words_of_what_is_not_zero(size):
+def test_blocks_restore_every_bit_from_the_nonzero_values(size):
     vector = sparse(size)
     vector[32], vector[100], vector[200] = -0.0, np.nan, np.inf
     words = encoded(vector)
@@ -64,6 +64,6 @@ def test_words_that_no_peer_makes_are_refused(change):
         blocks.read(words, 4000)
 
 
-def test_no_words_are_no_blocks():
+def test_an_empty_payload_has_no_blocks():
     assert not blocks.read(np.empty(0, np.float32), 5000).where.size
     assert isinstance(blocks.read(np.zeros(1, np.float32), 5000), Blocks)

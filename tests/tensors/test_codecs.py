@@ -110,7 +110,7 @@ def test_what_is_not_finite_arrives_so_and_spoils_nothing_later(name, value):
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "int8"])
-def test_of_blocks_nothing_else_is_sent_and_what_is_unsent_waits_for_its_block(name):
+def test_only_given_blocks_are_sent_and_their_error_waits_for_the_next_time(name):
     sender, total, sent = ErrorFeedback(parse(name)), 0.0, 0.0
     for seed, start in enumerate([0, 5000, 0, 16]):
         vector = np.zeros(10_000, np.float32)
@@ -179,7 +179,7 @@ def test_one_difference_after_the_other_makes_the_last_version(name):
 
 
 @pytest.mark.parametrize("name", [*LOSSY, "float32"])
-def test_words_of_another_number_are_refused(name):
+def test_a_payload_of_another_length_is_refused(name):
     wire, words = parse(name), parse(name).encode(drawn(0, 600))
     for wrong in (words[:-1], words[:0], np.append(words, words[:1])):
         with pytest.raises(ValueError, match="words of"):

@@ -66,7 +66,7 @@ def test_other_variables_are_named(mine, theirs, says):
     assert difference(*([TensorSpec(*spec) for spec in specs] for specs in (mine, theirs))) == says
 
 
-def test_of_models_of_other_lengths_the_first_other_shape_is_named():
+def test_the_first_different_shape_is_named_in_models_of_different_lengths():
     mine = [TensorSpec("a", (3,)), TensorSpec("b", (3,))]
     theirs = [TensorSpec("a", (3,)), TensorSpec("b", (4,)), TensorSpec("c", ())]
     assert difference(mine, theirs) == (

@@ -121,7 +121,7 @@ def test_a_scraper_gets_the_numbers_of_the_summary(serve, bad_day):
                 assert found["wbsp_worker_rejected_total", reasons] == count
 
 
-def test_what_a_scraper_gets_is_prometheus_text(serve, written, tmp_path):
+def test_the_metrics_are_prometheus_text(serve, written, tmp_path):
     parser = pytest.importorskip("prometheus_client.parser", reason="pip install prometheus_client")
     log, _ = written()
     log.event(1.0, "start", workers=[0])
@@ -155,7 +155,7 @@ def test_only_this_machine_is_answered_under_its_own_name(serve, bad_day):
         urllib.request.urlopen(request, timeout=30)
 
 
-def test_what_is_appended_is_served(serve, written, tmp_path):
+def test_appended_lines_are_served(serve, written, tmp_path):
     log, _ = written()
     server = serve(tmp_path)
     state = json.loads(get(server, "/run/0")[1])

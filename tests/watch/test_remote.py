@@ -146,7 +146,7 @@ def test_a_standby_that_takes_over_is_watched_on(jobs, tmp_path, capsys):
     watched.ends(signal.SIGINT)
 
 
-def test_a_server_that_has_ended_waits_for_no_worker_who_has_gone(jobs, tmp_path):
+def test_an_ended_server_does_not_wait_for_a_lost_worker(jobs, tmp_path):
     server = jobs.server("--check_period=0.1").listens()
     watched = Page(jobs, server.address)
     watched.job.kill()
@@ -231,7 +231,7 @@ def test_a_server_cannot_write_another_file(liar, tmp_path, capsys, piece):
     assert not [path for path in tmp_path.rglob("*") if "evil" in path.name]
 
 
-def test_whom_a_server_does_not_take_gets_one_line(jobs, tmp_path, monkeypatch, capsys):
+def test_a_watcher_that_a_server_refuses_gets_one_line(jobs, tmp_path, monkeypatch, capsys):
     paths = {"": ""}
     for name in ("ours", "another"):
         paths[name] = tmp_path / name
@@ -283,7 +283,7 @@ def test_the_command_is_interrupted_while_it_waits(jobs):
 
 
 @pytest.mark.parametrize("text", ["\x1b[2Jgone", "one\nwatch: forged", "a\u2028b\u202e"])
-def test_what_a_server_says_is_one_line_of_the_terminal(text, capsys, tmp_path):
+def test_a_message_of_the_server_is_printed_as_one_line(text, capsys, tmp_path):
     """Whoever it is that listens there."""
     context = zmq.Context()
     router = context.socket(zmq.ROUTER)

@@ -221,7 +221,7 @@ def test_a_standby_that_took_over_has_a_summary_of_the_whole_run(written):
     assert "the standby took over" in run.state()["happenings"]["events"][1]["text"]
 
 
-def test_every_event_is_told_in_words(written):
+def test_every_event_has_a_sentence(written):
     log, run = written()
     log.event(1.0, "error", traceback=["Traceback ...\n", "ValueError: no\n"])
     log.event(1.0, "malformed", count=3, total=3, reason="no message")

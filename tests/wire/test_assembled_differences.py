@@ -63,7 +63,7 @@ def test_ranges_of_two_versions_are_no_model():
     chunk(0, 4, change(0, 0)[0], 3, size=-1), chunk(0, 4, change(0, 0)[0], 3, size=SIZE),
     chunk(0, 4, change(0, 0)[0], 3, offset=-1), chunk(0, 4, change(0, 0)[0], 3, offset=SIZE),
     chunk(0, 4, -change(0, 0)[0], 3), chunk(0, 4, HELD[:9])])
-def test_what_is_no_range_of_a_version_is_refused(wrong):
+def test_a_range_outside_of_the_version_is_refused(wrong):
     parts = holding()
     with pytest.raises(m.WireError):
         parts.add(*wrong)

@@ -133,7 +133,7 @@ def test_ranges_come_in_any_order_and_make_one_vector(size, parts):
         assert np.array_equal(vector, ramp(size, version)) and nbytes == 4 * size
 
 
-def test_ranges_of_two_versions_make_none():
+def test_ranges_of_two_versions_are_not_assembled():
     assembly = VectorAssembly(10, parts=2)
     (first,), (second,) = of_range(4, 0, 5, 10), of_range(5, 5, 10, 10)
     assert assembly.add(*first) is None and assembly.add(*second) is None

@@ -90,7 +90,7 @@ def test_a_message_is_of_its_connection_also_when_that_has_ended(server):
         assert read() is not line
 
 
-def test_a_process_that_comes_next_is_not_taken_for_who_was_there_before(server):
+def test_the_next_process_at_an_address_is_not_trusted_as_the_last(server):
     """Its connection gets the descriptor of the one that has ended, of which the server has not
     been told yet."""
     def read(from_member):
@@ -177,7 +177,7 @@ def test_only_a_member_that_sends_what_has_no_end_yet_is_looked_at(server, monke
 
 
 @linux
-def test_a_stranger_is_looked_at_whosever_number_its_connection_has(monkeypatch):
+def test_a_stranger_is_checked_though_its_descriptor_was_a_members(monkeypatch):
     """A member has sent a message and left; the system gives its descriptor to the next."""
     looks = []
     monkeypatch.setattr(guard._Connection, "look", lambda self, most=0: looks.append(self))
@@ -256,7 +256,7 @@ def test_the_kernel_chooses_a_members_buffer_again():
         connections.close()
 
 
-def test_few_files_are_said(monkeypatch):
+def test_a_low_limit_of_open_files_is_reported(monkeypatch):
     """A server that can open no more stands still, and nobody would know why."""
     monkeypatch.setattr(resource, "getrlimit", lambda which: (30, 30))
     assert "can open 30 files, but 8 workers may need 176: if" in guard.too_few_files(8)

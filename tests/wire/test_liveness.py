@@ -83,7 +83,7 @@ def test_a_loop_finds_that_it_has_slept():
     assert not nap.over(3701.05)
 
 
-def test_a_process_that_has_no_connection_for_long_counts_as_lost_and_who_is_slow_does_not():
+def test_a_disconnected_process_is_lost_and_a_slow_one_is_not():
     worker, tried = Liveness(WORKER, 0.0), []
 
     def reaches(found):

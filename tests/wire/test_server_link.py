@@ -93,7 +93,7 @@ def test_a_process_that_has_proven_nothing_and_sends_more_than_is_read_is_cut_of
     close()
 
 
-def test_what_has_come_is_read_in_bounded_turns(stranger):
+def test_received_messages_are_read_in_bounded_turns(stranger):
     link = ServerLink(stranger.own, "localhost", stranger.port)
     link.socket.send(b"")
     stranger.meets(lambda: None)

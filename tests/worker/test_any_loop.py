@@ -111,7 +111,7 @@ def test_each_block_is_a_run_of_its_own(jobs):
     server.ends_well()
 
 
-def test_an_exception_leaves_the_run_and_the_others_go_on(jobs):
+def test_an_exception_ends_this_worker_and_the_others_continue(jobs):
     server = jobs.server(sync="pcc").listens()
 
     def fails(w, step):

@@ -40,7 +40,7 @@ def train(server, index, seed, steps=4, change=lambda tree: tree, until=None, **
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
-def test_it_travels_once_and_is_the_first_workers(jobs, transport):
+def test_frozen_values_travel_once_and_come_from_the_first_worker(jobs, transport):
     flags = ["--shards=2"] if transport == "tcp" else []
     server = jobs.server(*flags, sync="bsp").listens()
     found = both((train, server, 0, 1, {"transport": transport}),
@@ -60,7 +60,7 @@ def test_it_travels_once_and_is_the_first_workers(jobs, transport):
     assert np.array_equal(saved.frozen.vector[3:], one["back"]["k"])
 
 
-def test_a_run_that_is_gone_on_with_has_it_and_gives_it_to_who_comes(jobs):
+def test_a_resumed_run_sends_its_frozen_values_to_new_workers(jobs):
     server = jobs.server(workers=1, sync="bsp").listens()
     before, _, _ = train(server, 0, 1)
     server.ends_well()

@@ -31,7 +31,7 @@ def train(server, index, steps=4, **given):
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
-def test_each_has_its_own_in_the_end_and_the_run_has_none_of_them(jobs, transport):
+def test_each_worker_ends_with_its_local_values_and_the_run_stores_none(jobs, transport):
     flags = ["--shards=2"] if transport == "tcp" else []
     server = jobs.server(*flags, sync="pcc").listens()
     (one, told), (two, more) = both((train, server, 0, {"transport": transport}),

@@ -41,7 +41,7 @@ def test_a_group_with_data_of_its_own(jobs):
     assert final(jobs, 0, 0) == final(jobs, 0, 1)
 
 
-def test_what_ends_rank_0_ends_the_others(jobs):
+def test_an_error_of_rank_0_ends_the_other_ranks(jobs):
     server = jobs.server(workers=1).listens()
     ranks = start(jobs, server.address, 7, "indices")
     assert [job.ends() for job in ranks] == [1, 1]

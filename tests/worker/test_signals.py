@@ -57,7 +57,7 @@ def test_the_second_acts_at_once(signals, reasons):
     signals.raise_again()  # it has acted
 
 
-def test_without_a_signal_nothing_comes_of_it(signals, reasons):
+def test_held_handlers_are_restored_without_a_signal(signals, reasons):
     signals.hold(lambda: True)
     assert handlers() != USUAL
     signals.release()

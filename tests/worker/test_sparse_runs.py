@@ -65,7 +65,7 @@ def test_what_steps_touch_travels_and_all_have_the_same_version(jobs, transport,
 @pytest.mark.parametrize("flags, sync", [
     (["--wire=int8"], "bsp"), (["--wire=bfloat16", "--shards=2"], "bsp"),
     (["--outer=nesterov"], "bsp"), ([], "auto")], ids=["int8", "shards", "nesterov", "auto"])
-def test_so_it_is_in_other_formats_and_with_momentum(jobs, flags, sync):
+def test_sparse_runs_keep_their_sum_in_other_formats_and_with_momentum(jobs, flags, sync):
     server = jobs.server(*flags, sync=sync).listens()
     found = both(*((train, server, index, "tcp", None, 0.02) for index in range(2)))
     server.ends_well()

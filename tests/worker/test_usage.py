@@ -37,7 +37,7 @@ def test_samples_are_a_period_apart_and_the_first_knows_of_no_time_before(machin
     assert usage() == (0.75, 0.5) and machine["read"] == 2
 
 
-def test_of_this_machine():
+def test_the_use_of_this_machine_is_measured():
     now = 0.0
     usage = Usage(lambda: now)
     assert usage()[0] is None

@@ -29,7 +29,7 @@ def checkpoint(first=0.0):
     return Checkpoint(np.arange(11, dtype=np.float32) + np.float32(first), LAYOUT, STATE)
 
 
-def test_it_returns_as_it_was(tmp_path):
+def test_a_checkpoint_is_loaded_as_it_was_saved(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     save(path, checkpoint())
     loaded = load(path)
@@ -61,7 +61,7 @@ def test_what_is_frozen_returns_beside_the_vector(tmp_path):
     assert loaded.frozen.digest == frozen.digest
 
 
-def test_it_is_readable_elsewhere(tmp_path):
+def test_safetensors_reads_a_checkpoint(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     save(path, checkpoint())
     with safe_open(path, "numpy") as file:
@@ -98,7 +98,7 @@ def test_a_full_disk_leaves_the_previous_one(tmp_path, monkeypatch, step):
     assert os.listdir(tmp_path) == [path.name]
 
 
-def test_others_may_read_it_if_the_umask_says_so(tmp_path):
+def test_the_umask_sets_the_mode_of_a_checkpoint(tmp_path):
     before = os.umask(0o027)
     try:
         save(tmp_path / "c", checkpoint())

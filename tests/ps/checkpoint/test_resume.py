@@ -129,7 +129,7 @@ def test_a_folder_without_a_checkpoint_does_not_hide_the_run_before(past):
     assert meant(folder) == "run-001"
 
 
-def test_half_a_take_over_is_passed_over(past):
+def test_a_take_over_without_run_json_is_skipped(past):
     """The same, when the checkpoint was there, and run.json was not."""
     folder = past({"port": HERE}, {})
     (folder / "pcc" / "run-002" / "run.json").unlink()
@@ -138,7 +138,7 @@ def test_half_a_take_over_is_passed_over(past):
     assert meant(folder, resume="run-002") == "run-002", "who names it has it"
 
 
-def test_what_is_newer_than_half_a_take_over_is_no_news(past):
+def test_a_run_newer_than_an_incomplete_take_over_is_resumed(past):
     folder = past({}, {"port": HERE})
     (folder / "pcc" / "run-001" / "run.json").unlink()
     runs = Runs("pcc", str(folder), HERE, True)

@@ -65,7 +65,7 @@ def test_a_checkpoint_waits_until_nothing_is_pending(tmp_path):
     assert np.array_equal(saved.vector, np.full(SIZE, 2, np.float32))
 
 
-def test_that_a_version_is_the_last_is_written_too(tmp_path):
+def test_a_checkpoint_says_that_its_version_is_the_last(tmp_path):
     """Who goes on from a checkpoint that does not know takes back a worker that was given up."""
     run = Running(tmp_path)
     run.round(0, 1.0)

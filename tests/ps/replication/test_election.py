@@ -75,7 +75,7 @@ def test_a_worker_that_was_no_member_yet_has_no_vote(workers, data):
 
 @pytest.mark.parametrize(("workers", "server", "standby"), [
     (1, 1, 1), (2, 1, 2), (3, 2, 2), (4, 2, 3), (8, 4, 5)])
-def test_how_many_are_needed(workers, server, standby):
+def test_an_election_needs_this_many_votes(workers, server, standby):
     for step, needed in ((SERVER_STEP, server), (STANDBY_STEP, standby)):
         votes = Votes(1, step, [range(workers)])
         votes.promised.update(range(needed - 1))
@@ -106,7 +106,7 @@ def test_more_than_half_of_the_workers_elect_a_server_that_was_started_again():
     assert candidate.won
 
 
-def test_a_worker_promises_itself_once_an_epoch():
+def test_a_worker_votes_once_an_epoch():
     worker = member(0, 4)
     assert worker.choose(m.Elect(5, since=3)) is None, "it belongs to a later server"
     assert worker.choose(m.Elect(5, since=4)) == m.Elected(5)
@@ -120,7 +120,7 @@ def test_a_worker_promises_itself_once_an_epoch():
     assert worker.choose(m.Elect(7, since=6)) == m.Elected(7)
 
 
-def test_a_promise_stays_where_a_worker_goes_back():
+def test_a_vote_holds_when_a_worker_reattaches():
     """The server that has it does not know that the worker has gone."""
     worker = member(0, 1)
     assert worker.choose(m.Elect(2, since=1)) == m.Elected(2)
@@ -155,7 +155,7 @@ class Time:
         return self.now
 
 
-def test_a_process_that_would_lose_what_was_durable_gets_no_promise_for_a_minute():
+def test_a_worker_votes_for_a_server_that_would_lose_durable_pushes_after_a_minute_only():
     said, on = [], Time()
     worker = member(0, 1, Session(said.append, on))
     for seq in range(3):  # 0 and 1 are durable

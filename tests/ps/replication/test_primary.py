@@ -174,7 +174,7 @@ def test_what_the_standby_holds_is_durable_and_nothing_else(world):
         world.held(7)
 
 
-def test_that_a_version_is_the_last_is_copied_too(world):
+def test_a_snapshot_says_that_its_version_is_the_last(world):
     """Who goes on from a copy that does not know takes back a worker that was given up."""
     world.holds_one()
     assert world.replication.settled
@@ -252,7 +252,7 @@ def test_a_run_that_is_done_ends_without_a_standby_with_its_consent(world):
     assert world.replication.settled and world.replication.alone
 
 
-def test_a_run_that_is_done_does_not_wait_for_the_consent_for_ever(world):
+def test_a_finished_run_waits_a_bounded_time_for_the_standbys_consent(world):
     world.holds_one()
     world.push()
     world.engine.done = True
@@ -260,7 +260,7 @@ def test_a_run_that_is_done_does_not_wait_for_the_consent_for_ever(world):
     assert world.now > 240 and world.info.epoch == 3
 
 
-def test_while_workers_train_a_standby_that_a_copy_does_not_reach_keeps_its_place(world):
+def test_a_standby_that_a_snapshot_does_not_reach_is_kept_while_workers_train(world):
     """It lives, and may serve from the copy that it has: no second history begins here."""
     world.holds_one()
     world.push()
@@ -300,7 +300,7 @@ def test_nothing_is_durable_where_a_later_server_would_not_know_of_the_standby(w
     assert world.engine.ledger.durable == 1
 
 
-def test_half_a_copy_that_was_lost_with_a_connection_is_made_again(world):
+def test_a_snapshot_that_a_broken_connection_cut_short_is_sent_again(world):
     world.holds_one()
     world.push()
     world.replication.poll()
@@ -478,7 +478,7 @@ def test_the_standby_s_end_is_proof_while_the_two_were_in_touch_just_now(dead):
     assert quiet(dead)
 
 
-def test_a_word_of_the_standby_is_as_old_as_what_it_answers(dead):
+def test_a_message_of_the_standby_is_as_old_as_the_beat_that_it_answers(dead):
     """The server was stopped for 40 s; what the standby said before that is read now."""
     dead.in_touch()
     dead.held(1, beat=102, answered=101)
@@ -488,7 +488,7 @@ def test_a_word_of_the_standby_is_as_old_as_what_it_answers(dead):
     assert not quiet(dead)
 
 
-def test_a_word_that_answers_nothing_is_no_touch(dead):
+def test_a_message_that_answers_no_beat_proves_no_contact(dead):
     for beat in range(7, 12):
         dead.held(1, beat)
     dead.held(1, 12, answered=99)
@@ -508,7 +508,7 @@ def test_a_process_that_has_slept_asks_again_before_anything_is_proof(dead):
     assert not quiet(dead)
 
 
-def test_what_another_may_act_on_is_noted_before_it_leaves(world):
+def test_the_address_of_the_standby_is_noted_before_its_first_snapshot(world):
     """Killed at any later moment, the next server of this folder asks at the standby first."""
     world.follow()
     noted = []
@@ -517,7 +517,7 @@ def test_what_another_may_act_on_is_noted_before_it_leaves(world):
     assert noted == ["127.0.0.1:2607"]
 
 
-def test_where_the_standby_is_back_promises_to_the_server_are_given_back(world, inquiries):
+def test_votes_for_the_server_are_returned_when_the_standby_is_back(world, inquiries):
     """Else workers that were asked in vain could never promise themselves to the standby."""
     world.holds_one()
     world.members.append(SimpleNamespace(identity=b"w", worker=0, attached_at=None, plane=1))
@@ -542,7 +542,7 @@ def test_a_worker_that_knows_a_later_server_makes_this_one_ask(world, monkeypatc
     assert "has taken over (epoch 2, here 1)" in world.replication.superseded
 
 
-def test_while_it_is_not_known_who_serves_none_begins_here(world, inquiries):
+def test_no_worker_is_admitted_while_the_standby_is_silent(world, inquiries):
     """A worker's next process has not heard of the other server; this one takes none meanwhile."""
     world.holds_one()
     assert world.replication.doubt is None
@@ -554,7 +554,7 @@ def test_while_it_is_not_known_who_serves_none_begins_here(world, inquiries):
     assert world.replication.doubt is None
 
 
-def test_a_standby_that_follows_puts_an_end_to_such_a_rumour(world, inquiries):
+def test_a_standby_that_follows_ends_the_inquiry(world, inquiries):
     world.holds_one()
     said = len(world.said)
     for _ in range(5):
@@ -575,7 +575,7 @@ def test_without_a_standby_there_is_nothing_to_ask(world):
     assert world.replication.superseded is None
 
 
-def test_a_process_that_has_come_back_may_promise_again_once_the_standby_follows(world):
+def test_a_returned_worker_may_vote_again_once_the_standby_follows(world):
     """It may have promised itself to the standby, which has heard of this server since."""
     world.holds_one()
     back = SimpleNamespace(identity=b"w", worker=0, attached_at=5.0, plane=None)
@@ -660,7 +660,7 @@ def test_a_process_that_cannot_be_the_standby(world, wrong, reason):
     assert not world.replication.knows(STANDBY)
 
 
-def test_who_has_not_heard_of_the_end_of_an_earlier_run_of_the_series_is_told(world):
+def test_a_standby_of_an_earlier_run_is_told_that_the_run_has_ended(world):
     told = world.follow(run="cd34", rank=9, keys=[SECRET])
     assert isinstance(told, m.Over) and told.follows
     assert not world.replication.knows(STANDBY)
@@ -751,7 +751,7 @@ def test_only_processes_that_the_copies_name_keep_the_server(world, inquiries):
     assert world.replication._election.votes.won
 
 
-def test_a_late_word_of_one_copy_does_not_forget_the_next(world):
+def test_a_late_message_on_one_snapshot_does_not_cancel_the_next(world):
     """The standby came again over a new connection; what it said of the first copy is still on its
     way when the second leaves."""
     world.follow()

@@ -147,7 +147,7 @@ def test_a_copy_counts_for_the_server_of_its_epoch_alone(server):
     (3, None, 0, None),
     (3, OWN, 0, None),
     (3, OWN, timeouts.ELECTION + 1, None)])
-def test_a_server_that_went_on_alone_is_not_replaced_from_a_state_before(server, epoch, own, later,
+def test_a_server_that_continued_alone_is_not_replaced_by_an_older_state(server, epoch, own, later,
                                                                          verdict):
     """It dies before the standby has a copy of what it did alone."""
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
@@ -505,7 +505,7 @@ def test_a_run_that_may_have_ended_without_a_worker_does_not_continue_with_it(se
     assert standby._proves(standby._primary, OWN, now)
 
 
-def test_since_when_no_process_is_there(server):
+def test_the_standby_keeps_the_time_since_the_server_refuses_connections(server):
     primary, times = server.primary, iter([True, True, True, False])
     primary.refused = lambda now: next(times)
     primary.poll(10.0)

@@ -160,7 +160,7 @@ def test_a_worker_that_knows_a_later_server_is_turned_away(server):
     assert isinstance(answer, m.NotServing) and "of epoch 2" in answer.reason
 
 
-def test_who_was_about_to_join_an_earlier_run_is_told(server):
+def test_a_worker_that_joins_an_earlier_run_is_refused(server):
     peer, answer = server.asked(0, run="cd34", epoch=1)
     assert isinstance(answer, m.Refused) and answer.over
     assert "comes too late for run cd34: this server serves another one (ab12)" in answer.reason
@@ -177,7 +177,7 @@ def test_no_worker_joins_when_the_run_is_over(server):
     assert late.reason == "worker 1 is too late: the run has ended (done)" and late.over
 
 
-def test_nobody_is_told_that_the_run_is_over_before_its_last_version_is_safe(server):
+def test_the_end_of_a_run_is_announced_after_its_last_version_is_durable(server):
     begun(server)
     waiting = server.asked(2)[0]
     server.dispatcher.entrance._engine.done = True
@@ -187,7 +187,7 @@ def test_nobody_is_told_that_the_run_is_over_before_its_last_version_is_safe(ser
     assert server.hears(waiting, m.Joined, m.Refused).over
 
 
-def test_who_comes_meanwhile_is_put_off(server):
+def test_a_worker_that_joins_before_the_last_version_is_durable_must_wait(server):
     begun(server)
     server.dispatcher.entrance._engine.done = True
     answer = server.asked(2)[1]

@@ -54,7 +54,7 @@ def test_one_seed_shows_no_range_and_says_so():
     assert "One seed: small differences may be chance" in text and "no difference" not in text
 
 
-def test_all_different_needs_no_word_on_equals():
+def test_a_table_without_equal_models_says_nothing_of_equals():
     assert "no difference" not in ranked(a=(1, 2), b=(3, 4))
 
 

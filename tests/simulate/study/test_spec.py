@@ -109,7 +109,7 @@ def test_equal_workers_that_come_one_after_another_do_not_meet_at_the_server(tmp
     assert waited("1") == {0.1}
 
 
-def test_what_a_spec_says_of_its_pace(tmp_path):
+def test_a_spec_gives_its_pace(tmp_path):
     (tmp_path / "steps.txt").write_text("0.1\n0.3\n")
     cluster = described(tmp_path, """
         [server]

@@ -110,7 +110,7 @@ def test_slow_machines_without_shared_data_are_worth_nothing():
         cluster_of(1, 1), SharedData(1000, 100, 3))
 
 
-def test_who_does_not_reach_the_target_is_worth_nothing():
+def test_a_model_that_misses_the_target_is_not_recommended():
     assert verdict(of("pcc", 4), of("alone", None), None, EIGHT).startswith(
         "Take pcc: it reaches the target in 4.0 s, which the fastest machine alone did not")
     assert verdict(of("pcc", 4, None), of("alone", 9, 9), None, EIGHT) == (

@@ -77,7 +77,7 @@ def test_what_a_lost_worker_may_read_for_good_is_unmapped_by_the_others():
     lending.close()
 
 
-def test_a_process_that_takes_no_word_hears_later_what_is_given_up():
+def test_a_worker_with_a_full_queue_receives_releases_later():
     lending, ends = Lending(None), []
     stays, goes = (_linked(lending, ends, name) for name in (b"stays", b"goes"))
     version = lending.pool.take(1)

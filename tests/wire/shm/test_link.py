@@ -65,7 +65,7 @@ def test_an_end_that_does_not_read_does_not_block(ends):
     assert received(worker) == [bytes(1000)]
 
 
-def test_what_was_sent_before_the_end_is_read(ends):
+def test_messages_sent_before_the_end_are_read(ends):
     server, worker = ends
     server.send_multipart((b"last",))
     server.close()
@@ -75,7 +75,7 @@ def test_what_was_sent_before_the_end_is_read(ends):
     worker.send_multipart((b"nobody reads this",))
 
 
-def test_the_last_word_is_read_of_an_end_that_closed_with_something_unread(ends):
+def test_the_last_message_of_a_closed_end_is_read(ends):
     """The kernel reports the unread message as a reset before it hands over what was sent."""
     server, worker = ends
     worker.send_multipart([b"a push that nobody reads"])
@@ -162,7 +162,7 @@ def test_what_is_taken_back_is_unmapped_once_no_process_reads_it(ends):
     assert list(worker.segments) == given[2:]
 
 
-def test_what_no_server_takes_back_changes_nothing(ends):
+def test_releasing_an_unknown_segment_changes_nothing(ends):
     server, worker = ends
     server.send_multipart((gone(77),))
     with pytest.raises(zmq.Again):

@@ -116,7 +116,7 @@ def test_a_vector_of_another_origin_is_copied_once():
     pool.close()
 
 
-def test_memory_that_was_given_up_is_not_used_again_and_ends_with_who_holds_it():
+def test_released_memory_is_not_reused_and_ends_with_its_last_holder():
     before = len(os.listdir("/proc/self/fd"))
     pool = SharedPool()
     vector = pool.take(10)

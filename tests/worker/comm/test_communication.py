@@ -258,7 +258,7 @@ def test_what_is_kept_counts_as_in_the_new_ledger_also_where_the_epoch_is_known(
         (1, 1, 4), (2, 2, 4)]
 
 
-def test_a_server_that_has_gone_on_alone_has_the_ledger_that_it_had(listener):
+def test_a_server_that_continued_alone_keeps_its_ledger(listener):
     """It takes this worker in again, with the mark of what that had sent it first."""
     push, alone = ["push", PUSH, np.ones(2, np.float32), 0], m.Reattached(3, True, 0, 0, None,
                                                                           since=1)
@@ -424,7 +424,7 @@ def test_a_member_believes_a_refusal_of_its_user_and_of_its_run(listener):
         thread._handle(m.Refused("no"), None, 0.0)
 
 
-def test_its_server_makes_a_refusal_of_a_stranger_forgotten(listener):
+def test_a_proof_of_the_server_clears_the_refusal_of_a_stranger(listener):
     thread, line, refusal = refusing(listener)
     thread._handle(refusal, None, 100.0)
     claim = thread.session.claim
@@ -458,7 +458,7 @@ def test_a_loop_that_has_slept_says_so(monkeypatch):
     assert slept == [(3700.0, 3600.0)]
 
 
-def test_what_is_sent_again_is_not_summed_up_in_place():
+def test_a_resent_update_is_not_changed_in_place():
     """It may be on its way to a shard when the answer to its first sending comes."""
     update = np.ones(3, np.float32)
     thread = Communication(Line([]), Calls(), "localhost:1")

@@ -80,7 +80,7 @@ def test_a_difference_is_added_to_the_version_that_is_here(inbox):
     model(4, difference(0)[:-1], 3), model(4, np.zeros(SIZE + 1, np.float32), 3),
     model(4, difference(0), 3, size=SIZE),
     model(4, difference(0), 3, size=-1), model(4, -difference(0), 3)])
-def test_what_is_no_difference_from_that_version_is_refused(inbox, wrong):
+def test_a_difference_from_another_version_is_refused(inbox, wrong):
     with pytest.raises(m.WireError):
         inbox.take(*wrong, None)
     assert inbox.take(*model(4, difference(0), 3), None) is not None, "it changed nothing"

@@ -145,7 +145,7 @@ def connected(request):
     context.destroy(0)
 
 
-def test_a_connection_that_is_made_when_the_next_address_has_its_turn_is_none(connected):
+def test_a_connection_made_in_the_turn_of_the_next_address_is_dropped(connected):
     """As under load, to a server that was started again: nobody would ever answer."""
     connected.route.turn(200.0)
     while connected.socket.poll(300):  # until the other address is tried more seldom

@@ -46,7 +46,7 @@ def test_a_copy_knows_the_secret_and_a_pickle_does_not_hold_it(tmp_path):
     assert copy.deepcopy(hook)._worker._secret == b"0123456789abcdef"
 
 
-def test_one_that_is_in_a_run_is_not_copied(hook, monkeypatch):
+def test_a_callback_in_a_run_cannot_be_copied(hook, monkeypatch):
     monkeypatch.setitem(module._in_run, hook._worker.task, hook._worker)
     with pytest.raises(TypeError, match="worker 3 is in a run, and a copy of its SyncCallback wou"):
         copy.deepcopy(hook)
@@ -82,7 +82,7 @@ def test_an_error_that_says_all_is_one_line(hooks, capsys, error):
     assert capsys.readouterr().err == f"wbsp: {error}\n"
 
 
-def test_others_and_those_of_others_come_with_their_traceback(hooks, capsys):
+def test_other_errors_show_their_traceback(hooks, capsys):
     raised(ValueError("ours"))
     show(raised(ZeroDivisionError("a fault")))
     show(ValueError("of the script"))

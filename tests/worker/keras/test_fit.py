@@ -92,7 +92,7 @@ def test_a_fit_in_a_thread_that_has_ended_is_over():
     trainer.is_told()
 
 
-def test_of_calls_within_each_other_the_innermost_counts():
+def test_the_innermost_of_nested_calls_of_fit_counts():
     class Search:
         def fit(self):
             trainer.fit(lambda: None)
@@ -102,7 +102,7 @@ def test_of_calls_within_each_other_the_innermost_counts():
     Search().fit()
 
 
-def test_of_a_loop_of_the_users_own_nothing_is_known():
+def test_a_loop_without_fit_is_not_watched():
     trainer = Trainer()
     before = threading.active_count()
     trainer.train(lambda: None)

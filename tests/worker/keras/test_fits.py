@@ -528,7 +528,7 @@ model.fit(np.ones((8, 4)), np.ones((8, 1)), verbose=0,
 
 
 @pytest.mark.slow
-def test_sigterm_ends_the_process_as_always_once_it_has_left(jobs):
+def test_sigterm_ends_the_process_after_it_has_left_the_run(jobs):
     server = jobs.server(sync="bsp", workers=2).listens()
     script = jobs.folder / "train.py"
     script.write_text(SCRIPT)

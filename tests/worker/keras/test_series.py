@@ -107,7 +107,7 @@ def test_a_process_that_is_killed_between_two_fits_is_waited_for_and_named(jobs)
     assert len(settings(server)) == 1
 
 
-def test_who_was_refused_as_late_is_waited_for_until_its_process_ends(jobs):
+def test_the_server_waits_for_a_late_worker_until_its_process_ends(jobs):
     server = jobs.server("--connect_timeout=5", series=True).listens()
     hook = wbsp.SyncCallback(server.address, 1, say=lambda text: None)
     hook.connect()
@@ -187,7 +187,7 @@ READER = textwrap.dedent("""
     """)
 
 
-def test_who_evaluates_goes_on_from_run_to_run_and_ends_with_the_server(jobs):
+def test_an_evaluator_follows_the_runs_of_a_series_and_ends_with_the_server(jobs):
     server = jobs.server("--best=score", workers=1, series=True).listens()
     (jobs.folder / "read.py").write_text(READER)
     reader = jobs.start("reader", "read.py", server.address)

@@ -193,7 +193,7 @@ def test_where_all_wait_for_a_validation_each_has_the_results_of_each_epoch(jobs
         assert dict(zip(history["val_epoch"], history["val_loss"], strict=True)) == measured
 
 
-def test_who_dies_in_a_validation_is_waited_for_by_nobody(jobs, worker):
+def test_no_worker_waits_for_one_that_dies_in_its_validation(jobs, worker):
     server = jobs.server(sync="pcc").listens()
     dies = worker(server, 0, seconds=0.01, validate=True, waits=True, die_validating=1)
     stays = worker(server, 1, seconds=0.05, validate=True, waits=True)
@@ -228,7 +228,7 @@ def test_the_rate_that_follows_a_validation_is_told_to_all(jobs, worker):
         assert told(job, "ended")["rate"] in [event["rate"] for event in rates[-2:]]
 
 
-def test_who_evaluates_epochs_does_it_for_all_workers(jobs, worker):
+def test_an_evaluator_of_epochs_replaces_the_validation_of_all_workers(jobs, worker):
     server = jobs.server(sync="pcc").listens()
     versions, seen = wbsp.versions(server.address, at="epochs"), {}
     waits = threading.Thread(target=lambda: seen.update(
