@@ -138,7 +138,7 @@ def test_steps_that_are_killed_come_back_alone(submit, cluster):
     batch.kill("ps")
     batch.until("ps", "resuming from version")
     assert batch.ends() == "COMPLETED", batch.text()
-    again = [line.split()[2] for line in batch.text().splitlines() if "started again" in line]
+    again = [line.split()[2] for line in batch.text().splitlines() if "; restarting it" in line]
     assert again == ["worker-1", "ps"]
     assert batch.text("worker-0").count("starts with seq") == 1, "it lived through both"
     for index in range(2):
@@ -168,14 +168,14 @@ def test_a_requeued_job_continues_where_it_was(submit, cluster):
 def test_a_command_that_keeps_failing_fails_the_job(submit):
     batch = submit(BATCH, "light.py", "{}", WBSP_PS="-m wbsp.ps --sync_option=s=3")
     assert batch.ends() == "FAILED"
-    assert "ps ended with 1, the fifth time in short order" in batch.text()
+    assert "ps exited with 1 five times in a row" in batch.text()
     assert "pcc: unknown option 's'; known: commit" in batch.text(), "the server's own words"
 
 
 def test_a_job_without_a_script_says_so(submit):
     batch = submit(BATCH)
     assert batch.ends() == "FAILED"
-    assert batch.text() == "wbsp.sbatch: say what the workers run: sbatch wbsp.sbatch train.py\n"
+    assert batch.text() == "wbsp.sbatch: give the workers' script: sbatch wbsp.sbatch train.py\n"
 
 
 def test_a_node_that_is_cut_off_is_replaced_and_its_worker_refused(tmp_path):
