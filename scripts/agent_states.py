@@ -79,10 +79,10 @@ def training(worker: Worker) -> Iterator[Event]:
     if agent.waiting is None:
         yield "step ends", lambda w: w.agent.step_done(1, 1.0)
         if agent.rule.push == "directed":
-            yield "told to cut", lambda w: w.agent.directed(Direct(0, cut=True))
+            yield "directed to cut", lambda w: w.agent.directed(Direct(0, cut=True))
     if agent.waiting == "decision":
-        yield "told to go on", lambda w: w.agent.decided(w.asked, False)
-        yield "told to cut", lambda w: w.agent.decided(w.asked, True)
+        yield "directed to continue", lambda w: w.agent.decided(w.asked, False)
+        yield "directed to cut", lambda w: w.agent.decided(w.asked, True)
     if pushing:
         behind = worker.newest > (agent.version or 0)
         yield ("answered, granted before" if behind else "answered",

@@ -31,10 +31,10 @@ PUBLIC = ["wbsp", "wbsp.sync", "wbsp.testing", "wbsp.simulate", "wbsp.ray", "wbs
           "wbsp.runlog.reader"]
 RETURNED = {"wbsp": ["wbsp.reading.Version"]}  # what a public function returns, and none names
 LAUNCHER = "runcifar10gpu.py"
-# Variables that no process of wbsp alone reads, but its networks' data sets and Keras.
+# Variables that the data sets of the networks and Keras read.
 BESIDE = {"WBSP_DATA_DIR": "the folder with `cifar10` or `imagenet`, for the launcher and the "
-                           "virtual cluster; a flag `--data_dir` goes before it",
-          "KERAS_BACKEND": "tensorflow, jax or torch: what a worker computes with"}
+                           "virtual cluster; the flag `--data_dir` overrides it",
+          "KERAS_BACKEND": "tensorflow, jax or torch: the back end of a worker"}
 WHO = {"ps": "server", "core": "server", "worker": "worker", "replica": "worker",
        "environment": "server, worker", "process": "server, worker", "wire": "server, worker",
        "tensors": "server, worker", "reading": "evaluator", "saved": "wbsp.load",
@@ -55,7 +55,7 @@ def flags() -> str:
     parts = ["# Flags", WRITTEN,
              "Every flag is written `--name=value`. `wbsp NAME` and `python -m wbsp.NAME` are the "
              "same command; `wbsp advise CLUSTER` is `wbsp simulate --advise=CLUSTER`, and "
-             "`wbsp models` has no flags. A flag goes before [the environment](environment.md)."]
+             "`wbsp models` has no flags. A flag overrides [the environment](environment.md)."]
     for name, (module, what) in COMMANDS.items():
         if name not in ("advise", "models"):
             parts += [f"## wbsp {name}", f"Run it to {what}.", _flags_of(module)]
@@ -128,9 +128,9 @@ def environment() -> str:
     rows += [[f"`{name}`", text] for name, text in BESIDE.items()]
     return "\n\n".join([
         "# Environment variables", WRITTEN,
-        "What no argument and no flag gives, a process takes from its environment. Where several "
+        "A process reads from its environment whatever no argument or flag gives. If several "
         "variables give the same value, the first line of the table counts. An empty variable "
-        "counts as none. A bad value ends the process with one line that names the variable.",
+        "counts as unset. A bad value ends the process with one line that names the variable.",
         table(["variable", "meaning"], rows)])
 
 

@@ -9,7 +9,7 @@ WBSP_TOKEN_FILE    file with the shared secret
 WBSP_TRANSPORT     tcp: share no memory with processes of this machine; default: auto
 TF_CONFIG          set by TensorFlow's users and their schedulers: {"task": {"type": "worker",
                    "index": 0}, "cluster": {"ps": ["host:port"], "worker": [...]}}; a chief or
-                   master is a worker, the first one
+                   master is worker 0
 JOB_COMPLETION_INDEX, SLURM_PROCID
                    the index, in an indexed Job of Kubernetes and in a step of Slurm
 

@@ -62,10 +62,10 @@ def define_flags(sync: str | None = "pcc", sync_default: str = "", of_server: st
     flags.DEFINE_float("band_width_limit", None, "MB/s in each direction for this process's "
                        "traffic")
     flags.DEFINE_enum("transport", None, TRANSPORTS, "tcp: share no memory between server and "
-                      "workers of one machine; default: the environment variable WBSP_TRANSPORT, "
-                      "else auto: with all of this user")
-    flags.DEFINE_string("token_file", None, "file with a shared secret: encrypts, and keeps "
-                        "others out; default: the environment variable WBSP_TOKEN_FILE")
+                      "workers of one machine; auto: share it with processes of this user; "
+                      "default: the environment variable WBSP_TRANSPORT, else auto")
+    flags.DEFINE_string("token_file", None, "file with a shared secret, which encrypts all "
+                        "traffic and excludes other processes; default: the environment variable WBSP_TOKEN_FILE")
 
 
 def bandwidth() -> float | None:
