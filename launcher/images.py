@@ -14,8 +14,8 @@ def imagenet_settings():
     classes = train.class_num(given("class_num"))
     if test.class_num(given("class_num")) != classes:
         raise ValueError(f"{train.path} has {classes} classes, {test.path} "
-                         f"{test.class_num(given('class_num'))}: --class_num says how many classes "
-                         "TFRecords have")
+                         f"{test.class_num(given('class_num'))}: give --class_num, the classes of "
+                         "TFRecords")
     return {"class_num": str(classes), "class_names": train.class_names, "image_size": str(size),
             "augment": str(FLAGS.augment), "train_size": str(train.size)}
 

@@ -57,7 +57,7 @@ def imports():
 
 
 @pytest.mark.parametrize("line", list(imports()))
-def test_what_a_page_imports_is_public(line):
+def test_pages_import_public_names_only(line):
     [statement] = ast.parse(line).body
     if isinstance(statement, ast.ImportFrom):
         module = importlib.import_module(statement.module)
@@ -68,7 +68,7 @@ def test_what_a_page_imports_is_public(line):
 
 @pytest.mark.parametrize("name", ["wbsp", "wbsp.sync", "wbsp.testing", "wbsp.simulate", "wbsp.ray",
                                   "wbsp.cluster", "wbsp.runlog.reader"])
-def test_what_a_module_declares_public_is_there(name):
+def test_declared_public_names_exist(name):
     if name == "wbsp.ray":
         pytest.importorskip("ray")
     module = importlib.import_module(name)

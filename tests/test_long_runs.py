@@ -134,7 +134,7 @@ def test_everything_is_planned_once_each_model_at_its_best_rate(long, tmp_path):
     assert len(published) == sum(job.cell in trained for job in published)
 
 
-def test_what_the_published_network_learns_at_does_not_choose_the_small_one_s_rate(long, tmp_path):
+def test_the_rate_of_the_small_network_is_chosen_by_its_own_runs(long, tmp_path):
     book = long.Book(tmp_path / "book.csv")
     kind = long.Cell("H1", 2, long.MEASURED)
     for cell, best in ((kind, 0.2), (long.published(), 0.05)):

@@ -169,7 +169,7 @@ def test_with_what_a_part_was_made_is_written_beside_it(work, module, tmp_path, 
         "| second | - | - | 2 |", "| not recorded | - | - | 1 |"]
 
 
-def test_what_a_run_depends_on_is_found(module, tmp_path, monkeypatch):
+def test_the_dependencies_of_a_run_are_found(module, tmp_path, monkeypatch):
     made = module("made")
     settings, _ = module("settings").miniature()
     uses = {s.page: module("work").Simulation(s, 0, tmp_path).uses for s, _ in settings}
@@ -199,7 +199,7 @@ def test_nothing_begins_when_the_time_is_over(work, tmp_path):
     assert job.left() == ["1"]
 
 
-def test_a_job_that_must_be_alone_has_nothing_beside_it(work, tmp_path):
+def test_a_job_that_must_be_alone_runs_alone(work, tmp_path):
     class Slow(Fake):
         def command(self, parts):
             return [sys.executable, "-c", "import pathlib, sys, time\nprint(time.monotonic())\n"

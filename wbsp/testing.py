@@ -150,7 +150,7 @@ class Laws(Observer):
         self.bytes = {0: self.workload.initial().tobytes()}  # version -> its bytes
         self.held = [-1] * len(workers)  # newest adopted version
         self.norms: list[float | None] = []  # of the version's sums, beginning with version 1
-        self._heard = 0  # version whose norm the model was told last
+        self._heard = 0  # newest version whose norm the model has received
         engine = self.cluster.engine
         self._push, self._leave, self._adopt = engine.push, engine.leave, self.workload.adopt
         self._committed, self._knows = model.committed, plan.norms
@@ -194,7 +194,7 @@ class Laws(Observer):
         return outgoing
 
     def hear_norm(self, version: int, norm2: float | None, now: float) -> None:
-        """The engine tells the model how long the sum of a version was."""
+        """Check the norm of a version that the engine gives the model."""
         self._heard += 1
         assert version == self._heard, "the norm of a version was skipped or told twice"
         expected = self.norms[version - 1]

@@ -251,7 +251,7 @@ def test_a_models_rejection_is_answered_counted_and_logged():
     assert log.only("reject")["reason"] == "too stale" and engine.store.accepted == 0
 
 
-def test_what_the_model_never_committed_is_committed_at_the_end():
+def test_pending_updates_are_committed_at_the_end():
     engine, _ = strict(lambda p: Accept(p, 0.5))
     engine.push(push(0), f32(2, 4), 1.0)
     engine.leave(1, 1.5, "lost")
@@ -428,7 +428,7 @@ def test_nothing_is_given_while_a_push_is_on_its_way():
     assert given(engine.push(push(0, to=10), f32(1, 1), 2.0), 0) == (10, 20)
 
 
-def test_what_is_not_its_workers_own_is_rejected_whatever_the_model_says():
+def test_examples_assigned_to_others_are_rejected_under_every_model():
     engine, _ = sharing("asp")
     engine.ask_work(0, AskWork(0, 0), 0.0)
     engine.leave(0, 1.0, "lost")
@@ -438,7 +438,7 @@ def test_what_is_not_its_workers_own_is_rejected_whatever_the_model_says():
     assert not answer.accepted and answer.reason == "its examples were given to others"
 
 
-def test_what_a_worker_dropped_is_free_again_and_the_rest_of_its_push_is_done():
+def test_dropped_examples_are_free_again_and_the_rest_of_the_push_is_done():
     engine, _ = sharing("pcc", 1)
     engine.ask_work(0, AskWork(0, 0), 0.0), engine.ask_work(0, AskWork(10, 0), 0.0)
     for impossible in (21, 31):

@@ -90,7 +90,7 @@ def test_a_server_gets_what_its_checkpoint_lacks(seq, sum_):
     assert kept_since(kept, seq) == (sum_ and (work(seq, 1), sum_))
 
 
-def test_what_was_sent_again_bears_the_new_servers_mark():
+def test_resent_pushes_have_the_new_servers_mark():
     kept = ResendBuffer()
     add(kept, 0, 2.0, 8)
     add(kept, 1, 2.0, 9)

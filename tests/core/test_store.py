@@ -290,7 +290,7 @@ def initial():
 
 @pytest.mark.parametrize("outer", OUTER)
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "int8"])
-def test_what_no_push_touched_is_neither_moved_nor_sent_and_all_else_is_conserved(name, outer):
+def test_untouched_values_neither_move_nor_travel_and_the_rest_is_conserved(name, outer):
     wire = parse(name)
     store = Store(initial(), wire=wire, outer=create_outer(outer))
     exact = Store(initial(), outer=create_outer(outer))

@@ -231,7 +231,7 @@ def test_a_lost_answer_is_given_again():
         ledger.known(0, 11)
 
 
-def test_what_a_lost_worker_held_goes_to_others_and_is_not_its_own_when_it_returns():
+def test_the_work_of_a_lost_worker_belongs_to_others_when_it_returns():
     ledger = WorkLedger(DATA)
     ledger.open(0), ledger.open(1)
     mine = ledger.give(0, 10)
@@ -243,7 +243,7 @@ def test_what_a_lost_worker_held_goes_to_others_and_is_not_its_own_when_it_retur
     assert ledger.give(1, 5) == Range(5, 5, 10)
 
 
-def test_what_is_taken_back_goes_to_others_and_is_no_part_of_an_accepted_push():
+def test_work_that_is_taken_back_goes_to_others():
     ledger = WorkLedger(DATA)
     ledger.open(0), ledger.open(1)
     ledger.give(0, 10)
@@ -255,7 +255,7 @@ def test_what_is_taken_back_goes_to_others_and_is_no_part_of_an_accepted_push():
     assert ledger.undone.spans == [(4, 200)] and ledger.free.spans == [(14, 200)]
 
 
-def test_what_was_accepted_by_an_earlier_server_stands_above_what_another_holds():
+def test_work_that_an_earlier_server_accepted_overrides_work_that_is_held():
     ledger = WorkLedger(DATA)
     ledger.claim(1, 0, [Range(0, 0, 20)])
     assert ledger.resent([(10, 15)])

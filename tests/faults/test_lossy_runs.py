@@ -167,7 +167,7 @@ def test_a_run_continues_in_the_format_in_which_it_was_begun(jobs):
 
 
 @pytest.mark.parametrize("name, shards", [("int8", 1), ("topk:0.02", 1), ("int8", 2)])
-def test_what_was_sent_counts_once_where_a_standby_takes_over(jobs, name, shards):
+def test_an_update_counts_once_when_a_standby_takes_over(jobs, name, shards):
     pair = ServerAndStandby(jobs, flags=(NEVER, f"--wire={name}"), shards=str(shards))
     members = [Spy(",".join(pair.addresses), worker, SMALL, steps=100_000) for worker in range(2)]
     pair.standby.until("holding version")

@@ -242,7 +242,7 @@ def _refusal(address, worker, **kwargs):
     return text
 
 
-def test_what_does_not_fit_is_refused_on_both_sides_and_the_rest_continue(jobs):
+def test_a_worker_that_does_not_fit_is_refused_on_both_sides(jobs):
     server = jobs.server(sync="asp", workers=2).listens()
     settled, go_on = threading.Event(), threading.Event()
 
@@ -314,7 +314,7 @@ def test_a_worker_without_a_server_ends_with_one_line(jobs):
         member.ends()
 
 
-def test_a_server_that_says_welcome_and_no_more_is_given_up():
+def test_a_worker_gives_up_on_a_server_that_only_welcomes():
     """Such as one whose own model is not built within the worker's patience."""
     context = zmq.Context()
     router = context.socket(zmq.ROUTER)

@@ -36,7 +36,7 @@ def check(world):
 
 
 @pytest.mark.parametrize("sync", MODELS)
-def test_what_was_answered_counts_once_whenever_the_server_dies(sync):
+def test_an_answered_push_counts_once_whenever_the_server_dies(sync):
     for seed in range(SEEDS):
         check(World(sync, seed, OPTIONS.get(sync), breaks=0).run())
 
@@ -182,7 +182,7 @@ def test_a_worker_that_is_ahead_when_the_run_is_stopped_need_not_wait(ahead):
 
 @pytest.mark.parametrize("wire", ["bfloat16", "int8", "topk:0.25"])
 @pytest.mark.parametrize("sync", ["bsp", "asp", "wbsp", "pcc", "nbsync"])
-def test_what_was_sent_counts_once_in_a_format_that_loses_something(sync, wire):
+def test_an_update_in_a_lossy_format_counts_once(sync, wire):
     differences = 0
     for seed in range(6):
         world = World(sync, seed, OPTIONS.get(sync), steps=20, wire=wire).run()

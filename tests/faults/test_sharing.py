@@ -293,7 +293,7 @@ def test_a_place_outside_of_shared_memory_counts_as_a_malformed_message(jobs):
     assert sum(event["count"] for event in server.events("malformed")) == len(wrong)
 
 
-def test_what_a_worker_changes_while_the_server_reads_it_makes_no_version_that_is_not_finite(jobs):
+def test_a_worker_that_writes_during_the_read_cannot_make_a_version_of_nan(jobs):
     """It writes without end, NaN and numbers in turn: the server decides on what it has copied."""
     server = jobs.server(workers=1, sync="asp").listens()
     with Neighbour(server.address) as peer:

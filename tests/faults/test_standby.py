@@ -88,7 +88,7 @@ def test_one_of_the_two_dies_again_and_again(jobs, sync):
           f"{statistics.median(waits):.2f}, most {max(waits):.2f}")
 
 
-def test_what_a_frozen_standby_holds_stays_as_it_is(jobs):
+def test_the_memory_of_a_frozen_standby_is_not_changed(jobs):
     """Versions that it has not heard of are made meanwhile, in whatever memory is free."""
     pair = ServerAndStandby(jobs, "asp")
     pair.trains()

@@ -44,7 +44,7 @@ def data(found):
     return {piece.name: piece.data for piece in pieces}
 
 
-def test_what_is_new_is_handed_out_once(run):
+def test_new_data_is_handed_out_once(run):
     path, folder = run
     pieces, more = folder.news([])
     assert [(one.name, one.data) for one in pieces] == [("run.json", b"{}\n"),
@@ -131,7 +131,7 @@ def test_no_other_file_is_handed_out(run, tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "events.jsonl", "", "\0", "x" * 9999])
 @pytest.mark.parametrize("size", [-1, 0, 1 << 62, -(1 << 62)])
-def test_what_the_other_end_claims_to_have_changes_nothing(run, name, size):
+def test_a_wrong_claim_of_the_watcher_changes_nothing(run, name, size):
     path, folder = run
     inode = str((path / "events.jsonl").stat().st_ino)
     found = data(folder.news([Have(name, inode, size)] * 3))

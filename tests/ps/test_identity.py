@@ -59,7 +59,7 @@ def finish(server, members):
     server.ends_well()
 
 
-def test_what_a_stranger_says_changes_nothing(training):
+def test_messages_of_a_stranger_change_nothing(training):
     server, members, run, stranger = training
     for claim in (m.Follow(m.PROTOCOL, {}, 1), m.Follow(m.PROTOCOL, {}, 1, run, 2 * FAR),
                   m.Follow(m.PROTOCOL, {}, 1, run, 3, "", bytes(32), bytes(32)),

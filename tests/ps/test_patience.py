@@ -169,7 +169,7 @@ def test_a_process_that_comes_after_the_stop_can_push_nothing(jobs):
 def test_a_missing_worker_is_named_with_the_time_that_is_left(jobs):
     soon = "import wbsp.runlog.awaited; wbsp.runlog.awaited._NOTICE = 0.1"
     server = impatient(jobs, workers=2, fault=soon)
-    server.until(r"waiting for worker 0, 1 to come, for 1\d\d s more; then this server ends")
+    server.until(r"waiting for worker 0, 1 to connect, for 1\d\d s more; then this server ends")
     workers = [jobs.integer_worker(server.address, 0, seconds=0.05)]
     server.until(r"waiting for worker 1 to join, for 1\d\d s more; then training begins with the "
                  "others")
@@ -177,4 +177,4 @@ def test_a_missing_worker_is_named_with_the_time_that_is_left(jobs):
     server.until("worker 1 joined")
     for worker in workers:
         worker.kill()
-    server.until(r"waiting for worker 0, 1 to come back, for 1\d\d s more; then this run ends")
+    server.until(r"waiting for worker 0, 1 to reconnect, for 1\d\d s more; then this run ends")

@@ -214,7 +214,7 @@ def test_a_push_that_is_not_finite_is_rejected_and_answered(training):
     assert [e["reason"] for e in server.events("reject")] == 3 * ["not finite"]
 
 
-def test_what_a_worker_calls_itself_cannot_forge_a_line_of_the_log(training):
+def test_text_of_a_worker_cannot_forge_a_line_of_the_log(training):
     server, members = training
     with Peer(server.address) as worker:
         worker.joins(2)
@@ -376,7 +376,7 @@ def test_chunks_of_an_abandoned_push_are_not_mixed_with_the_next(jobs):
     assert np.array_equal(vector, replica.x + 7)
 
 
-def test_what_a_worker_reports_is_summed_up_over_its_lives(training):
+def test_reports_of_a_worker_are_summed_over_its_processes(training):
     server, members = training
     for life, pulls in enumerate((3, 4)):
         with Peer(server.address) as peer:

@@ -28,7 +28,7 @@ def test_each_period_tells_the_mean_over_its_samples_of_all_workers():
     assert told[1:] == [(1.0, 20)] and loss.newest == 1.0
 
 
-def test_what_a_lost_worker_does_again_is_told_once():
+def test_repeated_steps_of_a_lost_worker_are_logged_once():
     reports, told = {0: Report()}, []
     reports[0].count_steps(1, 8, 4.0)
     loss = TrainingLoss(1.0, reports, lambda *what: told.append(what))

@@ -125,7 +125,7 @@ def worker(monkeypatch):
     (GeneratorExit(), RuntimeError, "^GeneratorExit: $"),
     (SystemExit(3), RuntimeError, "^train ended with 3$"),
 ])
-def test_whatever_train_raises_can_be_made_again_elsewhere(worker, error, as_what, says):
+def test_an_error_of_train_survives_pickling(worker, error, as_what, says):
     with pytest.raises(as_what, match=says) as caught:
         worker.train((raises(error), ()), "0123456789abcdef", {})
     assert type(pickle.loads(pickle.dumps(caught.value))) is as_what

@@ -227,7 +227,7 @@ ROWS = PLAIN | OWN_WAY if BACK_END == "tensorflow" else {
 
 
 @pytest.mark.parametrize("make", ROWS.values(), ids=ROWS)
-def test_what_two_workers_have_learnt_is_one_model(make):
+def test_two_workers_train_one_model_with_every_layer(make):
     (first, second), _ = exchanged(make)
     x, _ = data(first, 3)
     if make is OWN_WAY["an int8 kernel"]:  # no version carries it: such workers are not let in

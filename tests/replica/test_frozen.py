@@ -61,7 +61,7 @@ def test_state_that_a_layer_has_of_its_own_travels_whatever_is_frozen():
     assert len(KerasPart(one).layout) == 3
 
 
-def test_what_a_step_changes_is_found_and_the_runs_values_are_taken_over():
+def test_a_changed_frozen_value_is_found_and_the_runs_values_are_adopted():
     values, other = Values(model()), Values(model())
     still, mine = values.frozen, other.frozen
     assert still.digest != mine.digest

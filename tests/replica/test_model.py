@@ -142,7 +142,7 @@ def test_rebase_keeps_the_progress_and_replace_does_not(model, replica):
 
 
 @pytest.mark.parametrize("how", ["cut", "replace", "rebase"])
-def test_what_others_write_while_x_is_held_is_no_progress(model, replica, how):
+def test_writes_while_x_is_held_are_not_progress(model, replica, how):
     adopt(replica, np.zeros(20, np.float32), "replace")
     move(model, replica, 2)
     replica.hold()
@@ -158,7 +158,7 @@ def test_what_others_write_while_x_is_held_is_no_progress(model, replica, how):
         assert np.array_equal(cut(replica), kept)
 
 
-def test_what_others_wrote_is_put_back_and_said_rounding_aside(model, replica):
+def test_foreign_writes_are_undone_and_reported_unless_they_are_rounding(model, replica):
     adopt(replica, np.arange(20, dtype=np.float32), "replace")
     assert not replica.put_back()
     bias = model.layers[2].bias
@@ -224,7 +224,7 @@ def test_half_precision_variables_take_part_as_float32(open_):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_what_a_variable_cannot_hold_of_a_version_is_no_progress(open_, dtype):
+def test_rounding_of_a_version_to_a_variable_is_not_progress(open_, dtype):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, dtype=dtype)])
     replica = open_(model)
     w = np.random.default_rng(0).normal(size=16).astype(np.float32)

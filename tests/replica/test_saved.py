@@ -70,7 +70,7 @@ def test_a_version_is_loaded_whatever_is_frozen_in_the_model(tmp_path):
         assert np.array_equal(predicts(mine), predicts(saved))
 
 
-def test_what_is_loaded_keeps_the_models_constraints(tmp_path):
+def test_a_loaded_version_keeps_the_models_constraints(tmp_path):
     def kept():
         return keras.Sequential([keras.Input((6,)),
                                  keras.layers.Dense(3, kernel_constraint="non_neg")])

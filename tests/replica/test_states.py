@@ -156,7 +156,7 @@ def test_real_numbers_may_be_computed_in_another_order():
     assert other_state(swapped, first)
 
 
-def test_what_was_adapted_is_in_variables_and_what_counts_is_each_workers_own():
+def test_adapted_values_and_counters_are_not_compared():
     assert other_state(states(adapted(L.Normalization(), DRAWN)),
                        states(adapted(L.Normalization(), OTHER))) is None
     assert other_state(states(Table([1, 2, 3, 4], 7)), states(Table([1, 2, 3, 4], 9))) is None

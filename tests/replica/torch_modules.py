@@ -57,7 +57,7 @@ def test_a_module_is_what_its_state_dict_has_of_floats():
     assert model[0].weight.grad is None and not list(values.remarks())
 
 
-def test_what_an_optimizer_knows_of_a_parameter_stays():
+def test_an_adoption_keeps_the_optimizers_state():
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     for _ in range(2):
@@ -146,7 +146,7 @@ def test_float64_is_reported():
     assert line.startswith("weight and 1 more are float64, but versions are float32")
 
 
-def test_what_pytorch_has_and_wbsp_cannot_train_is_refused_in_one_line():
+def test_unsupported_torch_modules_are_refused_in_one_line():
     class Complex(torch.nn.Module):
         def __init__(self):
             super().__init__()

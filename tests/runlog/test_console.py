@@ -211,7 +211,7 @@ def test_an_unprintable_line_does_not_stop_the_others(tmp_path, logger):
     say("nor this", out)
 
 
-def test_what_the_library_says_is_printed_once_whatever_root_does(capsys, logger, records):
+def test_a_line_of_the_library_is_printed_once_with_any_root_logger(capsys, logger, records):
     unconfigured(logger)
     logging.getLogger().addHandler(records)
     say("worker 0: 100 %s")

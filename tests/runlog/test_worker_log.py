@@ -57,7 +57,7 @@ def test_a_timeline_ends_at_its_size_and_says_so_once(tmp_path):
     assert len((tmp_path / "events_wk0.jsonl").read_text().splitlines()) == 4
 
 
-def test_what_was_noted_is_written_at_once_or_after_two_seconds(tmp_path):
+def test_the_first_span_is_written_at_once_and_others_after_two_seconds(tmp_path):
     log, path = WorkerLog(tmp_path, 0, "wbsp"), tmp_path / "events_wk0.jsonl"
 
     def lines():

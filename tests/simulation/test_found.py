@@ -133,6 +133,6 @@ def test_a_worker_that_joins_as_the_run_ends_stays_out_of_the_next():
                 storm=0.03, slow=0.02, evaluator="dies", aimed=(("last push", "sleep"),))
     with scratch() as folder:
         cluster = Cluster(plan, 1007128, folder).run()
-    assert any("comes too late for run" in line for line in cluster.said)
+    assert any("is too late for run" in line for line in cluster.said)
     assert cluster.codes["server"] == [0]
     assert "ending this server" in "".join(cluster.said[-2:]), "and has begun no other run"

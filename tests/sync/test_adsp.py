@@ -111,7 +111,7 @@ LOSS = st.floats(-1, 10) | st.floats(0.1, 3)
 
 @many
 @given(st.floats(0, 1e6), st.floats(0, 100), LOSS, LOSS, LOSS, st.floats(1e-3, 5))
-def test_whatever_the_losses_the_reward_is_positive_or_the_lowest(begin, half, a, b, c, goal):
+def test_the_reward_is_positive_or_the_lowest_at_any_losses(begin, half, a, b, c, goal):
     value = reward([begin, begin + half, begin + 2 * half], [a, b, c], goal)
     assert 0 < value < math.inf or value == -math.inf
     if half >= 1 and a > b > c > 0.1 and a > 2 * goal:

@@ -338,7 +338,7 @@ SPEEDS = [(1.0, 1.0, 1.0), (1.0, 0.25, 0.5), (0.1, 2.0, 0.3)]
 
 @pytest.mark.parametrize("controller", ["cpu", "gpu"])
 @pytest.mark.parametrize("seconds", SPEEDS)
-def test_whatever_the_speeds_training_is_sgd_on_the_shared_stream(controller, seconds):
+def test_training_is_sgd_on_the_shared_stream_at_any_speeds(controller, seconds):
     n, rounds = len(seconds), 30
     workload = QuadraticWorkload(n, seed=3)
     model = LBBSP(controller=controller, batch=workload.batch, window=1, coarse=4, fine=2)

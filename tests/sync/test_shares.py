@@ -30,7 +30,7 @@ def shared(samples, rounds=1):
 
 
 @given(EVENTS)
-def test_whatever_happens_the_shares_of_the_active_sum_to_one(events):
+def test_the_shares_of_active_workers_always_sum_to_one(events):
     shares, active = WorkShares(), set()
     for kind, worker, samples in events:
         if kind == "join" and worker not in active:

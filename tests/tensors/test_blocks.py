@@ -29,7 +29,7 @@ def test_blocks_restore_every_bit_from_the_nonzero_values(size):
     assert found.words.tobytes() == words.tobytes()
 
 
-def test_what_all_changes_or_is_small_is_sent_as_it_is():
+def test_dense_or_small_vectors_are_sent_whole():
     draw = np.random.default_rng(0)
     for vector in (np.ones(1 << 14, np.float32), sparse(1000, count=2),
                    (draw.random(1 << 14) < 0.1).astype(np.float32)):

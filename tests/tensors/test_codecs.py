@@ -31,7 +31,7 @@ def exactly(one, other):
 @pytest.mark.parametrize("name", LOSSY)
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 999), size=SIZES, rounds=st.integers(1, 5))
-def test_what_was_sent_and_what_was_not_make_up_all_there_was(name, seed, size, rounds):
+def test_sent_and_unsent_parts_add_up_to_the_whole(name, seed, size, rounds):
     sender, received = ErrorFeedback(parse(name)), np.zeros(size)
     for n in range(rounds):
         vector, before = drawn([seed, n], size), sender.unsent
@@ -100,7 +100,7 @@ def test_zeros_denormals_and_huge_values_stay_finite(name):
 
 @pytest.mark.parametrize("name", LOSSY)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_arrives_so_and_spoils_nothing_later(name, value):
+def test_values_that_are_not_finite_arrive_and_leave_no_error_behind(name, value):
     sender, bad = ErrorFeedback(parse(name)), drawn(1, 700)
     sender.send(drawn(0, 700))
     unsent = sender.unsent.copy()

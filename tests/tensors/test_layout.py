@@ -31,7 +31,7 @@ def layout(*names):
     (["scale", "scale"], ["scale_3", "scale_3"]),
     ([], []),
 ])
-def test_what_else_a_process_has_built_makes_no_difference(mine, theirs):
+def test_other_models_of_a_process_do_not_change_the_names(mine, theirs):
     assert canonical_names(mine) == canonical_names(theirs)
     assert difference(layout(*mine), layout(*theirs)) is None
 
@@ -73,7 +73,7 @@ def test_the_first_different_shape_is_named_in_models_of_different_lengths():
         "2 variables here and 3 there; variable 1 is b[3] here and b[4] there")
 
 
-def test_what_a_long_name_costs_grows_with_its_length_alone():
+def test_the_cost_of_a_name_is_linear_in_its_length():
     """Of 300 KB it was more than a server's hour; a hundredth of a second now."""
     for name in ("_0" * 150_000 + "x", "_0" * 150_000, "a/" * 150_000, "_" * 300_000,
                  "_" + "9" * 300_000):

@@ -197,7 +197,7 @@ def test_lanes_show_what_their_spans_say(browser, made):
     assert colors == [list(bytes.fromhex(names[kind][1:])) for kind in (0, 0, 1, 2)]
 
 
-def test_what_is_after_the_hash_chooses_the_window_and_the_theme(browser, made):
+def test_the_fragment_of_the_address_chooses_window_and_theme(browser, made):
     look(browser, made)
     assert browser.evaluate("document.getElementById('window').textContent") == "5.00 to 6.00 s"
     assert browser.evaluate("document.documentElement.dataset.theme") == "dark"

@@ -117,7 +117,7 @@ def seen(log):
 
 
 @given(EVENTS, st.integers(0, 60))
-def test_what_a_resumed_server_undid_is_left_out_as_the_reader_does(tmp_path_factory, events, cut):
+def test_events_that_a_resumed_server_undid_are_skipped(tmp_path_factory, events, cut):
     path = tmp_path_factory.mktemp("run") / "events.jsonl"
     data = lines(events)
     log = EventLog(path)

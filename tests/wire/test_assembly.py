@@ -165,7 +165,7 @@ def test_a_chunk_that_fits_no_range_is_refused(offset, nbytes):
         VectorAssembly(10, parts=2).add(m.Model(1, 1, offset, 10), memoryview(bytes(nbytes)))
 
 
-def test_what_lies_in_shared_memory_is_all_of_the_vector():
+def test_a_vector_in_shared_memory_is_whole_and_not_copied():
     floats, place = ramp(SIZE), Place(1, 0, 4 * SIZE)
     assembly, model = VectorAssembly(SIZE), m.Model(1, 1, 0, SIZE, place=place)
     vector, _ = assembly.add(model, floats.data)

@@ -288,7 +288,7 @@ def test_a_member_that_sends_faster_than_it_is_read_is_cut_off(server):
 
 
 @linux
-def test_what_connections_leave_unread_counts_until_it_is_read(server):
+def test_unread_bytes_of_a_connection_count_until_they_are_read(server):
     """Or each new one could leave as much again."""
     server.guard._left = guard._OF_STRANGERS
     with RawPeer(server.port) as peer:

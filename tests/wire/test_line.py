@@ -39,7 +39,7 @@ def line():
     server.context.destroy(0)
 
 
-def test_what_a_server_said_before_it_ended_is_heard(line):
+def test_messages_of_an_ended_server_are_read(line):
     assert line(m.Alive(), m.Alive(), m.VersionAt("run", last=True, ends=True)).ends
 
 

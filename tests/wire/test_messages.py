@@ -302,7 +302,7 @@ def unbounded(info, path):
 
 @pytest.mark.parametrize("kind", [m.FromWorker, m.FromServer, s.ToShard, s.FromShard,
                                   m.FromWatcher, f.News, VersionPart])
-def test_whatever_a_peer_sends_has_bounds(kind):
+def test_every_field_of_a_message_is_bounded(kind):
     assert list(unbounded(msgspec.inspect.type_info(kind), "")) == []
 
 
@@ -330,7 +330,7 @@ LONG = "x" * 5000
     (m.FromServer, m.Refused(LONG)),
     (s.FromShard, s.Misuse(1, LONG)),
 ])
-def test_what_is_beyond_the_bounds_is_refused_in_a_short_line(kind, message):
+def test_a_message_beyond_the_bounds_is_refused_in_a_short_line(kind, message):
     with pytest.raises(m.WireError) as error:
         m.decode(kind, m.encode(message))
     assert len(str(error.value)) < 200

@@ -55,7 +55,7 @@ def test_a_worker_that_comes_again_begins_its_own_anew_and_says_so(jobs):
     again.ends_well()
     assert tree["head"].tolist() == [8] * 5 and tree["mine"]["k"].tolist() == [4, 4]
     assert line == ("worker 0: mine/b and 1 more are local, and what this worker's earlier process "
-                    "has learned there is lost: training goes on from the values that they have "
+                    "has learned there is lost; continuing from the values that they have "
                     "here")
     saved = checkpoint.load(again.folder / "checkpoint.safetensors")
     assert sorted(saved.state.local) == ["mine/b", "mine/k"]

@@ -45,7 +45,7 @@ def test_batches_come_in_order_and_are_counted_when_they_are_trained(share):
     assert share.answered(push(110)) == [(38, 40)] and share.held() == WorkHeld(share.data, 110, [])
 
 
-def test_what_was_dropped_is_in_no_push(share):
+def test_dropped_examples_are_in_no_push(share):
     given(share, 30, 40)
     for _ in range(3):
         share.take(), share.step_done(0.1)

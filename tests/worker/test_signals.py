@@ -103,7 +103,7 @@ def test_the_next_to_hold_finds_the_usual_handlers(signals, reasons):
     assert handlers() == USUAL
 
 
-def test_in_another_thread_no_signal_is_held(signals):
+def test_signals_are_not_held_in_another_thread(signals):
     in_thread(lambda: signals.hold(lambda: True))
     assert handlers() == USUAL
     signals.release()

@@ -42,7 +42,7 @@ def train(server, index, transport, dense_at=None, pause=0.0):
 @pytest.mark.parametrize("transport, flags", [("tcp", []), ("tcp", ["--shards=3"]), ("auto", [])],
                          ids=["sockets", "shards", "memory"])
 @pytest.mark.parametrize("dense_at", [None, 2], ids=["", "one step touches all"])
-def test_what_steps_touch_travels_and_all_have_the_same_version(jobs, transport, flags, dense_at):
+def test_only_touched_rows_travel_and_all_have_one_version(jobs, transport, flags, dense_at):
     server = jobs.server(*flags, sync="bsp").listens()
     found = both((train, server, 0, transport, dense_at), (train, server, 1, transport))
     server.ends_well()

@@ -662,7 +662,7 @@ class Engine:
         return told
 
     def _stop(self, reason: str) -> Stop:
-        """The order to end a run that has ended for this reason."""
+        """Return the order to end a run that has ended for this reason."""
         return Stop(reason, self.ends, self.work is not None and not self.work.ledger.over)
 
     def _tell_all(self, message: ToWorker) -> list[Outgoing]:

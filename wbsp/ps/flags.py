@@ -65,7 +65,8 @@ def define_flags(sync: str | None = "pcc", sync_default: str = "", of_server: st
                       "workers of one machine; auto: share it with processes of this user; "
                       "default: the environment variable WBSP_TRANSPORT, else auto")
     flags.DEFINE_string("token_file", None, "file with a shared secret, which encrypts all "
-                        "traffic and excludes other processes; default: the environment variable WBSP_TOKEN_FILE")
+                        "traffic and excludes other processes; default: the environment "
+                        "variable WBSP_TOKEN_FILE")
 
 
 def bandwidth() -> float | None:

@@ -173,7 +173,7 @@ class Run:
             self._stop("no worker left")
             return False
         elif not len(self._dispatcher.sessions):
-            self._awaited.wait(self.missing, "to come back", self._config.connect_timeout - alone,
+            self._awaited.wait(self.missing, "to reconnect", self._config.connect_timeout - alone,
                                "this run ends", now)
         self._show(run_time)
         return None

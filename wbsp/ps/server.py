@@ -102,7 +102,7 @@ class Waiting:
             return series.followed
         if not len(sessions):
             workers = series.living if series.followed else range(self._server.config.worker_num)
-            self._awaited.wait(workers, "to come back" if series.followed else "to come",
+            self._awaited.wait(workers, "to reconnect" if series.followed else "to connect",
                                patience - alone, "this server ends",
                                self._server.reporter.clock.now())
         return None

@@ -27,7 +27,7 @@ class _Difference:
     """
 
     def __init__(self, x: np.ndarray, anchor: np.ndarray, out: np.ndarray):
-        """All float32 [size]; the difference is computed in `out`, which may be `anchor`."""
+        """Take three vectors, float32 [size]; `out`, perhaps `anchor`, gets the difference."""
         self._of: tuple[np.ndarray, np.ndarray] | None = (x, anchor)
         self._out = out
         self._writeable = x.flags.writeable

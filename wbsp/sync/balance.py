@@ -115,7 +115,7 @@ class Solver:
         self._costs[push.worker].observe(push, communication if self._remote else 0.0)
 
     def sizes(self, sizes: dict[int, int]) -> dict[int, int]:
-        """The sizes of the next round, from those of the one that is over: worker -> examples."""
+        """Return the sizes of the next round, from the last one's: worker -> examples."""
         costs = [self._costs[worker] for worker in sizes]
         steps, grain = self._steps, self._grain
         grains = fastest([cost.speed.value / (steps * grain) for cost in costs],
@@ -204,7 +204,7 @@ class Shifter:
         self._memory[push.worker] = (push.memory or 0.0) * push.steps / max(push.samples, 1)
 
     def sizes(self, sizes: dict[int, int]) -> dict[int, int]:
-        """The sizes of the next round, from those of the one that is over: worker -> examples."""
+        """Return the sizes of the next round, from the last one's: worker -> examples."""
         if self._changed:
             self._changed, self._best = False, None
             self._begin("coarse")

@@ -2,7 +2,7 @@
 
 A model decides and never acts. It receives events (a worker joined, left, pushed or asked; its
 alarm time came) and answers each with actions. In this folder there are no sockets, threads,
-tensors or clocks: the time comes in as an argument, in seconds, so that the same object serves the
+tensors or clocks: the time is an argument, in seconds, so that the same object serves the
 real parameter server, the virtual-time cluster and a property test that runs in microseconds.
 
 Words: a *push* is an update on its way to the server; to *accept* it is to fold weight * update
@@ -398,7 +398,7 @@ class SyncModel:
         return []
 
     def committed(self, version: int, norm2: float | None, now: float) -> None:
-        """Hear how long the sum was of which a version was made.
+        """Receive the norm of the sum of which a version was made.
 
         Args:
             version: its number.

@@ -136,7 +136,7 @@ def curves(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
 
 
 def _noise(log: EventLog) -> dict[str, Any]:
-    """The noise scale, in examples, where the server has measured it."""
+    """Return the noise scale, in examples, where the server has measured it."""
     told = _sampled([event for _, event in log.others if "noise" in event])
     return {"t": [event["t"] - log.began for event in told],
             "steps": [event["steps"] for event in told],

@@ -266,7 +266,7 @@ class Worker:
     def _telling(self) -> contextlib.AbstractContextManager[None]:
         """Have the worker's other processes raise an error of the body, too."""
         return (contextlib.nullcontext() if self._processes is None else
-                self._processes.telling_of_errors())
+                self._processes.errors_reach_all())
 
     def epochs(self) -> Iterator[int]:
         """Iterate over the epochs, 0, 1 ..., until the run is stopped.
@@ -282,10 +282,10 @@ class Worker:
                     return
                 yield epoch
             return
-        while self._goes_on(self._share):
+        while self._continues(self._share):
             epoch, steps = self._share.next_epoch, self._steps
             yield epoch
-            if self._steps == steps and self._goes_on(self._share):
+            if self._steps == steps and self._continues(self._share):
                 raise _wrong(f"no example of epoch {epoch} was trained: iterate over w.indices() "
                              "or w.batches() in the loop over w.epochs()")
 
@@ -301,7 +301,7 @@ class Worker:
         """
         share = self._of_shared("w.indices()")
         epoch = share.next_epoch
-        while self._goes_on(share, epoch):
+        while self._continues(share, epoch):
             yield self._enter(self._take(share))
         self._pause()
 
@@ -344,7 +344,7 @@ class Worker:
         the next ones.
         """
         epoch = share.next_epoch
-        while self._goes_on(share, epoch):
+        while self._continues(share, epoch):
             steps = self._steps
             for batch in loader:
                 if not share.handed_out:
@@ -371,7 +371,7 @@ class Worker:
         indices = examples(batch.start, batch.stop, share.data.n, share.data.seed)
         if self._processes is None:
             return indices
-        self._processes.tell(self._processes.BATCH, batch.start, batch.stop)
+        self._processes.send(self._processes.BATCH, batch.start, batch.stop)
         return self._processes.part(indices)
 
     def _of_shared(self, what: str) -> Share:
@@ -399,7 +399,7 @@ class Worker:
     def _stops(self) -> bool:
         return self._member.loop is None or self.stop_reason is not None
 
-    def _goes_on(self, share: Share, epoch: int | None = None) -> bool:
+    def _continues(self, share: Share, epoch: int | None = None) -> bool:
         """Return whether the next step's batch is ready, and of this epoch."""
         return self._together(share, not self._stops and share.ready
                               and epoch in (None, share.next_epoch))
@@ -408,12 +408,12 @@ class Worker:
         """Return whether another batch of this epoch can be taken at once."""
         return self._together(share, share.untaken and share.untaken_epoch == epoch)
 
-    def _together(self, share: Share, goes_on: bool) -> bool:
-        """Return whether the loop goes on, as all processes of this worker are to know."""
+    def _together(self, share: Share, continues: bool) -> bool:
+        """Return whether the loop continues, and send that to the worker's other processes."""
         if self._processes is not None:
-            self._processes.tell(self._processes.GOES_ON if goes_on else self._processes.ENDS,
+            self._processes.send(self._processes.CONTINUES if continues else self._processes.ENDS,
                                  share.next_epoch)
-        return goes_on
+        return continues
 
     def _step_begins(self) -> None:
         if self._member.loop is not None:
@@ -461,8 +461,8 @@ class _Sampler:
             yield self._worker._next(share).tolist()
 
 
-class _Heard:
-    """Rank 0's share of the run's data, as another rank hears of it: see `Share`."""
+class _SharedData:
+    """Another rank's view of rank 0's share of the run's data: see `Share`."""
 
     def __init__(self, n: int, seed: int):
         self.n, self.seed = n, seed
@@ -480,7 +480,7 @@ class _Rank(Worker):
                  epochs: int = 1, seed: int = 0, **given: Any):
         self._set_up(values, n, batch_size, epochs, given.get("frozen"), given.get("names"),
                      given.get("local", ()))
-        self._share: Any = None if n is None else _Heard(n, seed)
+        self._share: Any = None if n is None else _SharedData(n, seed)
         self._inside = False
         self._reason: str | None = None
 
@@ -525,21 +525,21 @@ class _Rank(Worker):
         return self._values.given
 
     def _settle(self) -> None:
-        what, changed, _, text = self._processes.hear()
+        what, changed, _, text = self._processes.receive()
         self._reason = text if what == self._processes.ENDS else None
         if changed:
             vector = self._processes.vector(np.empty(self._replica.read().size, np.float32))
             self._replica.stepped()
             self._replica.adopt(self._replica.bring(vector), "replace")
 
-    def _goes_on(self, share: Any, epoch: int | None = None) -> bool:
-        what, share.next_epoch, _, _ = self._processes.hear()
-        return what == self._processes.GOES_ON
+    def _continues(self, share: Any, epoch: int | None = None) -> bool:
+        what, share.next_epoch, _, _ = self._processes.receive()
+        return what == self._processes.CONTINUES
 
-    _offers = _goes_on
+    _offers = _continues
 
     def _next(self, share: Any) -> np.ndarray:
-        _, first, last, _ = self._processes.hear()
+        _, first, last, _ = self._processes.receive()
         share.handed += 1
         return self._processes.part(examples(first, last, share.n, share.seed))
 

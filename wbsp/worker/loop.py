@@ -327,7 +327,7 @@ class Worker:
                                 self.share, frozen, sgd, local)
         if local and joined.steps and self.runtime is None:
             self.say(f"{subject(local)} local, and what this worker's earlier process has learned "
-                     "there is lost: training goes on from the values that they have here")
+                     "there is lost; continuing from the values that they have here")
         if frozen is not None and joined.frozen:
             names = frozen.take(transport.frozen(frozen.size, self.timeout))
             if names:
@@ -462,8 +462,10 @@ class Worker:
             NextRun(self.task, self._introduce, self._on)
 
     def _comes_late(self, transport: Transport) -> bool:
-        """True if the run has ended as this worker was about to join it: the server expects its
-        process for the next one, until it says that there is none."""
+        """True if the run ended as this worker was about to join it.
+
+        The server then expects its process for the next run, unless it refuses that, too.
+        """
         return (self._again and isinstance(transport.error, RunOver)
                 and self.welcome is not None and self.welcome.settings.get("runs", "one") != "one")
 

@@ -1,8 +1,8 @@
 """A group of PyTorch processes that trains one model by DistributedDataParallel, as one worker.
 
-The process of rank 0 is the run's member. It tells the others, by collective calls in a group of
-their own, which examples a step has, and what a version has made of the model. All ranks call the
-same methods of `Worker` in the same order, as DistributedDataParallel requires of a loop anyway.
+The process of rank 0 connects to the server. It sends the others, by collective calls in a separate
+group, the examples of each step, and the model after a version was adopted. All ranks call the same
+methods of `Worker` in the same order, as DistributedDataParallel requires of a loop anyway.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _TEXT = 4096  # bytes of a reason
 
 
 class Group:
-    """The processes of one worker. All make the same calls: rank 0 tells, and the others hear."""
+    """The processes of one worker. For each message rank 0 calls `send`, the others `receive`."""
 
-    GOES_ON, ENDS, BATCH, FAILED = range(4)  # what happens
+    CONTINUES, ENDS, BATCH, FAILED = range(4)  # what happens
 
     def __init__(self) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         # A wait for other workers may be long. A process that ends is noticed at once.
         self._calls: Any = dist.new_group(backend="gloo", timeout=timedelta(days=30))
 
-    def tell(self, what: int, first: int = 0, last: int = 0, text: str = "") -> None:
-        """Tell the others what happens, with two numbers and a reason."""
+    def send(self, what: int, first: int = 0, last: int = 0, text: str = "") -> None:
+        """Send the others the kind of a message, two numbers and a reason."""
         data = text.encode()[:_TEXT]
         self._spread(torch.tensor([what, first, last, len(data)]))
         if data:
             self._spread(torch.frombuffer(bytearray(data), dtype=torch.uint8))
 
-    def hear(self) -> tuple[int, int, int, str]:
-        """Return what `tell` was given.
+    def receive(self) -> tuple[int, int, int, str]:
+        """Return what `send` was given.
 
         Raises:
             TransportError: rank 0 has failed.
@@ -59,17 +59,17 @@ class Group:
         return self._spread(torch.from_numpy(np.array(vector))).numpy()
 
     @contextlib.contextmanager
-    def telling_of_errors(self) -> Iterator[None]:
-        """Of rank 0: what the body raises, the others hear of, and raise, too."""
+    def errors_reach_all(self) -> Iterator[None]:
+        """Rank 0: send an error of the body to the others, which raise it, too."""
         try:
             yield
         except BaseException as error:
             with contextlib.suppress(RuntimeError):  # they have ended
-                self.tell(self.FAILED, text=f"{error}" or type(error).__name__)
+                self.send(self.FAILED, text=f"{error}" or type(error).__name__)
             raise
 
     def part(self, indices: np.ndarray) -> np.ndarray:
-        """Return this rank's part of a batch; it is never empty, since each rank makes a step."""
+        """Return this rank's part of a batch; it is never empty, because each rank makes a step."""
         mine = np.array_split(indices, self.size)[self.rank]
         return mine if mine.size else indices[-1:]
 
@@ -88,18 +88,18 @@ class Leader:
         self._writes = 0
 
     def begin(self, replica: FlatReplica, values: Values) -> None:
-        """The block begins with this model."""
+        """Begin the block with this model."""
         self._replica, self._writes = replica, -1
         self.settle(None)
         if values.frozen.size:
             self.group.vector(values.frozen.read())
 
     def settle(self, reason: str | None) -> None:
-        """A step, or what is before the first one, is over: the others need this model."""
+        """Send the others the model, after each step and before the first one."""
         self.reason = reason
         changed = self._replica.writes != self._writes
         self._writes = self._replica.writes
-        self.group.tell(self.group.GOES_ON if reason is None else self.group.ENDS, changed,
+        self.group.send(self.group.CONTINUES if reason is None else self.group.ENDS, changed,
                         text=reason or "")
         if changed:
             self.group.vector(self._replica.read())

@@ -167,7 +167,7 @@ class Share:
             return LOOK if self._stopped else NOTHING
 
     def made(self) -> None:
-        """The oldest batch that was taken and not made is made, by a thread of the pipeline."""
+        """Note that a thread of the pipeline has made the oldest taken batch."""
         with self._changed:
             self._made += 1
             awaits, self._awaits = self._awaits, None
@@ -199,8 +199,10 @@ class Share:
             return bool(self._handed or self._sequence.untaken)
 
     def fetch(self, enter: Callable[[Phase], object]) -> None:
-        """A step needs its batch, of a pipeline that says what it has made: in phase `data` until
-        that is made, then `compute`."""
+        """Enter phase `data` until the step's batch is made, then `compute`.
+
+        For a pipeline that reports each batch that it has made.
+        """
         with self._changed:
             self._awaits = None if self._made else partial(enter, "compute")
             enter("compute" if self._made else "data")

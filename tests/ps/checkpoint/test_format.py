@@ -50,7 +50,7 @@ def test_the_state_of_an_outer_step_returns_too(tmp_path):
         name: vector.tolist() for name, vector in outer.items()}
 
 
-def test_what_is_frozen_returns_beside_the_vector(tmp_path):
+def test_frozen_values_are_loaded_with_the_vector(tmp_path):
     frozen = FrozenValues([TensorSpec("b/0", (2, 2)), TensorSpec("a", ())],
                           np.arange(5, dtype=np.float32))
     save(tmp_path / "c", checkpoint()._replace(frozen=frozen, outer={"v": np.ones(11, "f4")}))
@@ -184,7 +184,7 @@ def test_an_outer_step_of_another_model_is_refused_in_one_line(tmp_path, name, s
         load(path)
 
 
-def test_what_a_server_makes_is_what_is_checked(tmp_path):
+def test_every_field_of_a_run_state_is_checked(tmp_path):
     """A field that a state gains is to be checked, too."""
     engine = Engine(create("bsp"), Store(np.zeros(3, np.float32)), 1)
     engine.join(0, 0.0)

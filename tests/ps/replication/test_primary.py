@@ -159,7 +159,7 @@ def test_one_copy_at_a_time_and_the_newest_version(world):
     assert '"version": 3' in head.state and head.size == 2
 
 
-def test_what_the_standby_holds_is_durable_and_nothing_else(world):
+def test_only_the_snapshot_of_the_standby_is_durable(world):
     world.follow()
     assert world.replication.alone and world.replication.settled
     world.replication.poll()
@@ -218,7 +218,7 @@ def ends_alone(world, first, answers=True):
     assert world.replication.settled and world.replication.alone
 
 
-def test_a_run_that_is_done_ends_without_a_standby_with_its_consent(world):
+def test_a_finished_run_ends_without_a_standby_that_consents(world):
     """First the disk has the last version, while the standby is named; then that holds nothing any
     more; then the server is alone. So there is one state to go on from at each moment."""
     world.holds_one()

@@ -25,7 +25,7 @@ def send(reader, number, frozen, with_frozen):
     return sum(len(body) for _, body in chunks)
 
 
-def test_what_is_frozen_is_sent_once_and_is_in_each_copy():
+def test_frozen_values_are_sent_once_and_belong_to_each_snapshot():
     reader = CopyReader(share=False)
     reader.follow({"epoch": 1})
     assert send(reader, 1, FROZEN, True) == 4 * (6 + m.CHUNK + 2)

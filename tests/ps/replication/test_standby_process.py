@@ -189,7 +189,7 @@ def standby(server):
     return standby
 
 
-def test_what_a_standby_heard_before_it_slept_is_no_proof(server, standby):
+def test_a_message_from_before_a_sleep_proves_nothing(server, standby):
     """The server's process has ended, but it may have gone on alone in that time."""
     now = HOST.clock.monotonic()
     assert standby._verdict(now) == "its process has ended"
@@ -304,7 +304,7 @@ def test_a_copy_that_cannot_be_taken_is_said_and_asked_for_again(server, monkeyp
     assert len(lines) == 1 and f"{reason}; requesting another" in lines[0]
 
 
-def test_what_a_stranger_in_the_server_s_place_says_is_not_believed(server):
+def test_a_standby_ignores_a_stranger_at_the_servers_address(server):
     """No end of the run, no refusal, no copy, and no sign of life."""
     own = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), SERVER_STEP, secret=SECRET)
     standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)

@@ -163,7 +163,7 @@ def test_a_worker_that_knows_a_later_server_is_turned_away(server):
 def test_a_worker_that_joins_an_earlier_run_is_refused(server):
     peer, answer = server.asked(0, run="cd34", epoch=1)
     assert isinstance(answer, m.Refused) and answer.over
-    assert "comes too late for run cd34: this server serves another one (ab12)" in answer.reason
+    assert "is too late for run cd34: this server serves another one (ab12)" in answer.reason
     peer.send(JOIN)
     other = server.waits(0)
     assert server.hears(other, m.Joined).send_initial, "its place is free"

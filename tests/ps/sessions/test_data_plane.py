@@ -81,7 +81,7 @@ def test_with_shards_a_push_is_here_when_its_head_is_and_all_shards_hold_their_s
     assert plane.put(update(), None, 1).head == update(), "decided: the shards have no part in it"
 
 
-def test_what_shards_hold_of_another_push_counts_for_none():
+def test_notices_of_another_push_do_not_count():
     plane = member(planes(Shards())).plane
     assert plane.put(update(1), None, 0) is None
     assert plane.held(0, s.Holds(77, 1, False, 1.0)) is None

@@ -41,7 +41,7 @@ def test_a_flood_of_one_cause_leaves_the_others_their_lines_and_is_counted():
     assert "worker 1: " in told.lines[-1] and "suppressed" in told.lines[-1]
 
 
-def test_whatever_a_peer_says_is_one_line_of_what_can_be_printed():
+def test_text_of_a_peer_is_one_printable_line():
     told = Told()
     told.log.tell("a peer", FORGED + 5000 * "x")
     told.log.count(FORGED)

@@ -147,7 +147,7 @@ def test_values_that_are_not_finite_are_said():
     assert told(hand_over(shard, update, 1)) == (77, 1, False, False)
 
 
-def test_what_strangers_and_the_dismissed_send_changes_nothing():
+def test_slices_of_unknown_and_dismissed_workers_change_nothing():
     shard, update = begun(0, 10, np.zeros(10, np.float32)), np.ones(10, np.float32)
     assert shard.attached(named(78)) is None
     body = update.data.cast("B")

@@ -76,7 +76,7 @@ def test_an_update_takes_the_time_of_its_bytes():
 
 
 @pytest.mark.parametrize("name", LOSSY)
-def test_what_is_trained_is_what_was_sent(name):
+def test_workers_train_from_the_version_that_was_sent(name):
     cluster, workload, sent = trained(parse(name))
     for snapshot, _, held in sent:
         if held is not None and snapshot.since(held):

@@ -82,7 +82,7 @@ def test_a_model_that_is_faster_is_taken_and_its_worth_said():
     assert "chance" not in said
 
 
-def test_what_the_noise_allows_is_said_where_it_was_measured():
+def test_advice_names_the_gain_that_the_measured_noise_allows():
     said = verdict(of("pcc", 4, 5), of("alone", 9, 9), None, cluster_of(*[1] * 8), 4.0)
     assert ("add up to 8.00 of that one's, of which the noise of the gradients allows about 3.3 at "
             "this batch size (its scale is about 4 batches).") in said  # 8 (1 + 4) / (8 + 4)

@@ -6,7 +6,7 @@ from wbsp.wire.shm.lender import Lending
 from wbsp.wire.shm.link import Door, Link
 
 
-def test_what_a_worker_does_not_take_waits_and_comes_in_order():
+def test_messages_that_a_worker_does_not_read_wait_in_order():
     lending, ends = Lending(None), []
     slow, other = (_linked(lending, ends, name) for name in (b"slow", b"other"))
     sent = 0
@@ -23,7 +23,7 @@ def test_what_a_worker_does_not_take_waits_and_comes_in_order():
     lending.close()
 
 
-def test_what_waits_for_a_worker_ends_with_its_link():
+def test_waiting_messages_are_dropped_with_their_link():
     lending, ends = Lending(None), []
     slow = _linked(lending, ends, b"slow")
     while not lending.post(slow, b"lost", 0.0):
@@ -57,7 +57,7 @@ def _read(end: Link) -> list[bytes]:
         messages.append(bytes(frame.buffer))
 
 
-def test_what_a_lost_worker_may_read_for_good_is_unmapped_by_the_others():
+def test_segments_that_a_lost_worker_may_read_are_unmapped_by_the_others():
     """Each life of another worker costs the one that stays a segment, for as long as it is told."""
     lending, ends = Lending(None), []
     stays = _linked(lending, ends, b"stays")

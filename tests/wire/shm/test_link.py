@@ -138,7 +138,7 @@ def test_a_worker_does_not_speak_to_another_user():
     door.close()
 
 
-def test_what_is_taken_back_is_unmapped_once_no_process_reads_it(ends):
+def test_a_released_segment_is_unmapped_once_no_process_reads_it(ends):
     server, worker = ends
     given = []
     for _ in range(3):

@@ -33,6 +33,7 @@ class Line(Plain):
     """A connection to a server that sends what `events` says, one at a poll, and then nothing."""
 
     broken = unshared = False
+    beats = 0  # heartbeats sent
     proves = True  # the server knows this worker's ticket
     contact = b"the key of a first contact"
 
@@ -76,7 +77,9 @@ class Line(Plain):
     def post(self, message, chunk=None, urgent=False):
         if isinstance(message, m.Reattach) and not message.proof and self.proves:
             self._messages.append(self._challenges.challenge(b"", message.nonce, TICKET))
-        elif not urgent:
+        elif urgent:
+            self.beats += 1
+        else:
             self.posted.append(message)
 
     def put(self, vector, header, parts=()):
@@ -152,6 +155,15 @@ def sent(line, kind=m.Update):
     return sum(isinstance(one, kind) for one in line.posted)
 
 
+@pytest.mark.parametrize("last", [m.Goodbye(False), m.Leaving("done", False, None)])
+def test_no_heartbeat_follows_the_end_of_a_session(listener, last):
+    """The server would count it as a message of an unknown session."""
+    due = ["__setattr__", "_heartbeat_at", 0.0]
+    _, line = communicate([*JOINING, ["listen", listener, 1], due, due, due])
+    _, left = communicate([*JOINING, ["listen", listener, 1], ["request", last], due, due])
+    assert (line.beats, left.beats) == (4, 1)
+
+
 def test_an_answer_counts_once_and_only_for_its_request(listener):
     old = m.Ack(3, True, None, None, False, 0.5, 0, 0, 0)
     _, line = communicate([["listen", listener, 1], PUSHING, old, ACK, ACK])
@@ -183,7 +195,7 @@ def test_a_pending_request_is_repeated_after_a_break(listener):
         ledger=1)
 
 
-def test_what_a_broken_connection_has_left_comes_too_late(listener):
+def test_messages_of_a_broken_connection_are_dropped(listener):
     """The worker has said what it waits for, and a server acts on that."""
     _, line = communicate([*JOINING, ["listen", listener, 1], PUSHING, BREAK, ACK, m.Granted(7),
                               SAME, ACK])
@@ -231,7 +243,7 @@ def test_a_new_server_gets_what_the_old_one_had_decided(listener):
     assert new in listener.log and listener.log[-1] == ack(7, 2, 2)
 
 
-def test_what_a_new_server_has_saved_is_not_what_it_was_sent_again(listener):
+def test_a_save_of_the_new_server_does_not_cover_resent_pushes(listener):
     """It has made a checkpoint, or its standby holds a copy, before this worker is a member; then
     it dies, too, before the next one."""
     push = ["push", PUSH, np.ones(2, np.float32), 0]
@@ -247,7 +259,7 @@ def test_what_a_new_server_has_saved_is_not_what_it_was_sent_again(listener):
     assert [one.kept for one in attempts(line)] == [4, 5], "it may say so now"
 
 
-def test_what_is_kept_counts_as_in_the_new_ledger_also_where_the_epoch_is_known(listener):
+def test_kept_pushes_belong_to_the_new_ledger_if_the_epoch_is_known(listener):
     """It is told before this worker is taken in: no answer says yet what was sent again."""
     push = ["push", PUSH, np.ones(2, np.float32), 0]
     known, told = m.Reattached(2, True, 4, 2, None), m.Leading(2, TICKET)
@@ -435,7 +447,7 @@ def test_a_proof_of_the_server_clears_the_refusal_of_a_stranger(listener):
     assert len(line.turned) == 2
 
 
-def test_what_a_stranger_sends_ends_no_member(listener):
+def test_a_malformed_message_of_a_stranger_ends_no_worker(listener):
     thread, line, _ = refusing(listener)
 
     def receive():

@@ -162,7 +162,7 @@ def test_a_connection_made_in_the_turn_of_the_next_address_is_dropped(connected)
     until(made, "a connection, when the first address has its turn again")
 
 
-def test_what_happened_at_an_address_is_read_before_the_next_has_its_turn(connected):
+def test_events_of_an_address_are_read_before_the_next_is_tried(connected):
     connected.check(200.0)
     read_until(connected, lambda: there(connected))
     assert not connected.route.moved

@@ -304,7 +304,7 @@ def vector(model):
     ("data of unknown length", {"generator": True}),
     ("an epoch, of data of unknown length", {"generator": True, "swaps": True}),
 ])
-def test_what_others_put_back_at_the_end_is_not_pushed(jobs, hook, how, options):
+def test_weights_restored_at_the_end_are_not_pushed(jobs, hook, how, options):
     server = jobs.server("--sync_option=tau=1000", sync="localsgd", workers=1).listens()
     restores, last = Restores(), []
 
@@ -343,7 +343,7 @@ def test_workers_that_each_go_back_to_their_best_hold_the_final_version(jobs, ho
     assert len([text for text in said if "EarlyStopping(restore_best_weights=True)" in text]) == 1
 
 
-def test_what_others_restore_before_the_first_step_is_not_trained_from(jobs, hook):
+def test_weights_restored_before_the_first_step_are_replaced(jobs, hook):
     class Backup(keras.callbacks.Callback):
         """As BackupAndRestore, which goes on where a process was that died."""
 

@@ -143,14 +143,14 @@ class Puts(C.Callback):
 
 @pytest.mark.parametrize(
     "name", ["on_epoch_end", "on_test_begin", "on_test_batch_end", "on_test_end"])
-def test_what_is_put_into_the_model_between_steps_is_undone(fits, where, name):
+def test_weights_put_into_the_model_between_steps_are_undone(fits, where, name):
     final = fits.fit(where, Puts(name), validation_data=(X, Y))
     assert near(final, expected()) and fits.steps == STEPS
     fits.says(BETWEEN, END)
 
 
 @pytest.mark.parametrize("name", ["on_epoch_begin", "on_train_begin", "on_train_end"])
-def test_what_is_put_into_the_model_as_an_epoch_or_fit_begins_or_ends(fits, where, name):
+def test_weights_put_into_the_model_at_the_ends_of_epochs_and_fits_are_undone(fits, where, name):
     final = fits.fit(where, Puts(name, value=0.25), sync="localsgd")
     if (name, where) == ("on_train_begin", "before"):  # as in front of fit: the run begins with it
         assert near(final, expected(start=[np.full_like(w, 0.25) for w in START]))
@@ -188,7 +188,7 @@ def test_the_variables_are_looked_at_once_an_epoch_and_not_in_a_step(fits, where
 
 @pytest.mark.parametrize("name", ["on_train_batch_begin", "on_train_batch_end"])
 @pytest.mark.parametrize("sync", ["pcc", "localsgd"])
-def test_what_a_callback_does_in_a_batch_is_part_of_the_step(fits, where, name, sync):
+def test_a_write_in_a_batch_is_part_of_the_step(fits, where, name, sync):
     class Adds(C.Callback):
         pass
 
@@ -207,7 +207,7 @@ def test_what_a_callback_does_in_a_batch_is_part_of_the_step(fits, where, name, 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow",
                     reason="only there a batch begins before it is known that the data has ended")
-def test_what_a_callback_does_as_a_batch_begins_that_does_not_come(fits, where):
+def test_a_write_before_a_missing_batch_is_undone(fits, where):
     import tensorflow as tf
     data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8).filter(lambda x, y: True)
 

@@ -86,7 +86,7 @@ def test_a_worker_of_two_devices_trains_each_example_once_an_epoch(jobs, worker)
 
 
 @pytest.mark.parametrize("back_end", ["tensorflow", JAX_WHEN_ASKED, TORCH])
-def test_what_a_killed_worker_had_is_trained_by_others_and_it_returns(jobs, worker, back_end):
+def test_the_examples_of_a_killed_worker_are_trained_by_others(jobs, worker, back_end):
     server = jobs.server(sync="pcc").listens()
     stays = worker(server, 0, back_end, seconds=0.02, hold_at=20, epochs=4)
     dies = worker(server, 1, back_end, seconds=0.05, die_at=8, epochs=4)

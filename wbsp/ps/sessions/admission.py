@@ -106,9 +106,9 @@ class Entrance(ABC):
         if self._is_late(identity, hello):
             return
         if hello.run not in ("", self._info.run):
-            # that run has ended as it was about to join, and it has heard nothing of the end
+            # that run ended as the worker was about to join, and the worker was not notified
             self._sessions.refuse(identity, hello.worker, (
-                f"worker {hello.worker} comes too late for run {hello.run}: this server serves "
+                f"worker {hello.worker} is too late for run {hello.run}: this server serves "
                 f"another one ({self._info.run}); start the worker again"), over=True)
             return
         if self._over is None and (doubt := self._other.doubt or self._unsafe) is not None:

@@ -208,6 +208,7 @@ class Communication:
         self._early: list[m.Message] = []  # messages to a member, received before `listen`
         self._chunks_at_server = 0  # of the vector that this worker sends, or of the W_0 it awaits
         self._heartbeat_at = 0.0
+        self._left = False  # the last message ends the session: the server forgets this worker
         self._refused_at: float | None = None  # without proof, for the first time since it attached
         self._closes_by: float | None = None
         self.update_bytes: int | None = None
@@ -243,6 +244,9 @@ class Communication:
 
         A fetch that a push has carried is sent only if the push is lost.
         """
+        if isinstance(request, m.Goodbye) or (isinstance(request, m.Leaving)
+                                              and not request.finished):
+            self._left = True
         if type(request) not in _ANSWERS:
             self._send(request)
             return
@@ -527,7 +531,7 @@ class Communication:
 
     def _go_on(self, answer: m.Reattached, now: float) -> None:
         """Continue with a server that knows this worker, and lacks none of its pushes."""
-        self._attaching = None
+        self._attaching, self._left = None, False
         self._connection.arrange(answer)
         self._connection.monitor.served()
         self._refused_at = None
@@ -556,7 +560,7 @@ class Communication:
                     and pending.idle(now) > timeouts.REQUEST_STALLED):
                 self._send_again(pending, now)
         if (now >= self._heartbeat_at and self._closes_by is None and self._introduced
-                and self._attaching is None):
+                and not self._left and self._attaching is None):
             self._heartbeat_at = now + timeouts.WORKER_BEAT
             self._connection.plane.post(m.Heartbeat(self._report(), self._counts()[1]), urgent=True)
 
