@@ -20,6 +20,7 @@ from simulated import memory
 from simulated.world import Waited
 
 ROOM = 16  # messages in one direction of a connection
+_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds between two attempts to connect
 _IN, _OUT, _ROUTER = int(zmq.POLLIN), int(zmq.POLLOUT), int(zmq.ROUTER)
 _CONNECTED, _RETRIED, _HANDSHAKE, _DISCONNECTED = (
     int(zmq.EVENT_CONNECTED), int(zmq.EVENT_CONNECT_RETRIED),
@@ -157,7 +158,7 @@ class Socket(Waited):
         self.process, self.world, self.router = process, process.world, int(kind) == _ROUTER
         self.closed, self.ready, self.monitors = False, collections.deque(), []
         self.peers, self.port = {}, None  # of a ROUTER
-        self.connection, self.endpoint, self.backoff = None, None, 0.1  # of a DEALER
+        self.connection, self.endpoint, self.backoff = None, None, _PAUSE  # of a DEALER
         self.generation, self.kept = 0, []
         process.sockets.append(self)
 
@@ -196,7 +197,7 @@ class Socket(Waited):
         self.world.listeners[self.process.machine, port] = self
 
     def connect(self, endpoint):
-        self.endpoint, self.backoff = endpoint, 0.1
+        self.endpoint, self.backoff = endpoint, _PAUSE
         self.generation += 1
         self.attempt(self.generation)
 
@@ -209,10 +210,10 @@ class Socket(Waited):
 
     def retry(self):
         if not self.closed and self.endpoint is not None:
-            generation = self.generation
-            self.world.after(self.backoff * (1 + self.world.rng.random()),
+            generation = self.generation  # as libzmq does: its jitter is of the first pause
+            self.world.after(self.backoff + _PAUSE * self.world.rng.random(),
                              lambda: self.attempt(generation))
-            self.backoff = min(2 * self.backoff, 2.0)
+            self.backoff = min(2 * self.backoff, _LONGEST_PAUSE)
 
     def attempt(self, generation):
         world, here = self.world, self.process.machine
@@ -246,7 +247,7 @@ class Socket(Waited):
             if old is not None:
                 old.open = False
             listener.peers[self.routing_id] = self.connection = connection
-            self.backoff = 0.1
+            self.backoff = _PAUSE
             self.event(_CONNECTED, self.endpoint)
             self.event(_HANDSHAKE, self.endpoint)
             self.notify()
