@@ -203,11 +203,10 @@ def messages() -> str:
     rows = [[text, who, kind, path.removeprefix("wbsp/")] for text, who, kind, path in found]
     return "\n\n".join([
         "# Messages and errors",
-        "What a process prints, and the text of the errors that it raises. … stands for what "
-        "differs from one time to the next. Search this page, or the site, for the words that do "
-        "not. A line says what happened, and what to do where there is something to do; "
-        "[When something fails](../how-to/when-something-fails.md) says what follows.",
-        table(["text", "of", "kind", "file"], rows)])
+        "The lines that processes print, and the texts of their errors. … stands for a part that "
+        "differs. Search this page, or the site, for the other words. "
+        "[When something fails](../how-to/when-something-fails.md) describes the consequences.",
+        table(["text", "process", "kind", "file"], rows)])
 
 
 def _who(path: Path) -> str:

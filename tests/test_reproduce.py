@@ -362,7 +362,7 @@ def test_stopped_it_leaves_no_process_behind_and_writes_the_report(tmp_path):
 
 @pytest.mark.parametrize("flags, words", [
     (["--quick", "--miniature"], "give --quick or --miniature, not both"),
-    (["--budget=soon"], "--budget: 'soon' is no time"),
+    (["--budget=soon"], "--budget: 'soon' is not a time"),
     (["quick"], "unknown argument 'quick'"),
 ])
 def test_bad_input_gets_one_line(flags, words):

@@ -33,15 +33,15 @@ def test_decays(text, value):
 
 
 @pytest.mark.parametrize("read, value, words", [
-    (units.seconds, "1 second", "'1 second' is no time; give a number of us, ms, s, min, h"),
-    (units.seconds, "-1s", "'-1s' is no time"),
-    (units.seconds, "nan", "'nan' is no time"),
-    (units.seconds, True, "True is no time"),
-    (units.bandwidth, "1Gb", "'1Gb' is no bandwidth.*bit, kbit, Mbit, Gbit"),
-    (units.bandwidth, "100", "'100' is no bandwidth"),  # of what?
+    (units.seconds, "1 second", "'1 second' is not a time; give a number of us, ms, s, min, h"),
+    (units.seconds, "-1s", "'-1s' is not a time"),
+    (units.seconds, "nan", "'nan' is not a time"),
+    (units.seconds, True, "True is not a time"),
+    (units.bandwidth, "1Gb", "'1Gb' is not a bandwidth.*bit, kbit, Mbit, Gbit"),
+    (units.bandwidth, "100", "'100' is not a bandwidth"),  # of what?
     (units.bandwidth, "0Mbit", "must be above 0"),
-    (units.size, "1Mbit", "'1Mbit' is no size"),
-    *((units.decays, value, f"'{value}' is no list of step:factor") for value in (
+    (units.size, "1Mbit", "'1Mbit' is not a size"),
+    *((units.decays, value, f"'{value}' is not a list of step:factor") for value in (
         "", "0.1", "0:0.1", "9:0.1,3:0.01", "9:0.1,9:0.01", "9:0.1,", "9:nan", "9:-1", "1.5:0.1")),
 ])
 def test_anything_else_is_refused_in_one_line(read, value, words):

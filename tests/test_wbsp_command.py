@@ -49,7 +49,7 @@ def test_help_imports_no_framework(arguments, without):
 @pytest.mark.parametrize("arguments, code, says", [
     (["serve"], 2, "wbsp: no command 'serve'; the commands are ps, simulate, advise, watch, figur"),
     (["advise"], 2, "wbsp: name a cluster, a TOML file or one that wbsp has: wbsp advise wan"),
-    (["advise", "moon"], 1, "simulate: there is no cluster file moon; give one, or the name of"),
+    (["advise", "moon"], 1, "simulate: cluster file moon does not exist; give one, or the name of"),
     (["ps", "--worker_num=two"], 1, "FATAL Flags parsing error: flag --worker_num=two: invalid l"),
     (["ps"], 1, "wbsp.ps: the number of workers is unknown: set --worker_num=2, or the env"),
 ])

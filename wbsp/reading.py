@@ -96,7 +96,7 @@ class Version:
             try:
                 number = float(value)
             except (TypeError, ValueError):
-                raise ValueError(f"{name}={value!r} is no number") from None
+                raise ValueError(f"{name}={value!r} is not a number") from None
             if math.isfinite(number) and abs(number) <= 1e300:
                 found[name[:100]] = number
             else:

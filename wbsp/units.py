@@ -42,7 +42,7 @@ def decays(value: str) -> dict[int, float]:
     found = [(int(pair[1]), float(pair[2])) for pair in pairs if pair]
     steps = [step for step, _ in found]
     if len(found) < len(pairs) or not steps[0] or steps != sorted(set(steps)):
-        raise ValueError(f"{value!r} is no list of step:factor with ascending steps; give some, "
+        raise ValueError(f"{value!r} is not a list of step:factor with ascending steps; give some, "
                          "such as 1562:0.1,2734:0.01")
     return dict(found)
 
@@ -51,5 +51,5 @@ def _quantity(value: Any, units: dict[str, float], what: str) -> float:
     match = re.fullmatch(r"(\d+\.?\d*(?:e-?\d+)?|\.\d+)\s*([A-Za-z]*)", str(value).strip())
     if match is None or match[2] not in units or isinstance(value, bool):
         known = ", ".join(unit for unit in units if unit)
-        raise ValueError(f"{value!r} is no {what}; give a number of {known}")
+        raise ValueError(f"{value!r} is not a {what}; give a number of {known}")
     return float(match[1]) * units[match[2]]

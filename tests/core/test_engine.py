@@ -271,7 +271,7 @@ def test_a_tick_carries_out_what_the_model_wants():
 
 
 @pytest.mark.parametrize("answers, wrong", [
-    ([lambda p: "commit"], "strict answered with 'commit', which is no action"),
+    ([lambda p: "commit"], "strict answered with 'commit', which is not an action"),
     ([], r"strict neither accepted nor rejected Push\(worker=0"),
     ([lambda p: Grant(0)], r"strict neither accepted nor rejected Push\(worker=0"),
     ([lambda p: Commit(), lambda p: Accept(p, 1.0)], "strict committed before it accepted or"),

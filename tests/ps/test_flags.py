@@ -27,7 +27,7 @@ def test_help_shows_each_flag_of_a_server(command, default, others):
 
 
 @pytest.mark.parametrize("until, reason", [
-    ("soon", "--until: 'soon' is no time; give a number of us, ms, s, min, h"),
+    ("soon", "--until: 'soon' is not a time; give a number of us, ms, s, min, h"),
     ("0min", "--until=0min: it must be above 0")])
 def test_an_invalid_time_is_refused_in_one_line(until, reason):
     done = subprocess.run([sys.executable, "-m", "wbsp.ps", "--worker_num=1", f"--until={until}"],

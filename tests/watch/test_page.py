@@ -225,10 +225,10 @@ def test_text_of_a_run_stays_text(tmp_path):
 
 
 @pytest.mark.parametrize("arguments, says", [
-    (["missing"], "there is no folder missing"),
+    (["missing"], "folder missing does not exist"),
     (["."], "holds no run"),
     (["run", "--out=no/such/folder/x.html"], "No such file or directory"),
-    (["run", "--http=70000"], "--http=70000 is no port"),
+    (["run", "--http=70000"], "--http=70000 is not a port"),
     (["damaged"], "events.jsonl, line 2 is damaged"),
     (["damaged_spans", "--out=x.html"], "events_wk0.jsonl, line 1 is damaged"),
     (["damaged_summary"], "summary.json is damaged"),

@@ -171,7 +171,7 @@ def decide(model: SyncModel, actions: Iterable[Action], version: int, members: C
             answered = True
             records.append(_judged(model, action, objection))
         else:
-            raise ContractError(f"{model.name} answered with {action!r}, which is no action")
+            raise ContractError(f"{model.name} answered with {action!r}, which is not an action")
     if not answered:
         raise ContractError(f"{model.name} neither accepted nor rejected {push!r}")
     return records
@@ -215,7 +215,7 @@ def _judged(model: SyncModel, action: Accept | Reject,
     if isinstance(action, Reject):
         if not isinstance(action.reason, str):
             raise ContractError(f"{model.name} rejected {push!r} with reason {action.reason!r}, "
-                                "which is no text")
+                                "which is not text")
         return Rejected(push.worker, push.seq, one_line(action.reason))
     weight = action.weight
     if type(weight) is not float and not isinstance(weight, Real) or not math.isfinite(weight):

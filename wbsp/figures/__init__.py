@@ -27,9 +27,9 @@ def draw(runs: Sequence[Run], out: Path | str, target: float | None = None,
     for a target or window that fits none; ModuleNotFoundError, in one line, without matplotlib.
     """
     if not runs:
-        raise ValueError("there is no run to draw; give at least one")
+        raise ValueError("no run was given to draw; give at least one")
     if target is not None and not 0 < target <= 1:
-        raise ValueError(f"target={target:g} is no accuracy; give a part of 1, such as 0.85")
+        raise ValueError(f"target={target:g} is not an accuracy; give a part of 1, such as 0.85")
     if window is not None and not window[0] < window[1]:
         raise ValueError(f"the window {window[0]:g}:{window[1]:g} ends before it starts; give "
                          "START:END in seconds")

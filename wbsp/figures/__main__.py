@@ -13,8 +13,8 @@ def _window(text: str) -> tuple[float, float]:
     try:
         start, end = map(float, text.split(":"))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no window; give START:END in seconds, such "
-                                         "as 10:20") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a window; give START:END in seconds, "
+                                         "such as 10:20") from None
     return start, end
 
 

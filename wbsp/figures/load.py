@@ -164,8 +164,8 @@ def find_runs(folders: Iterable[Path | str]) -> list[Run]:
     found: dict[Path, Run] = {}
     for folder in map(Path, folders):
         if not folder.is_dir():
-            raise FileNotFoundError(f"there is no folder {folder}; give a run's folder or one that "
-                                    "holds runs")
+            raise FileNotFoundError(f"folder {folder} does not exist; give a run's folder or one "
+                                    "that holds runs")
         runs = sorted(path.parent for path in folder.rglob("run.json"))
         if not runs:
             raise FileNotFoundError(f"{folder} holds no run: no run.json in it or below it; give "

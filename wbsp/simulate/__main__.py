@@ -221,8 +221,8 @@ def _shards() -> list[int]:
         return []
     given = ",".join(FLAGS.shards)
     if not re.fullmatch("[1-9][0-9]*(,[1-9][0-9]*)*", given):
-        raise ValueError(f"--shards={given} is no list of numbers; give numbers of 1 or more, such "
-                         "as 1,2,4")
+        raise ValueError(f"--shards={given} is not a list of numbers; give numbers of 1 or more, "
+                         "such as 1,2,4")
     counts = sorted(set(map(int, FLAGS.shards)))
     check_number(counts[-1], f"--shards={given}")
     return counts
@@ -250,8 +250,8 @@ def _plan() -> Plan:
         raise ValueError("--check_period must be above 0")
     target = math.inf if timing or FLAGS.target_accuracy is None else FLAGS.target_accuracy
     if not (0 < target <= 1 or target == math.inf):
-        raise ValueError(f"--target_accuracy={target:g} is no accuracy; give a part of 1, such as "
-                         "0.85")
+        raise ValueError(f"--target_accuracy={target:g} is not an accuracy; give a part of 1, such "
+                         "as 0.85")
     for name in ("jitter", "lr", "epochs"):  # a bound lets NaN pass
         if not math.isfinite(FLAGS[name].value or 0):
             raise ValueError(f"--{name}={FLAGS[name].value} must be a finite number")

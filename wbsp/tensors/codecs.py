@@ -306,6 +306,6 @@ def parse(text: str) -> Codec:
     except ValueError:
         part = math.nan
     if not 0 < part <= MOST_SENT:
-        raise ValueError(f"wire={text!r} is no format: give {KNOWN}, where the number is the share "
-                         f"of the values that is sent, above 0 and at most {MOST_SENT:g}")
+        raise ValueError(f"wire={text!r} is not a format: give {KNOWN}, where the number is the "
+                         f"share of the values that is sent, above 0 and at most {MOST_SENT:g}")
     return TopK(part)

@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     flags = parser.parse_args(arguments)
     try:
         if not 0 <= flags.http < 1 << 16:
-            raise ValueError(f"--http={flags.http} is no port; give 0 to 65535")
+            raise ValueError(f"--http={flags.http} is not a port; give 0 to 65535")
         with contextlib.ExitStack() as stack:
             afar = [name for name in flags.run if _is_address(name)]
             ended = _interrupted() if afar else None  # so that the copies are deleted

@@ -35,7 +35,7 @@ HANDSHAKE_FAILED = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_F
 HANDSHAKES = 3  # failures without a reason after which the other side counts as refusing
 # What these failures mean; libzmq does not always tell more.
 FOREIGN = ("either it has another token (--token_file must name the same secret on both sides, or "
-           "be absent on both), or it is no wbsp server")
+           "be absent on both), or it is not a wbsp server")
 
 
 class Keys(NamedTuple):

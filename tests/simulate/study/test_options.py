@@ -135,8 +135,8 @@ def test_shards_of_a_cluster_file_are_those_of_its_runs(tmp_path):
 
 
 @pytest.mark.parametrize("flags, words", [
-    (["--sync=bsp", "--shards=2,0"], "--shards=2,0 is no list of numbers"),
-    (["--sync=bsp", "--shards="], "--shards= is no list of numbers; give numbers of 1 or more"),
+    (["--sync=bsp", "--shards=2,0"], "--shards=2,0 is not a list of numbers"),
+    (["--sync=bsp", "--shards="], "--shards= is not a list of numbers; give numbers of 1 or more"),
     (["--sync=bsp", "--shards=2,65"], "--shards=2,65: a server has at most 64 shards"),
     (["--sync=bsp", "--jitter=inf"], "--jitter=inf must be a finite number"),
     (["--sync=bsp", "--model=small", "--lr=nan"], "--lr=nan must be a finite number"),

@@ -185,7 +185,7 @@ WORKER = "[[workers]]\nstep_seconds = 1\n"
     ("[[workers]]\ncount = 2", "mine.toml: workers: group 1: give either step_seconds or trace"),
     (WORKER + "step = 2", "workers: group 1: unknown key 'step'; known: count, step_seconds, "),
     (WORKER + "count = 0", "group 1: count: 0 is not a whole number of 1 or more"),
-    (WORKER + "bandwidth = 100", "group 1: bandwidth: 100 is no bandwidth; give a number of bit"),
+    (WORKER + "bandwidth = 100", "group 1: bandwidth: 100 is not a bandwidth; give a number of"),
     (WORKER + "jitter = -1", "group 1: jitter: -1 is not a number of 0 or more"),
     (WORKER + "changes = [{ at = 1 }]", "group 1: changes: .* needs both at and factor"),
     (WORKER + "changes = [{ at = 1, factor = 0 }]", "changes: factor: must be above 0"),
@@ -194,10 +194,10 @@ WORKER = "[[workers]]\nstep_seconds = 1\n"
     (WORKER + "join = 9\nleave = 5", "group 1: leaves at 5 s, before it joins at 9 s"),
     (WORKER + "join = 9\nspread = 5\nleave = 10", "leaves at 10 s, before it joins at 14 s"),
     (WORKER + "lose = 9\nleave = 5", "give leave or lose, not both"),
-    (WORKER + 'trace = "t.txt"', "trace: there is no file .*t.txt"),
-    (WORKER + WORKER + "latency = '1 s.'", "workers: group 2: latency: '1 s.' is no time"),
+    (WORKER + 'trace = "t.txt"', "trace: file .*t.txt does not exist"),
+    (WORKER + WORKER + "latency = '1 s.'", "workers: group 2: latency: '1 s.' is not a time"),
     (WORKER + "[server]\nbandwith = '1Gbit'", "server: unknown key 'bandwith'; known: bandwidth, "),
-    (WORKER + "[server]\napply_seconds = 'x'", "server: apply_seconds: 'x' is no time"),
+    (WORKER + "[server]\napply_seconds = 'x'", "server: apply_seconds: 'x' is not a time"),
     (WORKER + "[server]\nshards = 0", "server: shards: 0 is not a whole number of 1 or more"),
     (WORKER + "[server]\nshards = [{}]", "server: shards: give two or more; one shard is the serv"),
     (WORKER + "[server]\nshards = [{}, { up = 3 }]", "shards: unknown key 'up'; known: bandwidth,"),
@@ -215,5 +215,5 @@ def test_a_missing_file_and_a_bad_trace_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="no cluster file .*nowhere.toml"):
         read_cluster(tmp_path / "nowhere.toml")
     (tmp_path / "steps.txt").write_text("0.1\nfast\n")
-    with pytest.raises(ValueError, match="steps.txt, line 2: 'fast' is no time"):
+    with pytest.raises(ValueError, match="steps.txt, line 2: 'fast' is not a time"):
         described(tmp_path, '[[workers]]\ntrace = "steps.txt"\n')

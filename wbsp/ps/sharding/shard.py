@@ -146,7 +146,7 @@ class Shard:
             case s.Commit():
                 self.store.commit(message.version)
             case _:
-                raise m.WireError(f"{type(message).__name__} is no part of the log")
+                raise m.WireError(f"{type(message).__name__} is not part of the log")
 
     def made(self) -> s.Made | None:
         """Return the notice of a version that is not told yet, or None."""

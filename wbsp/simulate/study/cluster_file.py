@@ -36,7 +36,7 @@ def read_cluster(path: str | Path) -> ClusterSpec:
     if not path.is_file():
         included = {one.stem: one for one in CLUSTERS.glob("*.toml")}
         if str(path) not in included:
-            raise FileNotFoundError(f"there is no cluster file {path}; give one, or the name of "
+            raise FileNotFoundError(f"cluster file {path} does not exist; give one, or the name of "
                                     f"one that wbsp has: {', '.join(sorted(included))}")
         path = included[str(path)]
     text = path.read_text(encoding="utf-8")
@@ -170,7 +170,7 @@ def _positive(value: Any) -> float:
 def _trace(path: Path) -> tuple[float, ...]:
     """Read recorded seconds, one step a line."""
     if not path.is_file():
-        raise ValueError(f"there is no file {path}")
+        raise ValueError(f"file {path} does not exist")
     steps = []
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
         if line.strip():
