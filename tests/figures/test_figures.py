@@ -55,7 +55,7 @@ def test_command_line_prints_the_files_it_wrote(make_run, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("arguments, words", [
-    (["{tmp}/nowhere"], "no folder"),
+    (["{tmp}/nowhere"], "nowhere does not exist"),
     (["{tmp}/empty"], "no run.json"),
     (["{tmp}/run", "--target=85"], "0.85"),
     (["{tmp}/run", "--window=5:2"], "START:END"),

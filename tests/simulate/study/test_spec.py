@@ -212,7 +212,7 @@ def test_an_error_names_file_and_key(tmp_path, text, words):
 
 
 def test_a_missing_file_and_a_bad_trace_are_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no cluster file .*nowhere.toml"):
+    with pytest.raises(FileNotFoundError, match="cluster file .*nowhere.toml does not exist"):
         read_cluster(tmp_path / "nowhere.toml")
     (tmp_path / "steps.txt").write_text("0.1\nfast\n")
     with pytest.raises(ValueError, match="steps.txt, line 2: 'fast' is not a time"):
