@@ -75,6 +75,7 @@ WALLS = {
     "worker": "core.agent core.messages core.permutation core.resend_buffer core.stats "
               "core.work_sequence sync.base tensors wire saved "
               "runlog replica process environment limits timeouts",
+    "site": "core sync.base tensors wire.messages worker ps.config ps.checkpoint process timeouts",
     "simulate": "core sync tensors runlog replica figures process heterogeneity limits units",
     "watch": "core.stats runlog figures limits timeouts environment wire.messages wire.addresses "
              "wire.sockets wire.line",
@@ -172,7 +173,7 @@ MAY = {"wbsp/ps/evaluation.py": {"multiprocessing", "signal"},
        "wbsp/worker/signals.py": {"threading", "signal"}}
 
 
-@pytest.mark.parametrize("path", in_folder("core", "ps", "worker"), ids=name)
+@pytest.mark.parametrize("path", in_folder("core", "ps", "worker", "site"), ids=name)
 def test_servers_and_workers_use_the_world_outside_through_their_host(path):
     found = {one for one in OUTSIDE
              if any(f"{use}.".startswith(f"{one}.") for use in imports(path))}

@@ -6,6 +6,8 @@ WBSP_SERVER        the server's address, as for SyncCallback
 WBSP_WORKER_INDEX  index of this process's worker: 0 ... worker_num - 1
 WBSP_WORKER_NUM    number of workers that the server waits for
 WBSP_TOKEN_FILE    file with the shared secret
+WBSP_UPSTREAM_TOKEN_FILE
+                   file with the secret between a site and the server above it
 WBSP_TRANSPORT     tcp: share no memory with processes of this machine; default: auto
 TF_CONFIG          set by TensorFlow's users and their schedulers: {"task": {"type": "worker",
                    "index": 0}, "cluster": {"ps": ["host:port"], "worker": [...]}}; a chief or
@@ -165,8 +167,8 @@ def worker_num() -> int | None:
     return None if spec is None else spec.must_be("ps").workers
 
 
-def token(path: str | None) -> bytes | None:
-    """Return the run's secret, from the file at `path` or else from that of WBSP_TOKEN_FILE.
+def token(path: str | None, variable: str = "WBSP_TOKEN_FILE") -> bytes | None:
+    """Return the run's secret, from the file at `path` or else from that of the variable.
 
     path: "" for no secret, whatever the environment has
 
@@ -174,7 +176,7 @@ def token(path: str | None) -> bytes | None:
     """
     if path is not None:
         return read_token(path) if path else None
-    said = _variable("WBSP_TOKEN_FILE")
+    said = _variable(variable)
     if said is None:
         return None
     try:

@@ -69,7 +69,15 @@ class Committed(NamedTuple):
     version: int
 
 
-Record = Accepted | Resent | Rejected | Committed | Outgoing
+class Adopted(NamedTuple):
+    """Record: version `above` of the server above, with this site's uncut progress, makes
+    `version`."""
+
+    version: int
+    above: int
+
+
+Record = Accepted | Resent | Rejected | Committed | Adopted | Outgoing
 
 
 class Failed(SyncModel):

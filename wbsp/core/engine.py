@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from wbsp.core.decisions import (
     Accepted,
+    Adopted,
     Committed,
     Failed,
     Record,
@@ -84,6 +85,8 @@ class Engine:
             loops set them.
         on_fault: called with an error that the model raised, or its breach of contract. True:
             `Failed` replaces the model, and the workers finish; False: the error is raised.
+        on_version: called with the time at the end of an event that made a version, with nothing
+            pending and before its messages are returned. It may `adopt`. None: this is no site.
     """
 
     def __init__(self, model: SyncModel, store: Store, expected: int = 1,
@@ -99,6 +102,8 @@ class Engine:
         self.stop_samples = stop_samples
         self.log = log or (lambda *_, **__: None)
         self.on_fault = on_fault
+        self.on_version: Callable[[float], None] | None = None
+        self._seen = store.latest.version  # the newest that `on_version` was called for
         self.work: SharedWork | None = None  # None: no worker has joined, or each has its own data
         self._epochs = epochs
         self._stop_steps = stop_steps
@@ -146,6 +151,9 @@ class Engine:
             ValueError: its data are not the run's; one line.
         """
         me, own = f"worker {worker}", "give its fit the data of hook.examples"
+        if data is not None and self.on_version is not None:
+            raise ValueError(f"{me} brings data that all workers share, and a site (--upstream) "
+                             "assigns no examples yet: give each worker data of its own")
         if data is None:
             if self.work is not None:
                 raise ValueError(f"{me} has data of its own, and the run's workers share theirs "
@@ -526,6 +534,22 @@ class Engine:
         """Handle the model's alarm time."""
         return self._carry_out(lambda model: model.tick(now), now) + self._feed(now)
 
+    def adopt(self, vector: np.ndarray, above: int, now: float) -> None:
+        """Make a version of version `above` of the server above, while nothing is pending.
+
+        The workers get it with their next grant.
+
+        Args:
+            vector: that version with this site's uncut progress, float32 [size]; the store owns it
+                from here on.
+            above: number of the version there.
+            now: seconds.
+        """
+        version = self.store.latest.version + 1
+        self._apply([Adopted(version, above)], now, update=vector)
+        self._seen = version
+        self._ask(partial(_hear, version, None, now))
+
     def stop(self, reason: str, now: float, ends: bool = False) -> list[Outgoing]:
         """Tell all workers to finish; the first reason counts. `ends`: as in `Stop`."""
         if self.stop_reason is not None:
@@ -620,6 +644,10 @@ class Engine:
             self._ask(partial(_hear, version, norm2, now))
             if norm2 is not None and version > self._logged_norm:  # shards say it later
                 self.log(now, "norm", version=version, norm2=norm2)
+        newest = self.store.latest.version
+        if self.on_version is not None and newest > self._seen and not self.store.accepted:
+            self._seen = newest
+            self.on_version(now)
         if self._at_rest and not self.store.accepted:
             acts = self._at_rest
             self._at_rest = []
@@ -778,6 +806,8 @@ def event_of(record: Record, push: Push | None, version: int, merged: int, mark:
     """
     if isinstance(record, Committed):
         return "commit", {"version": record.version, "merged": merged, **_norm(norm2)}
+    if isinstance(record, Adopted):
+        return "adopt", {"version": record.version, "above": record.above}
     if isinstance(record, Resent):
         work = {name: value for name, value in record.work._asdict().items()
                 if name != "accepted" or value}

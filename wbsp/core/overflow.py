@@ -59,6 +59,10 @@ class Reach:
             self.since += self._sent(step)
             self.pending = 0.0
 
+    def adopted(self, version: float) -> None:
+        """Note a version of this magnitude, which is no sum of the one before."""
+        self.version, self.since = version, 0.0
+
     def measured(self, version: float, pending: float | None = None) -> None:
         """Replace bounds by measured magnitudes.
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wbsp.core.decisions import Accepted, Committed, Record, Resent
+from wbsp.core.decisions import Accepted, Adopted, Committed, Record, Resent
 from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.core.overflow import Reach
 from wbsp.sync.base import NOT_FINITE, TOO_LARGE
@@ -153,6 +153,8 @@ class Store:
         # Version -> squared norm of the pending sum that it was made of, float64; None: not known.
         # The reader removes each entry.
         self.norms = deque[tuple[int, float | None]]()
+        # What a checkpoint holds beside the versions: name -> float32 [size], never written again.
+        self.beside: dict[str, np.ndarray] = {}
         vector = None
         if initial is not None:
             vector = initial_vector(initial)
@@ -177,10 +179,10 @@ class Store:
         """Fail all requests for a version that is not complete."""
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return the state of the outer step and the unsent part, as `OuterOptimizer.state` does.
-        """
+        """Return the state of the outer step, the unsent part, and what is `beside`, as
+        `OuterOptimizer.state` does."""
         unsent = self._sending.unsent
-        return self.outer.state() | ({} if unsent is None else {UNSENT: unsent})
+        return self.outer.state() | ({} if unsent is None else {UNSENT: unsent}) | self.beside
 
     def check(self, update: np.ndarray | Blocks | None) -> None:
         """Raise ValueError if `update` cannot be one of this model."""
@@ -225,6 +227,19 @@ class Store:
             self.accept(update, record.weight, square)
         elif isinstance(record, Committed):
             self.commit(record.version)
+        elif isinstance(record, Adopted):
+            assert isinstance(update, np.ndarray) and not self.accepted, "it comes at rest, whole"
+            self.adopt(record.version, update)
+
+    def adopt(self, version: int, vector: np.ndarray) -> Snapshot:
+        """Make `vector`, float32 [size], the newest version; the store owns it from here on.
+
+        It is sent whole, because it is no sum of what workers have. The unsent part stays.
+        """
+        vector.flags.writeable = False
+        self.latest = Snapshot(version, vector)
+        self.reach.adopted(largest(vector) + largest(self._sending.unsent))
+        return self.latest
 
     def accept(self, update: np.ndarray | Blocks | None, weight: float,
                square: float | None = None) -> None:

@@ -3,16 +3,18 @@
 It needs neither model code nor TensorFlow: the first worker to join sends the initial model.
 """
 
+import importlib
 import json
 import math
 import sys
 
 from absl import app, flags
 
-from wbsp.environment import token, worker_num
+from wbsp.environment import shares_memory, token, worker_num
 from wbsp.ps.flags import bandwidth, define_flags, server_config
 from wbsp.ps.goal import Goal
 from wbsp.sync import create, parse_options
+from wbsp.wire.addresses import split_addresses
 
 FLAGS = flags.FLAGS
 SHARD_PORT = 2706
@@ -29,6 +31,12 @@ flags.DEFINE_string("base_dir", None, "folder of the runs' files; relative: belo
 flags.DEFINE_bool("shard", False, "run a shard: wait for a server with this process in --shards")
 flags.DEFINE_bool("one_run", False, "end with the first run; default: serve a run for each `fit` "
                   "of the workers, until their processes have ended")
+flags.DEFINE_string("upstream", None, "host:port of a server above, of which this server, a site, "
+                    "is one worker: W_0 and the end come from there")
+flags.DEFINE_integer("site", None, "index of this site among the workers of --upstream, from 0 on",
+                     lower_bound=0)
+flags.DEFINE_string("upstream_token_file", None, "file with the secret between this site and "
+                    "--upstream; default: the environment variable WBSP_UPSTREAM_TOKEN_FILE")
 flags.DEFINE_integer("epochs", None, "passes of all workers together over the data that they share "
                      "(hook.examples); default: the epochs of their fit", lower_bound=1,
                      upper_bound=8000)
@@ -44,6 +52,26 @@ flags.DEFINE_integer("best_patience", None, "end the run after this many evaluat
                      "without a better version by --best", lower_bound=1)
 
 
+def above():
+    """The way to the server of --upstream, or None."""
+    if FLAGS.upstream is None or FLAGS.site is None:
+        if FLAGS.upstream is not None:
+            raise ValueError("--upstream needs the index of this site there, such as --site=0")
+        if FLAGS.site is not None or FLAGS.upstream_token_file is not None:
+            raise ValueError("--site and --upstream_token_file are of a site: give the server "
+                             "above, such as --upstream=localhost:2606")
+        return None
+    if FLAGS.shard:
+        raise ValueError("--shard and --upstream do not go together: a shard is no server")
+    split_addresses(FLAGS.upstream)
+    # By its name, because `wbsp.site` is made of parts of a server and of a worker, and a worker
+    # reads a server's checkpoints.
+    way = importlib.import_module("wbsp.site.upstream").Way
+    return way(FLAGS.upstream, FLAGS.site,
+               token(FLAGS.upstream_token_file, "WBSP_UPSTREAM_TOKEN_FILE"), bandwidth(),
+               shares_memory(FLAGS.transport), FLAGS.connect_timeout)
+
+
 def main(argv):
     # The server itself, which --help does without.
     from wbsp.ps.launch import prepare_server, where_to_listen
@@ -52,6 +80,7 @@ def main(argv):
     try:
         if len(argv) > 1:
             raise ValueError(f"unknown argument {argv[1]!r}; flags are written --name=value")
+        way = above()
         if FLAGS.shard:
             return prepare_shard(FLAGS.host or "localhost", FLAGS.port_base or SHARD_PORT,
                                  token(FLAGS.token_file), bandwidth())()
@@ -63,13 +92,15 @@ def main(argv):
         options = parse_options(FLAGS.sync_option)
         model = create(FLAGS.sync, **options)
         settings = {"sync": model.name, "sync_option": json.dumps(options, sort_keys=True)}
+        if way is not None:
+            settings |= {"upstream": way.address, "site": str(way.site)}
         return prepare_server(settings, model, server_config(
             workers, type(model), host=host, port=port, base_dir=FLAGS.base_dir or model.name,
             one_run=FLAGS.one_run, epochs=FLAGS.epochs,
             stop_steps=FLAGS.max_steps or math.inf,
             target=FLAGS.target and Goal.parse("target", FLAGS.target, valued=True),
             best=FLAGS.best and Goal.parse("best", FLAGS.best, valued=False),
-            best_patience=FLAGS.best_patience))()
+            best_patience=FLAGS.best_patience, above=way))()
     except (ValueError, OSError) as error:
         print(f"wbsp.ps: {error}", file=sys.stderr)
         return 1

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from wbsp import timeouts
+from wbsp.core.engine import Engine
 from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.limits import SHARDS
-from wbsp.process.host import HOST
-from wbsp.ps.checkpoint.state import IndexOwner
+from wbsp.process.host import HOST, Host
+from wbsp.ps.checkpoint.state import AboveState, IndexOwner, RunState
 from wbsp.ps.clock import Clock
 from wbsp.ps.goal import Goal
 from wbsp.ps.series import Series
@@ -20,11 +24,81 @@ from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.tensors.codecs import FLOAT32, Codec
-from wbsp.tensors.frozen import NOTHING
-from wbsp.tensors.layout import LayerState
+from wbsp.tensors.frozen import NOTHING, FrozenValues
+from wbsp.tensors.layout import LayerState, TensorSpec
 from wbsp.wire.addresses import split_addresses
 from wbsp.wire.proof import SIZE, mac, ticket
 from wbsp.wire.rate import RateLimiter
+
+
+class AboveError(RuntimeError):
+    """A site cannot go on with the server above; the message says why, in one line."""
+
+
+class Above(Protocol):
+    """The server above a site, seen from the site's event loop: see `wbsp.site`.
+
+    Attributes:
+        waits: the site must make no version now.
+        stopped: why the run above ends; None: it does not.
+        hurries: a cut waits for a checkpoint of this moment.
+        settled: this site is done above: it has the last version, or has left without it.
+        wakes: a file descriptor that can be read when `poll` is due.
+    """
+
+    wakes: int
+
+    @property
+    def waits(self) -> bool: ...
+
+    @property
+    def stopped(self) -> str | None: ...
+
+    @property
+    def hurries(self) -> bool: ...
+
+    @property
+    def settled(self) -> bool: ...
+
+    def bring(self, model: Model) -> None:
+        """Take the model of the first worker, with its W_0 for a server above that has none."""
+
+    def initial(self) -> tuple[np.ndarray, FrozenValues] | None:
+        """Return W_0, float32 [size], and what is frozen, once they have come from above."""
+
+    def begin(self, engine: Engine, state: RunState | None, model: Model) -> None:
+        """Begin with the run of this engine, or resume it; its store holds what was beside."""
+
+    def woke(self) -> None:
+        """Read what made `wakes` readable."""
+
+    def poll(self, now: float) -> None:
+        """Do what is due at `now` seconds of the run. Raises `AboveError`."""
+
+    def finish(self, now: float, interrupted: str | None) -> None:
+        """Push the rest, because the site's workers have finished; repeatable.
+
+        `interrupted`: why the site leaves without the last version; None: it waits for it.
+        """
+
+    def give_up(self, reason: str) -> None:
+        """Leave at once."""
+
+    def state(self) -> AboveState:
+        """Return the state at this moment, with nothing pending."""
+
+    def close(self) -> None:
+        """Release the connection."""
+
+
+class Model(NamedTuple):
+    """A worker's model, as it joins with it, and its W_0."""
+
+    vector: np.ndarray  # float32 [size]
+    layout: list[TensorSpec]
+    frozen: FrozenValues
+    layers: list[LayerState] | None
+    local: list[str]
 
 
 class ShardPlan(NamedTuple):
@@ -82,6 +156,8 @@ class ServerConfig:
     resume:       as in `Runs`
     standby_of:   address of the server to follow until it is lost; the files of a standby that
                   takes over are in a folder beside that of `base_dir`
+    above:        makes the connection to the server above, of a site, from the host and a
+                  function that prints a line; None: this is no site
     watch_port:   port for remote watchers of the run's files; 0: any free one
 
     Times in seconds.
@@ -113,6 +189,7 @@ class ServerConfig:
     standby_of: str | None = None
     shards: ShardPlan = ShardPlan()
     watch_port: int = 0
+    above: Callable[[Host, Callable[[str], None]], Above] | None = None
 
     def __post_init__(self) -> None:
         """Check the settings before the run creates any file.
@@ -122,9 +199,20 @@ class ServerConfig:
         """
         RateLimiter(self.bandwidth)
         self.best = self.best or self.target
+        if self.above is not None:
+            self._check_site()
         if self.best_patience is not None and self.best is None:
             raise ValueError(f"--best_patience={self.best_patience} needs a metric to compare "
                              "versions by, such as --best=accuracy")
+
+    def _check_site(self) -> None:
+        """Raise ValueError, in one line, for what a site does not have yet."""
+        for flag, given in (("--standby_of", self.standby_of), ("--epochs", self.epochs),
+                            ("--shards", not self.shards.single)):
+            if given:
+                raise ValueError(f"{flag} and --upstream do not go together yet: a site is one "
+                                 "server, whose workers have data of their own")
+        self.one_run = True  # the server above serves one run, too
 
     @property
     def terms(self) -> dict[str, str]:

@@ -82,6 +82,10 @@ class Dispatcher:
             handlers.add(part.handlers())
         return handlers
 
+    def wait(self) -> None:
+        """As `Lobby.wait`."""
+        self._lobby.wait()
+
     def register(self, poller: zmq.Poller) -> None:
         """Register the links of shared memory with `poller`."""
         if self.sessions.lending.fd is not None:

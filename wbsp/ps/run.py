@@ -17,7 +17,7 @@ from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.epoch_versions import EpochVersions
 from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.checkpoint.writer import CHECKPOINT, Checkpoints
-from wbsp.ps.config import Reporter
+from wbsp.ps.config import Above, Model, Reporter
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.evaluation import Evaluation, Evaluations, EvaluatorWatch
 from wbsp.ps.replication.primary import Source
@@ -40,12 +40,14 @@ class Run:
         state: of that version's checkpoint; None: the run begins.
         watch: of the evaluator; None: versions are not evaluated.
         on_fault: as in `Engine`.
+        above: the server above, of a site; None: this is none.
         hasty: a signal or a failure ends the run early.
     """
 
     def __init__(self, model: SyncModel, store: Store, layout: list[TensorSpec],
                  state: RunState | None, reporter: Reporter, dispatcher: Dispatcher,
-                 watch: EvaluatorWatch | None, on_fault: Callable[[BaseException], bool]):
+                 watch: EvaluatorWatch | None, on_fault: Callable[[BaseException], bool],
+                 above: Above | None = None):
         self._config = config = dispatcher.info.config
         frozen = dispatcher.info.frozen
         self._reporter = reporter
@@ -61,6 +63,12 @@ class Run:
                              stop_steps=config.stop_steps)
         if state is not None:
             self._go_on(state)
+        self._above = above
+        if above is not None:
+            info, vector = dispatcher.info, store.latest.vector
+            assert vector is not None, "a site has no shards"
+            above.begin(self.engine, state,
+                        Model(vector, layout, frozen, info.layers, info.local))
         self._replication = dispatcher.replication
         self.checkpoints = Checkpoints(reporter.folder, layout, self.engine, config.check_period,
                                        self._checkpoint_state, reporter.say,
@@ -81,12 +89,15 @@ class Run:
         self.hasty = False
         self._stopping_since: float | None = None
         self._done_since: float | None = None
+        self._leaves_above: float | None = None
         self._dismissed = False  # further workers are too late
         self._waits_for_standby = Throttle(_NOTICE)
         self._saves_until = -math.inf  # where the final version could not be saved
         self._saves = Throttle(1.0)
         self._unsaved = Throttle(_NOTICE)
         self._requests = dispatcher.begin(self.engine, layout)
+        if above is not None:
+            self._requests.replies.waits = lambda: above.waits
         self._readers.begin(
             self.engine, self.checkpoints,
             EpochVersions(reporter.folder, layout, self.engine, dispatcher.on, frozen),
@@ -145,10 +156,12 @@ class Run:
         if self._replication.superseded is not None:
             self._reporter.say(f"stopping: {self._replication.superseded}")
             return False
+        if self._above is not None:
+            self._go_on_above(self._above, now, run_time)
         if engine.done:
             self.checkpoints.hurry()
             self.checkpoints.poll(run_time)
-            safe = self.checkpoints.settled and self._replication.settled
+            safe = self._settled and self.checkpoints.settled and self._replication.settled
             if safe:
                 self._requests.replies.farewell()  # the final version is safe before it is fetched
             return self._ending(now, safe)
@@ -177,6 +190,35 @@ class Run:
                                "this run ends", now)
         self._show(run_time)
         return None
+
+    def hear_above(self) -> None:
+        """Handle news from the server above at once. Raises `AboveError`."""
+        if self._above is not None:
+            self._go_on_above(self._above, self._clock.now(), self._clock.run())
+
+    def _go_on_above(self, above: Above, now: float, run_time: float) -> None:
+        """Do a site's work with the server above.
+
+        Raises:
+            AboveError: that is lost.
+        """
+        engine = self.engine
+        if engine.done and not above.settled:
+            above.finish(run_time, engine.stop_reason if self.hasty else None)
+            self._leaves_above = self._leaves_above or now
+            if self.hasty and now - self._leaves_above > timeouts.INTERRUPTED:
+                above.give_up(f"the server above did not answer within {timeouts.INTERRUPTED:g} s")
+        above.poll(run_time)
+        if above.stopped is not None and engine.stop_reason is None and not engine.done:
+            self._stop(f"the server above: {above.stopped}")
+        if above.hurries:
+            self.checkpoints.demand()
+        self._requests.go_on()
+
+    @property
+    def _settled(self) -> bool:
+        """Return whether this is no site, or one that has ended above."""
+        return self._above is None or self._above.settled
 
     def finish(self, well: bool, wanted: Callable[[], bool]) -> bool:
         """Write the last files, the newest version first.
@@ -270,7 +312,8 @@ class Run:
                         staleness=log.staleness, failures=dict(log.failures),
                         reports=dict(self._dispatcher.sessions.reports),
                         places=dict(info.owners), layers=info.layers, local=info.local,
-                        best=copy(self._dispatcher.readers.best))
+                        best=copy(self._dispatcher.readers.best),
+                        above=None if self._above is None else self._above.state())
 
     def _start_or_tick(self, now: float, run_time: float) -> None:
         engine = self.engine
@@ -324,7 +367,7 @@ class Run:
             self._dispatcher.entrance.dismiss(
                 f"the run has ended ({self.engine.stop_reason or 'done'})", self.engine.ends)
         copying = self._replication.copying and not (safe or self.hasty)
-        if self.checkpoints.writing or copying:
+        if self.checkpoints.writing or copying or not self._settled:
             self._done_since = now
             if copying and self._waits_for_standby.due(now):
                 self._reporter.say("sending the final version to the standby; workers receive it "
@@ -332,7 +375,7 @@ class Run:
         self._dispatcher.lose_idle(self._done_since, timeouts.GOODBYE)
         away, left = self._dispatcher.idle_for(self._done_since, timeouts.GOODBYE)
         self._awaited.wait(away, "to fetch the final version", left, "this run ends", now)
-        if len(self._dispatcher.sessions) or self._replication.expected():
+        if len(self._dispatcher.sessions) or self._replication.expected() or not self._settled:
             return None
         if not self.hasty and self._readers.awaited(self.version):
             return None

@@ -20,8 +20,9 @@ from wbsp import timeouts
 from wbsp.core.engine import Engine
 from wbsp.core.store import UNSENT
 from wbsp.process.signals import Interrupts
-from wbsp.ps.checkpoint.state import RunState
-from wbsp.ps.config import Reporter, RunInfo
+from wbsp.process.throttle import Throttle
+from wbsp.ps.checkpoint.state import BESIDE, RunState
+from wbsp.ps.config import Above, AboveError, Model, Reporter, RunInfo
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.evaluation import Evaluator, EvaluatorError, EvaluatorWatch
 from wbsp.ps.file_server import RunFiles
@@ -57,6 +58,7 @@ class Waiting:
         self.hasty = self._failed = self._told = False
         self._over_since: float | None = None  # time since which no worker can join
         self._awaited = Awaited(server.reporter.say)
+        self._patience = Throttle(timeouts.PROGRESS)  # of a site's workers
 
     def hasten(self, reason: str, failed: bool) -> None:
         """End early; see `Run.hasten`."""
@@ -67,6 +69,9 @@ class Waiting:
 
     def woke(self, seconds: float) -> None:
         """Do nothing: this phase has no timeouts of its own."""
+
+    def hear_above(self) -> None:
+        """Do nothing: the timers are early enough for a run that is to begin."""
 
     def timers(self, alone: float) -> bool | None:
         """Do the periodic work; see `Run.timers`.
@@ -79,6 +84,8 @@ class Waiting:
             told, self._told = self._told, True  # the messages leave in the next turn
             awaited = living and not self._failed and self._awaits(True)
             return None if awaited or not told else True
+        if self._server.above is not None and self._goes_on_above(self._server.above):
+            return None
         initial = None if self._watch is None else self._watch.initial()
         if initial is not None and self._wanted:
             try:
@@ -106,6 +113,25 @@ class Waiting:
                                patience - alone, "this server ends",
                                self._server.reporter.clock.now())
         return None
+
+    def _goes_on_above(self, above: Above) -> bool:
+        """Begin the run of a site once W_0 has come from above; return whether it begins.
+
+        Raises:
+            AboveError: it cannot come.
+        """
+        now = self._server.reporter.clock.now()
+        above.poll(now)
+        initial = above.initial()
+        if initial is None:
+            if self._server.brought is not None and self._patience.due(now):
+                self._server.dispatcher.wait()
+            return False
+        vector, frozen = initial
+        model = self._server.brought
+        assert model is not None, "the server above has its layout from here"
+        self._server.begin(vector, model.layout, frozen=frozen)
+        return True
 
     @property
     def _wanted(self) -> bool:
@@ -171,6 +197,9 @@ class Server:
         self._shards = Shards(info, socket, reporter.say)
         self._files = RunFiles(reporter.folder, (info.run, info.epoch), self.config.host,
                                self.config.watch_port, self.config.token, socket.on)
+        self.above = None if self.config.above is None else self.config.above(
+            socket.on, reporter.say)
+        self.brought: Model | None = None  # by a site's first worker
         self._watch: EvaluatorWatch | None = None
         self._interrupts = interrupts
         self._interrupts.at_once.append(reporter.console.abandon)
@@ -178,7 +207,8 @@ class Server:
             self._watch = EvaluatorWatch(start_evaluator(), reporter.say, socket.on)
             self._interrupts.at_once.append(self._watch.evaluator.kill)
         self.dispatcher = Dispatcher(socket, info, reporter, self._shards, self._files.at, record,
-                                     None if start_evaluator else self.begin)
+                                     None if start_evaluator else
+                                     self.begin if self.above is None else self._bring)
         self.phase: Waiting | Run = Waiting(self, self._watch)
         # In the order in which they are served, after received messages.
         self._parts: list[Part] = [self._shards, self.dispatcher]
@@ -205,6 +235,10 @@ class Server:
         Raises:
             ValueError: the model cannot be served; one line.
         """
+        if state is not None and (state.above is None) != (self.above is None):
+            raise ValueError("this run was started "
+                             + ("without --upstream, and is no site's: leave that out"
+                                if state.above is None else "as a site's: give its --upstream"))
         planes = self.dispatcher.sessions.planes
         planes.check(vector.size)
         outer = outer or {}
@@ -215,9 +249,19 @@ class Server:
             version = state.version
         self.dispatcher.info.frozen = frozen
         store = planes.store(vector, version, self.config.outer, outer.get(UNSENT))
+        if self.above is not None:
+            store.beside = {name: outer[name] for name in BESIDE if name in outer}
         self.phase = Run(self._model, store, layout, state, self.reporter, self.dispatcher,
-                         self._watch, self._model_failed)
+                         self._watch, self._model_failed, self.above)
         self._alone_since = self._clock.now()
+
+    def _bring(self, vector: np.ndarray, layout: list[TensorSpec], *,
+               frozen: FrozenValues) -> None:
+        """Take the W_0 of a site's first worker, which the server above may lack."""
+        if self.brought is None and self.above is not None:
+            info = self.dispatcher.info
+            self.brought = Model(vector, layout, frozen, info.layers, info.local)
+            self.above.bring(self.brought)
 
     @property
     def epoch(self) -> int:
@@ -278,6 +322,8 @@ class Server:
         if self._watch is not None:
             self._watch.evaluator.close()
         self.phase.abandon()
+        if self.above is not None:
+            self.above.close()
         for part in self._parts:
             part.close()
         self.reporter.close()
@@ -295,6 +341,9 @@ class Server:
         except EvaluatorError as error:
             self._failure = str(error)
             self._say(f"stopping: {error}")
+        except AboveError as error:
+            self._failure = str(error)
+            self._say(f"stopping: {error}; --resume goes on from here")
         except Exception as error:
             self._failure = f"the server failed: {error!r}"
             self._say(f"stopping: {self._failure}; this is a bug of wbsp, please report it:\n"
@@ -330,6 +379,8 @@ class Server:
         loop = Loop(self._socket, self.dispatcher.sessions.watch)
         for part in self._parts:
             part.register(loop.poller)
+        if self.above is not None:
+            loop.register(self.above.wakes)
         return loop.run(self._timers, lambda: self._step(loop))
 
     def _step(self, loop: Loop) -> None:
@@ -339,6 +390,9 @@ class Server:
             self.dispatcher.receive()
         if self.dispatcher.sessions.lending.fd in ready:
             self.dispatcher.receive_shared()
+        if self.above is not None and self.above.wakes in ready:
+            self.above.woke()
+            self.phase.hear_above()
         for part in self._parts:
             part.serve()
 

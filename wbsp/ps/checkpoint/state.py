@@ -19,6 +19,10 @@ from wbsp.tensors.layout import LayerStates, Names
 
 FORMAT = 1  # of the state; 0: of the releases that wrote no number
 
+# Vectors of a site beside its versions: what its uncut progress begins from, the newest cut until
+# it is answered, and what the format between has not sent before that cut.
+BESIDE = ANCHOR, CUT, OWED = "above.anchor", "above.cut", "above.owed"
+
 T = TypeVar("T")
 # Sums have no upper bound: a server may add up any number of reports.
 Sum = Annotated[int, msgspec.Meta(ge=0)]
@@ -79,6 +83,29 @@ class Best:
     worse: Sum = 0
 
 
+@dataclass
+class AboveState:
+    """What a site must know of the server above to go on, beside the vectors.
+
+    The part that no cut carries is `steps`, `samples` and `seconds` of this site's versions.
+
+    Attributes:
+        run: id of the run above.
+        next_seq: number of this site's next cut there.
+        kept: work in the newest cut, whose answer is not known: steps, samples, seconds; None: it
+            is known.
+        final: this site's newest version is the last one of the run above.
+    """
+
+    run: str = ""
+    next_seq: Count = 0
+    steps: Sum = 0
+    samples: Sum = 0
+    seconds: Amount = 0.0
+    kept: tuple[Sum, Sum, Amount] | None = None
+    final: bool = False
+
+
 @dataclass(kw_only=True)
 class RunState:
     """The state of a run beside the tensors of a version.
@@ -102,6 +129,7 @@ class RunState:
         layers: state of layers that no version carries; None: not known.
         local: names of variables that each worker keeps for itself.
         best: the best version by evaluations; None: no named metric was evaluated.
+        above: of a site; None: this server is none.
     """
 
     format: Count = FORMAT
@@ -135,6 +163,7 @@ class RunState:
     layers: LayerStates | None = None
     local: Names = field(default_factory=list)
     best: Best | None = None
+    above: AboveState | None = None
 
     @classmethod
     def from_json(cls, state: Any) -> RunState:

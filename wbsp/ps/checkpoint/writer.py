@@ -56,6 +56,7 @@ class Checkpoints:
         self._mark = 0  # of the running write
         self._limited = True
         self.failed = False  # to write the newest
+        self._demanded = False  # a checkpoint of the present state, whatever its version
 
     def hurry(self) -> None:
         """Ignore period and share from here on, because the process may be killed soon."""
@@ -64,6 +65,11 @@ class Checkpoints:
     def write_soon(self) -> None:
         """Write without waiting for the rest of the period."""
         self._write_at = 0.0
+
+    def demand(self) -> None:
+        """Write the present state at once, even if its version is written; after a failure, at the
+        next attempt."""
+        self._demanded = True
 
     @property
     def writing(self) -> bool:
@@ -96,7 +102,9 @@ class Checkpoints:
             self._take_written(self._writing, now)
         many = self._engine.newest[0] - self._written[0] > LEAP // 2 and not self.failed
         due = many or now >= self._write_at or not (self._limited or self.failed)
-        due = due and not self._writing and self._engine.newest > self._written
+        due = due and self._engine.newest > self._written
+        due = due or (self._demanded and (not self.failed or now >= self._write_at))
+        due = due and not self._writing
         self.wanted = due and not self._alone()
         if due and not self.wanted:
             self._engine.at_rest(self._start_writing, now)
@@ -127,6 +135,7 @@ class Checkpoints:
     def _start_writing(self, now: float) -> None:
         if self._writing or not self._alone():
             return  # since it was asked for
+        self._demanded = False
         self._engine.ledger.next_mark()
         self._submit(now)
 

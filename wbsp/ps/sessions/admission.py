@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Protocol
 
@@ -343,9 +344,16 @@ class Lobby(Entrance):
             self._info.layers = None
             self._refuse(session, f"worker {session.worker}: {error}")
         else:
+            if found is not None:  # a site waits for the version above, if no model exists yet
+                self._progress_at = math.inf
             for waiting in self._sessions:
                 waiting.progress.note_received(now)
             self._sessions.tell_progress_now_and_then(session)
+
+    def wait(self) -> None:
+        """Have the workers wait on, because another server is at work for them."""
+        for waiting in self._sessions:
+            waiting.progress.note_received(self._clock.now())
 
     def check(self) -> None:
         """Refuse a worker that was asked for W_0 and does not send it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -23,10 +23,20 @@ class Replies:
         self._sessions = sessions
         self._info = info
         self._finals: list[Outgoing] | None = []  # withheld; None: no longer
+        self.waits: Callable[[], bool] = lambda: False  # this site, for the server above
+        self._kept: list[Outgoing] = []  # until it no longer does
 
     def send(self, answer: Iterable[Outgoing]) -> None:
-        """Send the engine's messages to the workers, in this order."""
-        waiting = deque(answer)
+        """Send the engine's messages to the workers, in this order.
+
+        While a site waits for the server above, they are kept: its workers wait at the end of its
+        step, which is a version, as a worker's compute thread does.
+        """
+        waiting = deque([*self._kept, *answer])
+        self._kept = []
+        if self.waits():
+            self._kept = [*waiting]
+            return
         while waiting:
             outgoing = waiting.popleft()
             message = outgoing.message
@@ -57,6 +67,10 @@ class Replies:
                 session.retained[type(message)] = message if not isinstance(message, m.Granted) \
                     else msgspec.structs.replace(message, follows=False)  # only once
             self._sessions.send(session.identity, message)
+
+    def forget(self, worker: int) -> None:
+        """Drop what is kept for a worker that was lost."""
+        self._kept = [outgoing for outgoing in self._kept if outgoing.worker != worker]
 
     def _with_model(self, ack: m.Ack, waiting: deque[Outgoing], session: WorkerSession) -> m.Ack:
         """Return the answer, with the version that follows for this worker if memory is shared."""

@@ -34,6 +34,8 @@ class Requests:
         self._clock = clock
         self.first_came = math.inf
         self.returned = False
+        # Complete pushes that came while this site waits for the server above: worker -> the newest
+        self._kept: dict[int, tuple[WorkerSession, m.Update, Arrived]] = {}
 
     def handlers(self) -> Handlers:
         """Return the handlers for members' requests."""
@@ -160,7 +162,20 @@ class Requests:
         elif (back := session.returning) is not None and back.lacks is not None:
             self._resend(session, back, arrived.head, arrived)
 
+    def go_on(self) -> None:
+        """Handle what came while this site waited for the server above, until it waits again."""
+        if self.replies.waits():
+            return
+        self.replies.send([])
+        while self._kept and not self.replies.waits():
+            session, update, arrived = self._kept.pop(next(iter(self._kept)))
+            if self.sessions.of(session.worker) is session and session.joined:
+                self._push(session, update, arrived)
+
     def _push(self, session: WorkerSession, update: m.Update, arrived: Arrived) -> None:
+        if self.replies.waits():
+            self._kept[session.worker] = session, update, arrived
+            return
         if update.push.seq >= self.engine.ledger.next_seq(session.worker):
             # it has received earlier directions; a repeated push does not show that
             session.retained.pop(m.Directed, None)
@@ -255,6 +270,7 @@ class Requests:
         """End a session without a word from the worker."""
         member = session.joined and session.plane is not None
         self.sessions.close(session)
+        self.replies.forget(session.worker)
         if not member:
             return
         self._tell(session.worker, f" was lost: {reason}; the others continue without it")

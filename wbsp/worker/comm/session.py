@@ -157,6 +157,12 @@ class Session:
         lossy = self.wire.in_blocks and not self.wire.lossless
         return self.sending.send((found(update) if lossy else None) or update)
 
+    def owe(self, unsent: np.ndarray | None, decided: np.ndarray | None) -> None:
+        """As `Transport.owe`: the rest of `decided` is what this format leaves of it."""
+        self.sending.unsent = unsent
+        if decided is not None:
+            self.encode(decided)
+
     def parts(self, words: np.ndarray, group: m.ShardGroup | None) -> list[np.ndarray]:
         """Return what is sent of the words of an update, for each shard if there are some.
 

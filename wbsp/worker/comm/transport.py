@@ -84,6 +84,21 @@ class Transport:
         """
         return self._communication.update_bytes or 4 * self._communication.session.wire.words(size)
 
+    @property
+    def unsent(self) -> np.ndarray | None:
+        """What the run's format has not sent yet, float32 [size], while no push is on its way."""
+        return self._communication.session.sending.unsent
+
+    def owe(self, unsent: np.ndarray | None, decided: np.ndarray | None) -> None:
+        """Begin with what an earlier process of this worker had not sent.
+
+        Args:
+            unsent: that, float32 [size]; None: nothing.
+            decided: an update that it pushed after that, and that the server has decided on, or
+                None.
+        """
+        self._calls.append(self._communication.session.owe, unsent, decided)
+
     def hello(self, expected: dict[str, str], timeout: float, series: str = "", fit: int = 0,
               leaves: bool = False) -> m.Welcome:
         """Introduce this worker and wait for the run's settings.

@@ -1,0 +1,44 @@
+"""`python site_server.py RECORD ARGUMENTS...`: `python -m wbsp.ps ARGUMENTS` of a site that notes
+what it pushes to the server above.
+
+The file RECORD has a line [seq, U] for each cut that was taken, where the cut is U * pattern. A cut
+that a checkpoint did not hold when the site was killed is taken again under its number: the last
+line of a number counts.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+from integer_replica import pattern
+
+from wbsp.site.upstream import Upstream
+
+
+def note_cuts(record: Path) -> None:
+    """Have each cut of this process noted, before it leaves."""
+    take, file = Upstream._take, open(record, "a")
+
+    def noting(self: Upstream, cut: Any) -> None:
+        take(self, cut)
+        update = self._progress.cut
+        shape = pattern(update.size)
+        assert (update == shape * (update[0] / shape[0])).all(), f"no whole cut: {update[:5]}"
+        print(json.dumps([cut.push.seq, float(update[0] / shape[0])]), file=file, flush=True)
+
+    Upstream._take = noting  # type: ignore[method-assign]
+
+
+def noted(record: Path) -> dict[int, float]:
+    """seq -> U of a site's cuts, over all lives of its server."""
+    return dict(json.loads(line) for line in record.read_text().splitlines())
+
+
+if __name__ == "__main__":
+    note_cuts(Path(sys.argv[1]))
+    sys.argv = ["wbsp.ps", *sys.argv[2:]]
+    runpy.run_module("wbsp.ps", run_name="__main__", alter_sys=True)

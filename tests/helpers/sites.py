@@ -1,0 +1,118 @@
+"""Two sites of two integer workers each below one server, as processes, and their laws.
+
+Both levels are exact in whole numbers: at the top, W is W_0 plus each site's accepted cuts; at a
+site, the cuts together are what it has accepted of its workers.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from conservation import _logged, _told
+from integer_replica import UNIT, pattern, read_result, recorded
+from jobs import PLAIN, Job, Jobs, ServerJob, free_port
+from site_server import noted
+
+import forked
+from wbsp.ps.checkpoint import format as checkpoint
+from wbsp.runlog.reader import read_run
+
+SITE_SERVER = Path(__file__).with_name("site_server.py")
+
+
+class Sites:
+    """A server above and the sites below it.
+
+    top, sites: their servers
+    workers: of each site
+    """
+
+    def __init__(self, jobs: Jobs, above: str = "asp", inside: str = "asp", sites: int = 2,
+                 each: int = 2, options: tuple[str, ...] = (), inner: tuple[str, ...] = PLAIN):
+        self.jobs, self.above, self.inside, self.each = jobs, above, inside, each
+        self.number, self._options, self._inner = sites, options, inner
+        self.ports = [free_port() for _ in range(sites + 1)]
+        self.top = self.start_top()
+        self.sites: list[ServerJob] = []
+        self.workers: list[list[Job]] = []
+
+    def start_top(self, *flags: str, port: int | None = None) -> ServerJob:
+        self.top = self.jobs.server(
+            *PLAIN, "--check_period=0.1", "--base_dir=top", *self._options, *flags,
+            workers=self.number, sync=self.above, port=self.ports[-1])
+        return self.top
+
+    def start_site(self, site: int, *flags: str, address: str | None = None) -> ServerJob:
+        """Start, or start again, the server of a site."""
+        self.record(site).mkdir(exist_ok=True)
+        port = self.ports[site]
+        job = self.jobs.start(
+            f"site{site}", SITE_SERVER, self.record(site) / "cuts.jsonl",
+            f"--upstream={address or self.top.address}", f"--site={site}",
+            f"--worker_num={self.each}", f"--sync={self.inside}", f"--port_base={port}",
+            *self._inner, "--check_period=0.1", f"--base_dir=site{site}", *flags, kind=ServerJob,
+            fork=forked.WBSP)
+        job.address, job.cwd = f"localhost:{port}", self.jobs.folder
+        self.sites[site:site + 1] = [job]
+        return job
+
+    def start_workers(self, site: int, **plan: object) -> None:
+        self.workers[site:site + 1] = [[self.jobs.integer_worker(
+            f"localhost:{self.ports[site]}", worker, record=str(self.record(site)), seed=site,
+            **plan) for worker in range(self.each)]]
+
+    def start(self, **plan: object) -> Sites:
+        for site in range(self.number):
+            self.start_site(site)
+            self.start_workers(site, **plan)
+        return self
+
+    def record(self, site: int) -> Path:
+        """The folder of what this site and its workers note."""
+        return self.jobs.folder / f"record{site}"
+
+    def end_well(self) -> None:
+        for job in (*(job for jobs in self.workers for job in jobs), *self.sites, self.top):
+            job.ends_well()
+
+    def conserved(self, told: bool = False) -> checkpoint.Checkpoint:
+        """Judge the run; return the last version. `told`: as in `IntegerRun.of_processes`."""
+        saved = checkpoint.load(self.top.folder / "checkpoint.safetensors")
+        weights = _logged(self.top.folder)
+        total = 0.0
+        for site, job in enumerate(self.sites):
+            cuts = noted(self.record(site) / "cuts.jsonl")
+            mine = weights.get(site, {})
+            assert sorted(mine) == list(range(len(mine))), f"site {site}: {sorted(mine)}"
+            assert set(mine) == set(cuts), f"site {site} cut {sorted(cuts)}"
+            assert saved.state.next_seq[site] == len(mine)
+            total += sum(weight * cuts[seq] for seq, weight in mine.items())
+            assert sum(cuts.values()) == self.accepted(site, told), f"site {site}"
+            own = checkpoint.load(job.folder / "checkpoint.safetensors")
+            assert own.vector.tobytes() == saved.vector.tobytes(), "the sites end with one version"
+            for worker in range(self.each):
+                assert np.float32(read_result(self.record(site), worker)["final"]).tobytes() == (
+                    saved.vector.tobytes())
+        rest = saved.vector.astype(np.float64) - total * pattern(saved.vector.size)
+        assert np.ptp(rest) == 0 and 1 <= rest[0] <= self.each, f"W_0 was {rest}"
+        return saved
+
+    def accepted(self, site: int, told: bool = False) -> float:
+        """The sum of what this site accepted of its workers, in patterns."""
+        record = self.record(site)
+        weights = ({worker: _told(record, worker) for worker in range(self.each)} if told
+                   else _logged(self.sites[site].folder))
+        return sum(UNIT * weight * recorded(record, worker)[seq]
+                   for worker, pushes in weights.items() for seq, weight in pushes.items()
+                   if weight)
+
+    def events(self, site: int, kind: str) -> list[dict]:
+        return [event for event in read_run(self.sites[site].folder).events
+                if event["kind"] == kind]
+
+
+def cuts(record: Path) -> list[list[float]]:
+    """The lines of a site's record."""
+    return [json.loads(line) for line in record.read_text().splitlines()]

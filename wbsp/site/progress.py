@@ -1,0 +1,57 @@
+"""The replica of a site: its newest version is the live model, and its versions are the steps.
+
+No sockets, threads or clocks: a real site and one in virtual time both keep this object.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wbsp.tensors.ops import is_finite
+
+
+class SiteProgress:
+    """What a site's versions have added since its anchor; see `wbsp.replica.base.Replica`.
+
+    All vectors are float32 [size] and never written again.
+
+    Attributes:
+        anchor: the site's version at its last cut, or the version from above that it adopted last.
+        cut: the newest cut, until it is answered; else None.
+    """
+
+    def __init__(self, anchor: np.ndarray, cut: np.ndarray | None = None):
+        self.anchor = anchor
+        self.cut = cut
+
+    def take(self, x: np.ndarray) -> np.ndarray:
+        """Return the cut x - anchor, and set anchor = x; `x`: the site's newest version."""
+        self.cut = _kept(x - self.anchor)
+        self.anchor = x
+        return self.cut
+
+    def adopt(self, above: np.ndarray, x: np.ndarray, drop: bool = False) -> np.ndarray:
+        """Return the site's next version, above + (x - anchor), and set anchor = above.
+
+        Args:
+            above: the version from above.
+            x: the site's newest version.
+            drop: leave out the uncut progress, because the server above could not use it.
+        """
+        progress = x - self.anchor
+        self.anchor = _kept(above)
+        if drop:
+            return above.copy()
+        found = np.add(above, progress, out=progress)
+        return found if is_finite(found) else above.copy()
+
+    def take_back(self) -> None:
+        """Make the newest cut progress again: the server above does not have it."""
+        assert self.cut is not None, "there is a cut to take back"
+        self.anchor = _kept(self.anchor - self.cut)
+        self.cut = None
+
+
+def _kept(vector: np.ndarray) -> np.ndarray:
+    vector.flags.writeable = False
+    return vector

@@ -1,0 +1,523 @@
+"""The server above a site, which is one of its workers.
+
+A worker's compute thread trains, waits and adopts; the event loop of a site does this work between
+two versions, without waiting: `poll` and `SiteProgress` stand for `WorkerRuntime` and its replica.
+The agent, the communication thread and the connection are those of every worker.
+
+A cut leaves only when a checkpoint of this site holds it. So a site that is killed and resumed
+knows what it may have pushed: a cut that the server above lacks becomes progress again, and one
+that it has is no longer part of the progress. The site's workers send again what the checkpoint
+lacks, and none of that was in a cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from wbsp import timeouts
+from wbsp.core.agent import Adopt, Agent, Command, Cut, Expect, Leave
+from wbsp.core.engine import Engine
+from wbsp.core.messages import Message
+from wbsp.process.host import HOST, Host
+from wbsp.ps.checkpoint.state import ANCHOR, CUT, OWED, AboveState, RunState
+from wbsp.ps.config import AboveError, Model
+from wbsp.site.progress import SiteProgress
+from wbsp.sync.base import UNFIT, WorkerRule
+from wbsp.tensors.frozen import FrozenValues
+from wbsp.tensors.layout import total_size
+from wbsp.wire.messages import codec as m
+from wbsp.worker.comm.communication import SendUpdate
+from wbsp.worker.comm.inbox import Next
+from wbsp.worker.comm.transport import Transport
+from wbsp.worker.errors import TransportError
+from wbsp.worker.metrics import Recorder
+from wbsp.worker.shared_agent import SharedAgent
+
+_GRAIN = 0.2  # seconds between two looks at whether the site ends, of the joining thread
+_LEAST = 1e-6  # seconds of a step: models divide by them
+
+
+@dataclass(frozen=True)
+class Way:
+    """The way to the server above, and this site's place there.
+
+    Attributes:
+        address: host:port, or several of them, separated by commas.
+        site: index of this site among the workers there.
+        token: the secret between the two, or None.
+        bandwidth: bytes/s in each direction, or None.
+        share: share memory with a server of this machine and user, if there is no bandwidth.
+        timeout: seconds to wait for that server at the start.
+    """
+
+    address: str
+    site: int
+    token: bytes | None = None
+    bandwidth: float | None = None
+    share: bool = True
+    timeout: float = timeouts.CONNECT
+
+    def __call__(self, on: Host, say: Callable[[str], None]) -> Upstream:
+        """Return the connection, not begun."""
+        return Upstream(self, say, on)
+
+
+def objection(rule: WorkerRule, sync: str) -> str | None:
+    """Return why no site can follow this rule of the server above, or None."""
+    if rule.loses_steps:
+        return (f"the server above runs {sync} with adopt=replace, which loses steps, and a site "
+                "keeps all: choose adopt=rebase there")
+    if rule.shared or rule.batch is not None or rule.micro_batches != 1:
+        return (f"the server above runs {sync}, which assigns the examples of each step, and a "
+                "site's step is a version: choose another synchronization model there")
+    return None
+
+
+@dataclass
+class _Work:
+    """Work of a site's versions, each of which is a step; samples are those of its workers."""
+
+    steps: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+
+    def add(self, steps: int, samples: int, seconds: float) -> None:
+        self.steps += steps
+        self.samples += samples
+        self.seconds += seconds
+
+
+class _Still:
+    """What is frozen, as `wbsp.replica.frozen.Frozen` shows it to a connection."""
+
+    def __init__(self, values: FrozenValues):
+        self.layout, self.digest = values.layout, values.digest
+        self.size = total_size(values.layout)
+        self._values = values
+
+    def read(self) -> np.ndarray:
+        return self._values.vector
+
+
+class _Joined(NamedTuple):
+    """What the joining thread has found."""
+
+    welcome: m.Welcome
+    joined: m.Joined
+    model: Model
+    frozen: FrozenValues  # of the run above
+
+
+class _Listener(SharedAgent):
+    """A site's agent; it notes what became of the newest cut, and wakes the event loop.
+
+    Attributes:
+        wake: wakes the event loop; any thread may call it.
+        answered: number of the newest answered cut; guarded by `changed`.
+        unfit: a cut since the last version was rejected because of its values; guarded by
+            `changed`.
+    """
+
+    wake: Callable[[], object]
+    answered = -1
+    unfit = False
+
+    def acked(self, ack: m.Ack, seconds: float) -> Next:
+        with self.changed:
+            self.answered = ack.seq
+            self.unfit = self.unfit or ack.reason in UNFIT
+        return super().acked(ack, seconds)
+
+    def failed(self) -> None:
+        super().failed()
+        self.wake()
+
+    def _follow(self, commands: Sequence[Command]) -> Next:
+        fetch = super()._follow(commands)
+        self.wake()
+        return fetch
+
+
+class Upstream:
+    """See `wbsp.ps.config.Above`; used by the site's event loop.
+
+    Attributes:
+        settled: this site is done above.
+        wakes: a file descriptor that can be read when `poll` is due.
+    """
+
+    def __init__(self, way: Way, say: Callable[[str], None], on: Host = HOST):
+        self._way = way
+        self._say = lambda text: say(text.replace(f"worker {way.site}:", f"site {way.site}:", 1))
+        self._on = on
+        self.settled = False
+        self._waker, self._woken = on.network.pair()
+        for end in (self._waker, self._woken):
+            end.setblocking(False)
+        self.wakes = self._woken.fileno()
+        self._closing = False
+        self._models: queue.SimpleQueue[Model] = on.scheduler.queue()
+        self._found: queue.SimpleQueue[_Joined | TransportError | AboveError] = (
+            on.scheduler.queue())
+        self._transport: Transport | None = None
+        self._begun = False
+        self._known = AboveState()  # as saved, of a site that resumes
+        self._listener: _Listener | None = None
+        self._recorder: Recorder
+        self._frozen: FrozenValues
+        self._run = ""
+        self._first: np.ndarray | None = None  # W_0
+        self._engine: Engine | None = None
+        self._progress: SiteProgress
+        self._due: deque[Command] = deque()
+        self._cut: Cut | None = None  # not sent, because no checkpoint holds it
+        self._mark = 0  # of the ledger, as it was taken
+        self._kept: _Work | None = None  # of the newest cut, until it is answered
+        self._next_seq = 0
+        self._owed: np.ndarray | None = None
+        self._uncut, self._untold = _Work(), _Work()  # in no cut; and not told to the agent, of it
+        self._samples = 0  # of the engine, that were counted
+        self._since = 0.0
+        self._waited = False
+        self._leaves: str | None = None  # why this site leaves without the last version
+        self._finishing = self._told_finish = self._final = False
+        self._fresh = True  # the first version from above for this process is yet to be adopted
+        self._version = 0  # the newest that was counted
+        self._size = 0
+
+    # The site's life.
+
+    def bring(self, model: Model) -> None:
+        if not self._begun:
+            self._start(self._way.timeout)
+        self._models.put(model)
+
+    def _start(self, timeout: float) -> None:
+        self._begun = True
+        self._on.scheduler.thread(lambda: self._join(timeout), "wbsp-above").start()
+
+    def initial(self) -> tuple[np.ndarray, FrozenValues] | None:
+        return None if self._first is None else (self._first, self._frozen)
+
+    def begin(self, engine: Engine, state: RunState | None, model: Model) -> None:
+        self._engine = engine
+        beside = engine.store.beside
+        if state is None:
+            assert engine.store.latest.vector is not None, "a site's store has tensors"
+            self._progress = SiteProgress(engine.store.latest.vector)
+        else:
+            self._known = known = state.above or AboveState()
+            self.settled = self._final = known.final or state.over
+            self._progress = SiteProgress(beside[ANCHOR], beside.get(CUT))
+            self._owed = beside.get(OWED)
+            self._run, self._next_seq = known.run, known.next_seq
+            self._kept = None if known.kept is None else _Work(*known.kept)
+            self._uncut = _Work(known.steps, known.samples, known.seconds)
+            self._untold = _Work(known.steps, known.samples, known.seconds)
+            if not self.settled:
+                self._start(timeouts.WORKER_PATIENCE)
+                self._models.put(model)
+        self._samples = engine.samples
+        self._version = engine.store.latest.version
+        engine.on_version = self._made
+        self._keep()
+
+    def close(self) -> None:
+        self._closing = True
+        if self._transport is not None:
+            if not self._told_finish and self._transport.error is None:
+                self._transport.leave(self._leaves or "its server ends", finished=False)
+            self._transport.close()
+        self._waker.close()
+        self._woken.close()
+
+    def woke(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._woken.recv(1024)
+
+    # Joining, in a thread of its own, which the first answers of the server above may keep waiting.
+
+    def _join(self, timeout: float) -> None:
+        way = self._way
+        try:
+            transport = self._transport = Transport(
+                way.address, way.site, way.token, way.bandwidth, self._say,
+                lambda: self._closing, share=way.share, on=self._on)
+            welcome = transport.hello({}, timeout)
+            sync, run = welcome.settings.get("sync", "its model"), welcome.settings.get("id", "")
+            if (reason := objection(welcome.rule, sync)) is not None:
+                raise AboveError(reason)
+            if self._known.run not in ("", run):
+                raise AboveError(
+                    f"the server above serves run {run}, and this site is part of run "
+                    f"{self._known.run}: resume that one, or start this site without --resume")
+            model = self._model()
+            still = _Still(model.frozen) if model.frozen.layout else None
+            joined = transport.join(model.layout, lambda: model.vector, timeout, model.layers,
+                                    None, still, False, model.local)  # type: ignore[arg-type]
+            frozen = model.frozen
+            if joined.frozen and still is not None:
+                frozen = FrozenValues(frozen.layout, transport.frozen(still.size, timeout))
+            self._found.put(_Joined(welcome, joined, model, frozen))
+        except (TransportError, AboveError, ValueError) as error:
+            self._found.put(AboveError(f"the server above: {error}")
+                            if not isinstance(error, AboveError) else error)
+
+    def _model(self) -> Model:
+        while not self._closing:
+            with contextlib.suppress(queue.Empty):
+                return self._models.get(timeout=_GRAIN)
+        raise AboveError("the site ends")
+
+    def _take_joined(self) -> None:
+        """Become a member, once the thread has joined.
+
+        Raises:
+            AboveError: it has failed.
+        """
+        try:
+            found = self._found.get(timeout=0.0)
+        except queue.Empty:
+            return
+        if isinstance(found, Exception):
+            self.settled = True
+            raise found
+        transport, joined = self._transport, found.joined
+        assert transport is not None
+        self._run, self._frozen = found.welcome.settings.get("id", ""), found.frozen
+        self._settle_cut(joined.seq, transport)
+        agent = Agent(self._way.site, found.welcome.rule, joined.seq, joined.run_steps)
+        self._recorder = Recorder(joined.now, None, self._on)
+        self._next_seq = joined.seq
+        self._listener = _Listener(agent, self._recorder, self._say, None, on=self._on)
+        self._listener.wake = lambda: self._waker.send(b"\0")
+        transport.listen(self._listener, found.model.layout)
+        self._size = total_size(found.model.layout)
+        self._say(f"site {self._way.site}: is a worker of the server at {self._way.address} "
+                  f"({found.welcome.settings.get('sync', '')})")
+
+    def _settle_cut(self, due: int, transport: Transport) -> None:
+        """Go on from the newest cut before this process; `due`: the cut that is due above.
+
+        Raises:
+            AboveError: another process has taken this site's place.
+        """
+        if not self._known.run:
+            return
+        known, progress = self._known.next_seq, self._progress
+        if due > known:
+            self.settled = True
+            raise AboveError(f"another process has taken the place of site {self._way.site}: start "
+                             "this one without --resume")
+        decided = None
+        if progress.cut is not None:
+            if due == known:
+                decided, progress.cut = progress.cut, None
+            elif self._kept is not None:
+                known -= 1
+                progress.take_back()
+                for work in (self._uncut, self._untold):
+                    work.add(self._kept.steps, self._kept.samples, self._kept.seconds)
+        self._kept = None
+        transport.owe(self._owed, decided)
+        if due < known:
+            self._say(f"site {self._way.site}: cuts {due} to {known - 1} are lost: the server "
+                      "above resumed without them, and the process that held them has ended")
+        self._keep()
+
+    # The loop.
+
+    @property
+    def waits(self) -> bool:
+        listener, engine = self._listener, self._engine
+        return (listener is not None and engine is not None and not self.settled
+                and listener.agent.version is not None and listener.agent.waiting is not None
+                and not self._fresh and engine.stop_reason is None and not self._finishing)
+
+    @property
+    def stopped(self) -> str | None:
+        return None if self._listener is None else self._listener.agent.stopped
+
+    @property
+    def hurries(self) -> bool:
+        return self._cut is not None
+
+    def poll(self, now: float) -> None:
+        if self.settled:
+            return
+        self._take_joined()
+        listener, transport = self._listener, self._transport
+        if listener is None or transport is None:
+            return
+        if transport.error is not None and not self._closing:
+            self.settled = True
+            raise AboveError(f"the server above: {transport.error}")
+        with listener.changed:
+            self._due += listener.commands
+            listener.commands = []
+            answered = listener.answered
+        if self._kept is not None and self._cut is None and answered == self._next_seq - 1:
+            self._kept = self._progress.cut = None
+            self._owed = transport.unsent
+            self._keep()
+        if self._engine is None and self.stopped is not None and not self._due:
+            self.settled = True
+            raise AboveError(f"the run above has ended before it began here: {self.stopped}")
+        self._carry_out(now)
+        self._finish_if_due(now)
+        self._send_if_safe()
+        waits = self.waits
+        if waits != self._waited:
+            self._waited = waits
+            self._since = now
+            self._recorder.enter("wait" if waits else "compute")
+        transport.wake()
+
+    def finish(self, now: float, interrupted: str | None) -> None:
+        engine = self._engine
+        assert engine is not None, "a run has begun"
+        if engine.store.latest.version > self._version:
+            self._made(now)  # what was pending at the end
+        self._finishing = True
+        self._leaves = self._leaves or interrupted
+        if self._leaves is not None and self._listener is None:
+            self.settled = True
+
+    def _finish_if_due(self, now: float) -> None:
+        """Tell the agent that no step follows, once it waits for nothing."""
+        listener = self._listener
+        assert listener is not None
+        agent = listener.agent
+        if not self._finishing or self._told_finish or self._due or agent.waiting is not None:
+            return
+        if self._fresh and self._untold.steps:  # it was stopped before it began
+            self._say(f"site {self._way.site}: the run above has ended without this site's last "
+                      f"{self._untold.samples:,} examples")
+        elif self._untold.steps:
+            self._tell_step(now)
+            if self._due or agent.waiting is not None:
+                return
+        self._told_finish = True
+        with listener.changed:
+            self._due += agent.finish()
+        self._carry_out(now)
+
+    def give_up(self, reason: str) -> None:
+        if not self.settled:
+            self._say(f"site {self._way.site}: {reason}; its uncut progress is in its checkpoint")
+            self.settled = True
+
+    def state(self) -> AboveState:
+        kept, uncut = self._kept, self._uncut
+        return AboveState(self._run, self._next_seq, uncut.steps, uncut.samples, uncut.seconds,
+                          None if kept is None else (kept.steps, kept.samples, kept.seconds),
+                          self._final)
+
+    # Between two versions.
+
+    def _made(self, now: float) -> None:
+        """Count a version of the site's own, and do what the rule above says at its end."""
+        engine = self._engine
+        assert engine is not None
+        samples, self._samples = engine.samples - self._samples, engine.samples
+        self._version = engine.store.latest.version
+        for work in (self._uncut, self._untold):
+            work.add(1, samples, max(now - self._since, _LEAST))
+        self._since = now
+        if self._listener is None or self.settled:
+            return
+        self._carry_out(now)
+        if (self._listener.agent.waiting is None and not self._told_finish and not self._due
+                and not self._fresh):
+            self._tell_step(now)
+
+    def _tell_step(self, now: float) -> None:
+        listener, untold = self._listener, self._untold
+        assert listener is not None
+        self._untold = _Work()
+        self._recorder.step_done(untold.steps, untold.samples, math.nan)
+        with listener.changed:
+            self._due += listener.agent.step_done(untold.samples, untold.seconds, untold.steps)
+        self._carry_out(now)
+
+    def _carry_out(self, now: float) -> None:
+        """Carry out the agent's commands, those on the model only while nothing is pending."""
+        engine, transport = self._engine, self._transport
+        assert transport is not None
+        while self._due:
+            command = self._due[0]
+            if isinstance(command, Cut | Adopt) and engine is not None and engine.store.accepted:
+                return
+            self._due.popleft()
+            match command:
+                case Cut():
+                    self._take(command)
+                case Adopt():
+                    self._adopt(command.version, now)
+                case Expect() | Message():
+                    transport.request(command)
+                case Leave():
+                    self._recorder.close()
+                    transport.leave(self._leaves or "finished", finished=self._leaves is None)
+                    self.settled = self._leaves is not None
+        transport.wake()
+
+    def _take(self, cut: Cut) -> None:
+        engine, transport = self._engine, self._transport
+        assert engine is not None and transport is not None
+        x = engine.store.latest.vector
+        assert x is not None
+        self._owed = transport.unsent
+        self._progress.take(x)
+        self._cut, self._mark, self._next_seq = cut, engine.ledger.mark, cut.push.seq + 1
+        self._kept = _Work(cut.push.steps, cut.push.samples, cut.push.seconds)
+        self._uncut = _Work(**vars(self._untold))
+        self._recorder.cut(transport.update_bytes(x.size))
+        self._keep()
+        engine.log(self._since, "cut", seq=cut.push.seq, version=engine.store.latest.version,
+                   steps=cut.push.steps, samples=cut.push.samples)
+
+    def _send_if_safe(self) -> None:
+        """Push the newest cut, once a checkpoint holds it."""
+        engine, transport = self._engine, self._transport
+        if self._cut is None or engine is None or engine.ledger.durable <= self._mark:
+            return
+        assert transport is not None and self._progress.cut is not None
+        cut, self._cut = self._cut, None
+        transport.request(SendUpdate(cut.push, self._progress.cut, cut.fetch))
+        transport.wake()
+
+    def _adopt(self, version: int, now: float) -> None:
+        listener, engine, transport = self._listener, self._engine, self._transport
+        assert listener is not None and transport is not None
+        vector = listener.take_version(version)
+        if engine is None:
+            self._first, self._fresh = vector, False
+            return
+        x = engine.store.latest.vector
+        assert x is not None
+        with listener.changed:
+            drop, listener.unfit = listener.unfit, False
+        engine.adopt(self._progress.adopt(vector, x, drop), version, now)
+        self._version = engine.store.latest.version
+        self._keep()
+        if self._fresh:
+            self._fresh = False
+            self._recorder.step_begins("compute")
+        if listener.agent.finished:
+            self._final = self.settled = True
+            transport.request(m.Goodbye())
+
+    def _keep(self) -> None:
+        """Have the next checkpoint hold the vectors of this moment."""
+        assert self._engine is not None
+        kept = {ANCHOR: self._progress.anchor, CUT: self._progress.cut, OWED: self._owed}
+        self._engine.store.beside = {name: one for name, one in kept.items() if one is not None}
