@@ -1,7 +1,8 @@
 """`python site_server.py RECORD ARGUMENTS...`: `python -m wbsp.ps ARGUMENTS` of a site that notes
 what it pushes to the server above.
 
-The file RECORD has a line [seq, U] for each cut that was taken, where the cut is U * pattern. A cut
+The file RECORD has a line [seq, U] for each cut that was taken, where the cut is U * pattern, and
+answers.jsonl beside it one [seq, weight] for each answer. A cut
 that a checkpoint did not hold when the site was killed is taken again under its number: the last
 line of a number counts.
 """
@@ -16,11 +17,11 @@ from typing import Any
 
 from integer_replica import pattern
 
-from wbsp.site.upstream import Upstream
+from wbsp.site.upstream import Upstream, _Listener
 
 
 def note_cuts(record: Path) -> None:
-    """Have each cut of this process noted, before it leaves."""
+    """Have each cut of this process noted before it leaves, and each answer as it comes."""
     take, file = Upstream._take, open(record, "a")
 
     def noting(self: Upstream, cut: Any) -> None:
@@ -31,10 +32,17 @@ def note_cuts(record: Path) -> None:
         print(json.dumps([cut.push.seq, float(update[0] / shape[0])]), file=file, flush=True)
 
     Upstream._take = noting  # type: ignore[method-assign]
+    acked, answers = _Listener.acked, open(record.with_name("answers.jsonl"), "a")
+
+    def hearing(self: _Listener, ack: Any, seconds: float) -> Any:
+        print(json.dumps([ack.seq, ack.weight]), file=answers, flush=True)
+        return acked(self, ack, seconds)
+
+    _Listener.acked = hearing  # type: ignore[method-assign]
 
 
 def noted(record: Path) -> dict[int, float]:
-    """seq -> U of a site's cuts, over all lives of its server."""
+    """seq -> U of a site's cuts, or the weights of their answers, over all lives of its server."""
     return dict(json.loads(line) for line in record.read_text().splitlines())
 
 

@@ -38,7 +38,7 @@ class Sites:
         self.sites: list[ServerJob] = []
         self.workers: list[list[Job]] = []
 
-    def start_top(self, *flags: str, port: int | None = None) -> ServerJob:
+    def start_top(self, *flags: str) -> ServerJob:
         self.top = self.jobs.server(
             *PLAIN, "--check_period=0.1", "--base_dir=top", *self._options, *flags,
             workers=self.number, sync=self.above, port=self.ports[-1])
@@ -59,9 +59,21 @@ class Sites:
         return job
 
     def start_workers(self, site: int, **plan: object) -> None:
-        self.workers[site:site + 1] = [[self.jobs.integer_worker(
-            f"localhost:{self.ports[site]}", worker, record=str(self.record(site)), seed=site,
-            **plan) for worker in range(self.each)]]
+        self.workers[site:site + 1] = [[]]
+        for worker in range(self.each):
+            self.start_worker(site, worker, **plan)
+
+    def start_worker(self, site: int, worker: int, **plan: object) -> Job:
+        """Start, or start again, a worker of a site."""
+        job = self.jobs.integer_worker(f"localhost:{self.ports[site]}", worker,
+                                       record=str(self.record(site)), seed=site, **plan)
+        self.workers[site][worker:worker + 1] = [job]
+        return job
+
+    def tell_to_stop(self) -> None:
+        """Have all workers end as if their steps were done."""
+        for site in range(self.number):
+            (self.record(site) / "go").touch()
 
     def start(self, **plan: object) -> Sites:
         for site in range(self.number):
@@ -84,7 +96,8 @@ class Sites:
         total = 0.0
         for site, job in enumerate(self.sites):
             cuts = noted(self.record(site) / "cuts.jsonl")
-            mine = weights.get(site, {})
+            # a server above that was killed may not have logged what it had answered
+            mine = weights.get(site, {}) | noted(self.record(site) / "answers.jsonl")
             assert sorted(mine) == list(range(len(mine))), f"site {site}: {sorted(mine)}"
             assert set(mine) == set(cuts), f"site {site} cut {sorted(cuts)}"
             assert saved.state.next_seq[site] == len(mine)

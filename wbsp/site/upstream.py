@@ -515,6 +515,7 @@ class Upstream:
         if listener.agent.finished:
             self._final = self.settled = True
             transport.request(m.Goodbye())
+            transport.end()
 
     def _keep(self) -> None:
         """Have the next checkpoint hold the vectors of this moment."""

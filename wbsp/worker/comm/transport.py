@@ -213,14 +213,17 @@ class Transport:
         self.request(m.Leaving(reason, finished, None))
         self.wake()
 
+    def end(self, patience: float = 1.0) -> None:
+        """As `close`, without waiting for it."""
+        self._calls.append(self._communication.close, self.on.clock.monotonic() + patience)
+        self.wake()
+
     def close(self, patience: float = 1.0) -> None:
         """Send what is queued, for at most `patience` seconds, and end the thread."""
         thread = self._thread
         self._thread = None
         if thread is not None:
-            deadline = self.on.clock.monotonic() + patience
-            self._calls.append(self._communication.close, deadline)
-            self.wake()
+            self.end(patience)
             thread.join(patience + 2)
             if not thread.is_alive():
                 self._calls.close()
