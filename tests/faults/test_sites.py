@@ -3,11 +3,19 @@
 
 import os
 import random
+import signal
 import time
 
 import pytest
-from jobs import Jobs, until
+from integer_replica import IntegerReplica
+from jobs import Jobs, interrupted, until
+from proxy import Proxy
+from site_server import noted
 from sites import Sites, cuts
+
+from wbsp.worker.comm.transport import Transport
+from wbsp.worker.errors import TransportError
+from wbsp.worker.share import Share
 
 KILLS = int(os.environ.get("WBSP_KILLS", "2"))
 
@@ -74,3 +82,158 @@ def test_a_worker_of_a_site_can_be_killed_and_come_again(tmp_path):
         sites.tell_to_stop()
         sites.end_well()
         sites.conserved()
+
+
+@pytest.mark.timeout(300)
+def test_a_site_that_is_cut_off_goes_on_and_comes_back(tmp_path):
+    """Under a rule that never waits, it makes versions alone, and pushes all of it later."""
+    with Jobs(tmp_path) as jobs:
+        sites = Sites(jobs, "pcc", "bsp")
+        with Proxy(sites.ports[-1]) as proxy:
+            sites.start_site(0, "--transport=tcp", address=proxy.address)
+            sites.start_workers(0, stop_when_told=True, seconds=0.01)
+            sites.start_site(1)
+            sites.start_workers(1, stop_when_told=True, seconds=0.01)
+            after_cuts(sites, 0, 3)
+            proxy.closed.set()
+            proxy.cut()
+            sites.top.until("worker 0 was lost")
+            before = len(sites.events(0, "commit"))
+            until(lambda: len(sites.events(0, "commit")) > before + 20, "versions of its own")
+            proxy.closed.clear()
+            sites.top.until("worker 0 reconnected")
+            after_cuts(sites, 0, 2)
+            sites.tell_to_stop()
+            sites.end_well()
+            sites.conserved(told=True)
+
+
+@pytest.mark.timeout(300)
+def test_a_site_that_is_cut_off_waits_where_the_rule_above_says_so(tmp_path):
+    with Jobs(tmp_path) as jobs:
+        sites = Sites(jobs, "bsp", "asp")
+        with Proxy(sites.ports[-1]) as proxy:
+            sites.start_site(0, "--transport=tcp", address=proxy.address)
+            sites.start_workers(0, stop_when_told=True, seconds=0.01)
+            sites.start_site(1)
+            sites.start_workers(1, stop_when_told=True, seconds=0.01)
+            after_cuts(sites, 0, 3)
+            proxy.closed.set()
+            proxy.cut()
+            sites.top.until("worker 0 was lost")
+            stood = len(sites.events(0, "commit"))
+            after_cuts(sites, 1, 10)  # alone, at the top
+            assert len(sites.events(0, "commit")) == stood
+            proxy.closed.clear()
+            after_cuts(sites, 0, 2)
+            sites.tell_to_stop()
+            sites.end_well()
+            sites.conserved(told=True)
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("inside", ["bsp", "pcc"])
+def test_the_end_comes_from_above(tmp_path, inside):
+    with Jobs(tmp_path) as jobs:
+        sites = Sites(jobs, "bsp", inside, options=("--max_steps=12",)).start(seconds=0.01)
+        sites.end_well()
+        for site in sites.sites:
+            assert site.find("stopped: the server above: 12 steps were trained")
+        sites.conserved()
+
+
+@pytest.mark.timeout(200)
+def test_an_interrupted_site_pushes_its_rest_and_leaves(tmp_path):
+    with Jobs(tmp_path) as jobs:
+        sites = Sites(jobs, "pcc", "bsp").start(stop_when_told=True, seconds=0.01)
+        after_cuts(sites, 0, 2)
+        sites.sites[0].process.send_signal(signal.SIGTERM)
+        interrupted(sites.sites[0], signal.SIGTERM)
+        for worker in sites.workers[0]:
+            worker.ends_well()
+        assert sites.top.until("worker 0 left: interrupted by SIGTERM")
+        sites.tell_to_stop()
+        for job in (*sites.workers[1], sites.sites[1], sites.top):
+            job.ends_well()
+        taken = noted(sites.record(0) / "cuts.jsonl")
+        assert sum(taken.values()) == sites.accepted(0)
+        assert set(taken) == set(noted(sites.record(0) / "answers.jsonl"))
+
+
+@pytest.mark.timeout(200)
+def test_one_secret_is_for_the_inside_and_one_for_between(tmp_path):
+    inside, between = tmp_path / "inside", tmp_path / "between"
+    inside.write_text("a secret of the site's own")
+    between.write_text("another one, between the two")
+    with Jobs(tmp_path) as jobs:
+        sites = Sites(jobs, options=(f"--token_file={between}",))
+        for site in range(2):
+            sites.start_site(site, f"--token_file={inside}", f"--upstream_token_file={between}")
+            sites.start_workers(site, steps=5, token_file=str(inside))
+        sites.end_well()
+        sites.conserved()
+
+
+@pytest.mark.timeout(200)
+def test_a_site_without_the_secret_between_says_so_and_ends(tmp_path):
+    between = tmp_path / "between"
+    between.write_text("a secret that the site lacks")
+    with Jobs(tmp_path) as jobs:
+        sites = Sites(jobs, options=(f"--token_file={between}",))
+        site = sites.start_site(0, "--connect_timeout=3")
+        sites.start_workers(0, steps=5)
+        assert site.ends() == 1
+        assert site.find("stopping: the server above: .* refused the connection: either it has another token")
+        site.was_clean()
+
+
+@pytest.mark.parametrize("flags, line", [
+    (["--upstream=localhost:2606"], "--upstream needs the index of this site there"),
+    (["--site=1"], "--site and --upstream_token_file are of a site: give the server above"),
+    (["--upstream=nowhere", "--site=0"], "address 'nowhere' is not host:port"),
+    (["--upstream=h:1", "--site=0", "--shards=2"], "--shards and --upstream do not go together"),
+    (["--upstream=h:1", "--site=0", "--standby_of=h:2"], "--standby_of and --upstream do not go"),
+    (["--upstream=h:1", "--site=0", "--epochs=2"], "--epochs and --upstream do not go together"),
+    (["--upstream=h:1", "--site=0", "--shard"], "--shard and --upstream do not go together")])
+def test_what_a_site_does_not_have_is_refused_in_one_line(tmp_path, flags, line):
+    with Jobs(tmp_path) as jobs:
+        site = jobs.server(*flags)
+        assert site.ends() == 1
+        assert len(site.lines) == 1 and site.lines[0].startswith(f"wbsp.ps: {line}"), site.text
+
+
+@pytest.mark.timeout(200)
+def test_data_that_workers_share_is_refused_in_one_line(tmp_path):
+    with Jobs(tmp_path) as jobs:
+        top = jobs.server(workers=1).listens()
+        site = jobs.server(f"--upstream={top.address}", "--site=0", workers=1).listens()
+        replica, worker = IntegerReplica(0), Transport(site.address, 0)
+        worker.hello({}, 60)
+        with pytest.raises(TransportError, match="a site .--upstream. assigns no examples yet"):
+            worker.join(replica.layout, replica.read, 60, share=Share(12, 4))
+        worker.close()
+
+
+@pytest.mark.timeout(200)
+def test_a_rule_that_loses_steps_is_refused(tmp_path):
+    with Jobs(tmp_path) as jobs:
+        top = jobs.server("--sync_option=adopt=replace", workers=1).listens()
+        site = jobs.server(f"--upstream={top.address}", "--site=0", workers=1).listens()
+        worker = jobs.integer_worker(site.address, 0, steps=3)
+        assert site.ends() == 1
+        assert site.find("stopping: the server above runs pcc with adopt=replace, which loses")
+        worker.ends()
+
+
+@pytest.mark.timeout(200)
+def test_a_run_is_resumed_as_what_it_was(tmp_path):
+    with Jobs(tmp_path) as jobs:
+        server = jobs.server("--base_dir=run", "--check_period=0.1", sync="asp").listens()
+        workers = [jobs.integer_worker(server.address, worker, seconds=0.01) for worker in (0, 1)]
+        workers[0].until("step 9 done")
+        server.kill()
+        port = int(server.address.partition(":")[2])
+        site = jobs.server("--base_dir=run", "--resume", "--upstream=localhost:1", "--site=0",
+                           sync="asp", port=port)
+        assert site.ends() == 1
+        assert site.find("this run was started without --upstream, and is no site's")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import forked
 import numpy as np
 from conservation import _logged, _told
 from integer_replica import UNIT, pattern, read_result, recorded
 from jobs import PLAIN, Job, Jobs, ServerJob, free_port
 from site_server import noted
 
-import forked
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.reader import read_run
 
