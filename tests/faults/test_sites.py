@@ -183,7 +183,8 @@ def test_a_site_without_the_secret_between_says_so_and_ends(tmp_path):
         site = sites.start_site(0, "--connect_timeout=3")
         sites.start_workers(0, steps=5)
         assert site.ends() == 1
-        assert site.find("stopping: the server above: .* refused the connection: either it has another token")
+        assert site.find("stopping: the server above: .* refused the connection: either it has "
+                         "another token")
         site.was_clean()
 
 

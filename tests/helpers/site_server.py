@@ -24,8 +24,8 @@ def note_cuts(record: Path) -> None:
     """Have each cut of this process noted before it leaves, and each answer as it comes."""
     take, file = Upstream._take, open(record, "a")
 
-    def noting(self: Upstream, cut: Any) -> None:
-        take(self, cut)
+    def noting(self: Upstream, cut: Any, now: float) -> None:
+        take(self, cut, now)
         update = self._progress.cut
         shape = pattern(update.size)
         assert (update == shape * (update[0] / shape[0])).all(), f"no whole cut: {update[:5]}"

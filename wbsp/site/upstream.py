@@ -165,8 +165,7 @@ class Upstream:
         self.wakes = self._woken.fileno()
         self._closing = False
         self._models: queue.SimpleQueue[Model] = on.scheduler.queue()
-        self._found: queue.SimpleQueue[_Joined | TransportError | AboveError] = (
-            on.scheduler.queue())
+        self._found: queue.SimpleQueue[_Joined | AboveError] = on.scheduler.queue()
         self._transport: Transport | None = None
         self._begun = False
         self._known = AboveState()  # as saved, of a site that resumes
@@ -185,7 +184,7 @@ class Upstream:
         self._owed: np.ndarray | None = None
         self._uncut, self._untold = _Work(), _Work()  # in no cut; and not told to the agent, of it
         self._samples = 0  # of the engine, that were counted
-        self._since = 0.0
+        self._since: float | None = None  # run time at which the newest version was made
         self._waited = False
         self._leaves: str | None = None  # why this site leaves without the last version
         self._finishing = self._told_finish = self._final = False
@@ -196,8 +195,6 @@ class Upstream:
     # The site's life.
 
     def bring(self, model: Model) -> None:
-        if not self._begun:
-            self._start(self._way.timeout)
         self._models.put(model)
 
     def _start(self, timeout: float) -> None:
@@ -267,9 +264,12 @@ class Upstream:
             if joined.frozen and still is not None:
                 frozen = FrozenValues(frozen.layout, transport.frozen(still.size, timeout))
             self._found.put(_Joined(welcome, joined, model, frozen))
-        except (TransportError, AboveError, ValueError) as error:
-            self._found.put(AboveError(f"the server above: {error}")
-                            if not isinstance(error, AboveError) else error)
+        except AboveError as error:
+            self._found.put(error)
+        except (TransportError, ValueError) as error:
+            self._found.put(AboveError(f"the server above: {error}"))
+        except Exception as error:  # the event loop must not wait forever
+            self._found.put(AboveError(f"joining the server above failed: {error!r}"))
 
     def _model(self) -> Model:
         while not self._closing:
@@ -353,6 +353,8 @@ class Upstream:
     def poll(self, now: float) -> None:
         if self.settled:
             return
+        if not self._begun:
+            self._start(self._way.timeout)
         self._take_joined()
         listener, transport = self._listener, self._transport
         if listener is None or transport is None:
@@ -429,14 +431,16 @@ class Upstream:
         assert engine is not None
         samples, self._samples = engine.samples - self._samples, engine.samples
         self._version = engine.store.latest.version
-        for work in (self._uncut, self._untold):
-            work.add(1, samples, max(now - self._since, _LEAST))
+        seconds = _LEAST if self._since is None else max(now - self._since, _LEAST)
         self._since = now
+        if samples:  # else only its number is new
+            for work in (self._uncut, self._untold):
+                work.add(1, samples, seconds)
         if self._listener is None or self.settled:
             return
         self._carry_out(now)
-        if (self._listener.agent.waiting is None and not self._told_finish and not self._due
-                and not self._fresh):
+        if (self._untold.steps and self._listener.agent.waiting is None and not self._due
+                and not self._told_finish and not self._fresh):
             self._tell_step(now)
 
     def _tell_step(self, now: float) -> None:
@@ -459,7 +463,7 @@ class Upstream:
             self._due.popleft()
             match command:
                 case Cut():
-                    self._take(command)
+                    self._take(command, now)
                 case Adopt():
                     self._adopt(command.version, now)
                 case Expect() | Message():
@@ -470,7 +474,7 @@ class Upstream:
                     self.settled = self._leaves is not None
         transport.wake()
 
-    def _take(self, cut: Cut) -> None:
+    def _take(self, cut: Cut, now: float) -> None:
         engine, transport = self._engine, self._transport
         assert engine is not None and transport is not None
         x = engine.store.latest.vector
@@ -482,8 +486,9 @@ class Upstream:
         self._uncut = _Work(**vars(self._untold))
         self._recorder.cut(transport.update_bytes(x.size))
         self._keep()
-        engine.log(self._since, "cut", seq=cut.push.seq, version=engine.store.latest.version,
+        engine.log(now, "cut", seq=cut.push.seq, version=engine.store.latest.version,
                    steps=cut.push.steps, samples=cut.push.samples)
+        self._waker.send(b"\0")  # its checkpoint is urgent
 
     def _send_if_safe(self) -> None:
         """Push the newest cut, once a checkpoint holds it."""
