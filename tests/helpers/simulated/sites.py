@@ -1,0 +1,353 @@
+"""A server above, sites below it and their workers, in the simulated world, with faults.
+
+What runs is what runs in earnest; each process stands on a machine of its own. The laws: every run
+ends well once faults do, all end with one version, and both levels are exact in whole numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from integer_replica import UNIT, IntegerReplica, pattern
+
+from simulated.cluster import ROOT, Lines, Member, _derive_keys, alone
+from simulated.disk import Disk, Machine
+from simulated.laws import Broken
+from simulated.memory import Memory
+from simulated.network import Network
+from simulated.plan import PORT, Plan
+from simulated.threads import Scheduler
+from simulated.world import World
+from wbsp.process.host import Clock, Host
+from wbsp.ps.config import ServerConfig
+from wbsp.ps.launch import prepare_server
+from wbsp.site.upstream import Upstream, Way
+from wbsp.sync import create
+
+_APART = 8.0  # seconds between two deaths: what one process alone holds dies with it
+
+
+@dataclass
+class SitesPlan:
+    """A run; see `simulated.plan.Plan` for what has no line here.
+
+    above, inside: synchronization models
+    kills: of sites' servers; kill_top: of the server above
+    """
+
+    above: str = "bsp"
+    inside: str = "asp"
+    options: dict = field(default_factory=dict)  # of the model above
+    sites: int = 2
+    workers: int = 2
+    steps: int = 12
+    kills: int = 0
+    kill_top: int = 0
+    breaks: int = 0
+    cuts: int = 0
+    sleeps: int = 0
+    storm: float = 0.0
+    drift: float = 0.0
+    slow: float = 0.002
+    period: float = 0.2
+    naps: tuple[float, ...] = (0.2, 1.0, 3.0)
+
+
+class NotingUpstream(Upstream):
+    """A site's side of the server above, of which the site notes what it cuts and is told."""
+
+    site: Site
+
+    def _take(self, cut, now):
+        super()._take(cut, now)
+        update = self._progress.cut
+        shape = pattern(update.size)
+        assert (update == shape * (update[0] / shape[0])).all(), f"no whole cut: {update[:5]}"
+        self.site.cuts[cut.push.seq] = float(update[0] / shape[0])
+
+    def _take_joined(self):
+        super()._take_joined()
+        listener = self._listener
+        if listener is not None and "acked" not in vars(listener):
+            acked, site = listener.acked, self.site
+
+            def noting(ack, seconds):
+                site.weights[ack.seq] = ack.weight
+                return acked(ack, seconds)
+            listener.acked = noting
+
+
+class _Nothing:
+    """In place of the laws of a run with one server."""
+
+    lent = None
+
+    def said(self, name, text):
+        pass
+
+    def fetched(self, member, version, vector):
+        pass
+
+
+class Site:
+    """A site: to its members, the cluster that they are part of."""
+
+    harsh = False
+
+    def __init__(self, world, index):
+        self.all, self.index = world, index
+        self.name, self.laws, self.notes = f"site{index}", _Nothing(), Counter()
+        self.rng, self.world, self.token = world.rng, world.world, world.token
+        self.plan = Plan(steps=world.plan.steps, workers=world.plan.workers)
+        self.address, self.run_id = f"{self.name}:{PORT}", None
+        self.cuts: dict[int, float] = {}
+        self.weights: dict[int, float] = {}
+        self.members = [Member(self, worker, self.rng.randint(1, self.plan.steps))
+                        for worker in range(self.plan.workers)]
+
+    @property
+    def codes(self):
+        return self.all.codes
+
+    def process(self, name):
+        return self.all.process(f"{name}.{self.index}")
+
+    def replica(self, index, life):
+        return IntegerReplica(index, self.plan.size,
+                              seed=self.all.number + 1000 * life + 100 * self.index)
+
+    def say(self, text):
+        self.all.say(f"{self.name} {text}")
+
+    def phase(self, name, process):
+        pass
+
+
+class Sites:
+    """A run of `plan`, with the faults at the times that `seed` draws."""
+
+    def __init__(self, plan: SitesPlan, seed: int, folder: Path, loud: bool = False):
+        self.plan, self.number, self.folder, self.loud = plan, seed, folder, loud
+        draw = f"sites {plan.above} {plan.inside} {seed}"
+        self.world, self.rng = World(draw, plan.drift), random.Random(draw)
+        self.world.on_end = self._ended
+        self.world.storm, self.world.storms = plan.storm, 8 if plan.storm else 0
+        self.said, self.notes, self.laws = [], Counter(), _Nothing()
+        self.token = b"no secret at all, here"
+        self.curve = _derive_keys(self.token).server_public
+        self.machines, self.processes, self.codes = {}, {}, {}
+        self.last_death = -_APART
+        self.start_top(False)
+        self.sites = [Site(self, index) for index in range(plan.sites)]
+        for site in self.sites:
+            self.start_site(site, False)
+            for member in site.members:
+                self.world.after(self.rng.uniform(0, 0.2), member.start)
+        horizon = max(0.4, 0.9 * max(member.speed for member in self.members) * plan.steps)
+        for number, act in ((plan.kills, self.kill_site), (plan.kill_top, self.kill_top),
+                            (plan.breaks, self.break_connection), (plan.cuts, self.cut),
+                            (plan.sleeps, self.sleep)):
+            for _ in range(number):
+                self.world.after(self.rng.uniform(0.02, horizon), act)
+
+    @property
+    def members(self):
+        return [member for site in self.sites for member in site.members]
+
+    @property
+    def over(self):
+        return all(member.ended for member in self.members)
+
+    @property
+    def servers(self):
+        return [self.processes[name] for name in ("top", *(site.name for site in self.sites))]
+
+    def say(self, text):
+        self.said.append(f"{self.world.now:9.3f} {text}")
+        if self.loud:
+            print(self.said[-1])
+
+    def process(self, name):
+        process = self.processes[name] = self.world.process(name, name)
+        machine = self.machines.setdefault(name, Machine(self.world, self.plan.slow))
+        process.host = Host(Clock(process.monotonic, process.sleep), Scheduler(process),
+                            Network(process), Disk(process, machine, self.folder / "scratch"),
+                            Memory(process), Lines(self, name))
+        return process
+
+    def _start_server(self, name, sync, options, workers, resume, above=None):
+        process, model = self.process(name), create(sync, **options)
+
+        def main():
+            settings = {"sync": model.name, "sync_option": json.dumps(options, sort_keys=True)}
+            try:
+                serve = prepare_server(settings, model, ServerConfig(
+                    workers, check_period=self.plan.period, share=False, host=name, port=PORT,
+                    token=self.token, base_dir=sync, log_root=ROOT, resume=resume, above=above,
+                    one_run=True), on=process.host)
+            except (ValueError, OSError) as error:
+                self.say(f"{name}: {error}")
+                raise Broken(9, f"{name} does not begin: {error}") from None
+            return serve()
+        process.start(main)
+
+    def start_top(self, resume=True):
+        plan = self.plan
+        self._start_server("top", plan.above, plan.options, plan.sites, resume)
+
+    def start_site(self, site, resume=True):
+        def above(on, say):
+            upstream = NotingUpstream(Way(f"top:{PORT}", site.index, self.token, share=False), say,
+                                      on)
+            upstream.site = site
+            return upstream
+        self._start_server(site.name, self.plan.inside, {}, self.plan.workers, resume, above)
+
+    def _ended(self, process, code):
+        if process.name in ("top", *(site.name for site in self.sites)):
+            self.say(f"{process.name}: ended with exit code {code}")
+            self.codes.setdefault(process.name, []).append(code)
+            if code:
+                raise Broken(9, f"{process.name} ended with exit code {code}")
+
+    # Faults.
+
+    def kill_site(self):
+        site = self.rng.choice(self.sites)
+        if self._dies(site.name, self.kill_site):
+            self.world.after(self.rng.uniform(0.05, 3.0), lambda: self.start_site(site))
+
+    def kill_top(self):
+        if self._dies("top", self.kill_top):
+            self.world.after(self.rng.uniform(0.05, 3.0), self.start_top)
+
+    def _dies(self, name, again):
+        if self.over or not self.processes[name].alive:
+            return False
+        if self.world.now - self.last_death < _APART or not self._begun(name):
+            self.world.after(0.5, again)
+            return False
+        self.last_death = self.world.now
+        self.say(f"--- kill {name}")
+        self.notes["kills" if name != "top" else "kill_top"] += 1
+        self.processes[name].kill()
+        return True
+
+    def _begun(self, name):
+        """Its disk has a checkpoint: without W_0 a run is lost with its server."""
+        return any(path.endswith("checkpoint.safetensors") for path in self.machines[name].names)
+
+    def break_connection(self):
+        found = [socket.connection for process in self.world.processes
+                 for socket in process.sockets
+                 if socket.connection is not None and socket.connection.open]
+        if found and not self.over:
+            self.notes["breaks"] += 1
+            self.rng.choice(found).close()
+
+    def cut(self):
+        """A site's line to the outside is cut for a while."""
+        name = self.rng.choice(self.sites).name
+        pairs = {(name, "top"), ("top", name)}
+        self.say(f"--- cut {name} off")
+        self.notes["cuts"] += 1
+        self.world.cut |= pairs
+        self.world.after(self.rng.choice(self.plan.naps), lambda: self._heal(pairs))
+
+    def _heal(self, pairs):
+        self.world.cut -= pairs
+        for process in self.world.processes:
+            for socket in process.sockets:
+                if socket.connection is not None:
+                    stuck, socket.connection.stuck = socket.connection.stuck, []
+                    for deliver in stuck:
+                        deliver()
+
+    def sleep(self):
+        alive = sorted((one for one in self.world.processes if one.alive), key=lambda p: p.name)
+        if alive:
+            process, seconds = self.rng.choice(alive), self.rng.choice(self.plan.naps)
+            self.say(f"--- {process.name} sleeps for {seconds:g} s")
+            self.notes["sleeps"] += 1
+            process.asleep_until = max(process.asleep_until, self.world.now + seconds)
+
+    # The run.
+
+    def run(self):
+        """Play it. Raises AssertionError where a law is broken."""
+        with alone(self):
+            try:
+                done = self.world.run(lambda: self.over and not any(
+                    one.alive for one in self.servers), 3600.0)
+                self.check(done)
+            finally:
+                self.world.close()
+        return self
+
+    def check(self, done):
+        if not done:
+            raise Broken(9, "the run does not end")
+        for member in self.members:
+            if member.given_up is not None:
+                raise Broken(9, f"worker {member.index} has given up: {member.given_up}")
+        finals = {member.final.tobytes() for member in self.members}
+        if len(finals) > 1:
+            raise Broken(2, "workers end with different versions")
+        final, logged, total = self.members[0].final.astype(np.float64), self._logged(), 0.0
+        for site in self.sites:
+            weights = logged.get(site.index, {}) | site.weights
+            if sorted(weights) != sorted(site.cuts):
+                raise Broken(1, f"{site.name} has cut {sorted(site.cuts)}, and was answered "
+                             f"{sorted(weights)}")
+            total += sum(weights[seq] * cut for seq, cut in site.cuts.items())
+            accepted = 0.0
+            for member in site.members:
+                if sorted(member.weights) != list(range(len(member.cuts))):
+                    raise Broken(1, f"{site.name}: worker {member.index} has cut "
+                                 f"{len(member.cuts)}, and was answered {sorted(member.weights)}")
+                accepted += sum(UNIT * member.weights[seq] * cut
+                                for seq, cut in enumerate(member.cuts))
+            if abs(accepted - sum(site.cuts.values())) > 1e-6:
+                raise Broken(1, f"{site.name} has accepted {accepted} in all, and its cuts are "
+                             f"{site.cuts}")
+        rest = final - total * pattern(final.size)
+        first = round(rest[0])
+        if np.abs(rest - first).max() > 1e-6 or not 1 <= first <= self.plan.workers:
+            raise Broken(1, f"the final version without the cuts is {rest[:5]}")
+
+    def _logged(self):
+        """The weights of the sites' cuts by the log of the server above."""
+        found = {}
+        for path, inode in self.machines["top"].names.items():
+            if path.endswith("events.jsonl"):
+                for line in bytes(inode.data).splitlines():
+                    event = json.loads(line)
+                    if event["kind"] in ("accept", "reject"):
+                        mine = found.setdefault(event["worker"], {})
+                        mine[event["seq"]] = event.get("weight", 0.0)
+        return found
+
+
+def drawn(seed: int) -> SitesPlan:
+    """A plan with some kinds of faults, as the seed draws it."""
+    draw = random.Random(f"plan of sites {seed}")
+
+    def some(chance, most):
+        return draw.randint(1, most) if draw.random() < chance else 0
+    models = "asp", "bsp", "ssp", "pcc", "wbsp", "localsgd", "nbsync", "esync", "ksync", "dssp"
+    plan = SitesPlan(draw.choice(models), draw.choice(models), sites=draw.choice([1, 2, 2, 3]),
+                     workers=draw.choice([1, 2, 2]), steps=draw.choice([4, 12, 25]),
+                     period=draw.choice([0.1, 0.2, 1.0]))
+    if plan.above == "localsgd":
+        plan.options = {"tau": draw.choice([2, 3])}
+    plan.kills, plan.kill_top = some(0.6, 3), some(0.4, 2)
+    plan.breaks, plan.cuts, plan.sleeps = some(0.4, 3), some(0.4, 2), some(0.3, 2)
+    plan.storm = draw.choice([0.01, 0.03]) if draw.random() < 0.2 else 0.0
+    plan.drift = draw.choice([0.001, 0.02]) if draw.random() < 0.3 else 0.0
+    plan.slow = draw.choice([0.0, 0.02, 0.3]) if draw.random() < 0.4 else 0.002
+    return plan
