@@ -4,7 +4,10 @@ import os
 
 import pytest
 from simulated.command import scratch
-from simulated.sites import Sites, SitesPlan, drawn
+from simulated.site_world import Sites, SitesPlan, drawn
+
+from wbsp.site.progress import SiteProgress
+from wbsp.site.upstream import Upstream
 
 RUNS = int(os.environ.get("WBSP_SITE_RUNS", "40"))
 
@@ -30,3 +33,44 @@ def test_no_law_of_sites_is_broken(folder):
         except Exception as error:
             failed.append(f"seed {seed}, {plan}: {error!r}")
     assert not failed, "\n".join(failed)
+
+
+def early(monkeypatch):
+    """A cut leaves before a checkpoint holds it."""
+    real = Upstream._take
+
+    def taken(self, cut, now):
+        real(self, cut, now)
+        self._mark = -1
+    monkeypatch.setattr(Upstream, "_take", taken)
+
+
+def forgotten(monkeypatch):
+    """A cut that the server above lacks is no progress again."""
+    monkeypatch.setattr(SiteProgress, "take_back", lambda self: setattr(self, "cut", None))
+
+
+def doubled(monkeypatch):
+    """A cut that the server above has is progress again."""
+    real = Upstream._settle_cut
+    monkeypatch.setattr(Upstream, "_settle_cut", lambda self, due, transport: real(
+        self, due - (self._progress.cut is not None and due == self._known.next_seq), transport))
+
+
+def dropped(monkeypatch):
+    """A version from above replaces what the site has not cut."""
+    real = SiteProgress.adopt
+    monkeypatch.setattr(SiteProgress, "adopt", lambda self, above, x, drop=False: real(
+        self, above, x, True))
+
+
+@pytest.mark.parametrize("fault", [early, forgotten, doubled, dropped])
+def test_a_fault_that_is_put_in_is_found(fault, folder, monkeypatch):
+    fault(monkeypatch)
+    for seed in range(200):
+        plan = SitesPlan("asp", "asp", kills=2, steps=25, slow=0.02)
+        try:
+            Sites(plan, seed, folder).run()
+        except AssertionError:
+            return
+    pytest.fail("no seed finds it")

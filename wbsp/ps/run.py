@@ -372,9 +372,10 @@ class Run:
             if copying and self._waits_for_standby.due(now):
                 self._reporter.say("sending the final version to the standby; workers receive it "
                                    "then")
-        self._dispatcher.lose_idle(self._done_since, timeouts.GOODBYE)
-        away, left = self._dispatcher.idle_for(self._done_since, timeouts.GOODBYE)
-        self._awaited.wait(away, "to fetch the final version", left, "this run ends", now)
+        if self._settled:
+            self._dispatcher.lose_idle(self._done_since, timeouts.GOODBYE)
+            away, left = self._dispatcher.idle_for(self._done_since, timeouts.GOODBYE)
+            self._awaited.wait(away, "to fetch the final version", left, "this run ends", now)
         if len(self._dispatcher.sessions) or self._replication.expected() or not self._settled:
             return None
         if not self.hasty and self._readers.awaited(self.version):

@@ -141,6 +141,7 @@ class Sites:
         self.token = b"no secret at all, here"
         self.curve = _derive_keys(self.token).server_public
         self.machines, self.processes, self.codes = {}, {}, {}
+        self.late = set()  # sites without which the run above has ended
         self.last_death = -_APART
         self.start_top(False)
         self.sites = [Site(self, index) for index in range(plan.sites)]
@@ -212,7 +213,13 @@ class Sites:
         if process.name in ("top", *(site.name for site in self.sites)):
             self.say(f"{process.name}: ended with exit code {code}")
             self.codes.setdefault(process.name, []).append(code)
-            if code:
+            late = code and (0 in self.codes.get("top", []) or any(
+                "is too late: the run has ended" in line for line in self.said
+                if f" {process.name}: " in line))
+            if late:  # the others had finished while it was away
+                self.notes["late"] += 1
+                self.late.add(process.name)
+            elif code:
                 raise Broken(9, f"{process.name} ended with exit code {code}")
 
     # Faults.
@@ -292,15 +299,22 @@ class Sites:
     def check(self, done):
         if not done:
             raise Broken(9, "the run does not end")
-        for member in self.members:
+        stayed = [member for site in self.sites if site.name not in self.late
+                  for member in site.members]
+        for member in stayed:
             if member.given_up is not None:
                 raise Broken(9, f"worker {member.index} has given up: {member.given_up}")
-        finals = {member.final.tobytes() for member in self.members}
+        finals = {member.final.tobytes() for member in stayed}
         if len(finals) > 1:
             raise Broken(2, "workers end with different versions")
-        final, logged, total = self.members[0].final.astype(np.float64), self._logged(), 0.0
+        if not finals:
+            return
+        final, logged, total = stayed[0].final.astype(np.float64), self._logged(), 0.0
         for site in self.sites:
             weights = logged.get(site.index, {}) | site.weights
+            if site.name in self.late:
+                total += sum(weight * site.cuts[seq] for seq, weight in weights.items())
+                continue
             if sorted(weights) != sorted(site.cuts):
                 raise Broken(1, f"{site.name} has cut {sorted(site.cuts)}, and was answered "
                              f"{sorted(weights)}")
