@@ -7,7 +7,7 @@ import signal
 import time
 
 import pytest
-from integer_replica import IntegerReplica
+from integer_replica import IntegerReplica, read_result
 from jobs import Jobs, interrupted, until
 from proxy import Proxy
 from site_server import noted
@@ -220,10 +220,9 @@ def test_a_rule_that_loses_steps_is_refused(tmp_path):
     with Jobs(tmp_path) as jobs:
         top = jobs.server("--sync_option=adopt=replace", workers=1).listens()
         site = jobs.server(f"--upstream={top.address}", "--site=0", workers=1).listens()
-        worker = jobs.integer_worker(site.address, 0, steps=3)
+        jobs.integer_worker(site.address, 0, steps=3)
         assert site.ends() == 1
         assert site.find("stopping: the server above runs pcc with adopt=replace, which loses")
-        worker.ends()
 
 
 @pytest.mark.timeout(200)
@@ -238,3 +237,34 @@ def test_a_run_is_resumed_as_what_it_was(tmp_path):
                            sync="asp", port=port)
         assert site.ends() == 1
         assert site.find("this run was started without --upstream, and is no site's")
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("flags", [["--wire=int8"], ["--shards=2"], ["--shards=2", "--wire=int8"]])
+def test_the_line_between_has_a_format_and_shards_of_its_own(tmp_path, flags):
+    with Jobs(tmp_path) as jobs:
+        sites = Sites(jobs, "pcc", "bsp", options=tuple(flags)).start(
+            stop_when_told=True, seconds=0.01)
+        after_cuts(sites, 0, 4)
+        sites.sites[0].kill()
+        sites.start_site(0, "--resume").until("is a worker of the server")
+        after_cuts(sites, 0, 4)
+        sites.tell_to_stop()
+        sites.end_well()
+        if "--wire=int8" not in flags:
+            sites.conserved(told=True)
+        finals = {str(read_result(sites.record(site), worker)["final"])
+                  for site in range(2) for worker in range(2)}
+        assert len(finals) == 1
+
+
+@pytest.mark.timeout(200)
+def test_a_standby_of_a_site_is_refused_in_one_line(tmp_path):
+    with Jobs(tmp_path) as jobs:
+        top = jobs.server(workers=1).listens()
+        site = jobs.server(f"--upstream={top.address}", "--site=0", workers=1,
+                           sync="asp").listens()
+        standby = jobs.server(f"--standby_of={site.address}", workers=1, sync="asp")
+        assert standby.ends() == 1
+        assert standby.find("the server has upstream=.*, and the standby has none"), standby.text
+        standby.was_clean()

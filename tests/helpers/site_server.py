@@ -1,7 +1,8 @@
 """`python site_server.py RECORD ARGUMENTS...`: `python -m wbsp.ps ARGUMENTS` of a site that notes
 what it pushes to the server above.
 
-The file RECORD has a line [seq, U] for each cut that was taken, where the cut is U * pattern, and
+The file RECORD has a line [seq, U] for each cut that was taken, where the cut is U * pattern
+(null: it is no such product), and
 answers.jsonl beside it one [seq, weight] for each answer. A cut
 that a checkpoint did not hold when the site was killed is taken again under its number: the last
 line of a number counts.
@@ -28,8 +29,9 @@ def note_cuts(record: Path) -> None:
         take(self, cut, now)
         update = self._progress.cut
         shape = pattern(update.size)
-        assert (update == shape * (update[0] / shape[0])).all(), f"no whole cut: {update[:5]}"
-        print(json.dumps([cut.push.seq, float(update[0] / shape[0])]), file=file, flush=True)
+        whole = bool((update == shape * (update[0] / shape[0])).all())
+        print(json.dumps([cut.push.seq, float(update[0] / shape[0]) if whole else None]),
+              file=file, flush=True)
 
     Upstream._take = noting  # type: ignore[method-assign]
     acked, answers = _Listener.acked, open(record.with_name("answers.jsonl"), "a")
