@@ -51,4 +51,4 @@ def noted(record: Path) -> dict[int, float]:
 if __name__ == "__main__":
     note_cuts(Path(sys.argv[1]))
     sys.argv = ["wbsp.ps", *sys.argv[2:]]
-    runpy.run_module("wbsp.ps", run_name="__main__", alter_sys=True)
+    runpy.run_module("wbsp.site", run_name="__main__", alter_sys=True)

@@ -3,18 +3,17 @@
 It needs neither model code nor TensorFlow: the first worker to join sends the initial model.
 """
 
-import importlib
 import json
 import math
+import os
 import sys
 
 from absl import app, flags
 
-from wbsp.environment import shares_memory, token, worker_num
+from wbsp.environment import token, worker_num
 from wbsp.ps.flags import bandwidth, define_flags, server_config
 from wbsp.ps.goal import Goal
 from wbsp.sync import create, parse_options
-from wbsp.wire.addresses import split_addresses
 
 FLAGS = flags.FLAGS
 SHARD_PORT = 2706
@@ -52,27 +51,8 @@ flags.DEFINE_integer("best_patience", None, "end the run after this many evaluat
                      "without a better version by --best", lower_bound=1)
 
 
-def above():
-    """The way to the server of --upstream, or None."""
-    if FLAGS.upstream is None or FLAGS.site is None:
-        if FLAGS.upstream is not None:
-            raise ValueError("--upstream needs the index of this site there, such as --site=0")
-        if FLAGS.site is not None or FLAGS.upstream_token_file is not None:
-            raise ValueError("--site and --upstream_token_file are of a site: give the server "
-                             "above, such as --upstream=localhost:2606")
-        return None
-    if FLAGS.shard:
-        raise ValueError("--shard and --upstream do not go together: a shard is no server")
-    split_addresses(FLAGS.upstream)
-    # By its name, because `wbsp.site` is made of parts of a server and of a worker, and a worker
-    # reads a server's checkpoints.
-    way = importlib.import_module("wbsp.site.upstream").Way
-    return way(FLAGS.upstream, FLAGS.site,
-               token(FLAGS.upstream_token_file, "WBSP_UPSTREAM_TOKEN_FILE"), bandwidth(),
-               shares_memory(FLAGS.transport), FLAGS.connect_timeout)
-
-
-def main(argv):
+def main(argv, above=None):
+    """Serve. `above`: as in `ServerConfig`, for a site."""
     # The server itself, which --help does without.
     from wbsp.ps.launch import prepare_server, where_to_listen
     from wbsp.ps.sharding.process import prepare_shard
@@ -80,7 +60,13 @@ def main(argv):
     try:
         if len(argv) > 1:
             raise ValueError(f"unknown argument {argv[1]!r}; flags are written --name=value")
-        way = above()
+        if FLAGS.upstream is not None and above is None:
+            # Another program, made of the parts of a server and of a worker, goes on in this
+            # process.
+            os.execv(sys.executable, [sys.executable, "-m", "wbsp.site", *sys.argv[1:]])
+        if above is None and (FLAGS.site is not None or FLAGS.upstream_token_file is not None):
+            raise ValueError("--site and --upstream_token_file are of a site: give the server "
+                             "above, such as --upstream=localhost:2606")
         if FLAGS.shard:
             return prepare_shard(FLAGS.host or "localhost", FLAGS.port_base or SHARD_PORT,
                                  token(FLAGS.token_file), bandwidth())()
@@ -92,15 +78,15 @@ def main(argv):
         options = parse_options(FLAGS.sync_option)
         model = create(FLAGS.sync, **options)
         settings = {"sync": model.name, "sync_option": json.dumps(options, sort_keys=True)}
-        if way is not None:
-            settings |= {"upstream": way.address, "site": str(way.site)}
+        if above is not None:
+            settings |= {"upstream": FLAGS.upstream, "site": str(FLAGS.site)}
         return prepare_server(settings, model, server_config(
             workers, type(model), host=host, port=port, base_dir=FLAGS.base_dir or model.name,
             one_run=FLAGS.one_run, epochs=FLAGS.epochs,
             stop_steps=FLAGS.max_steps or math.inf,
             target=FLAGS.target and Goal.parse("target", FLAGS.target, valued=True),
             best=FLAGS.best and Goal.parse("best", FLAGS.best, valued=False),
-            best_patience=FLAGS.best_patience, above=way))()
+            best_patience=FLAGS.best_patience, above=above))()
     except (ValueError, OSError) as error:
         print(f"wbsp.ps: {error}", file=sys.stderr)
         return 1

@@ -1,0 +1,43 @@
+"""`python -m wbsp.ps --upstream=host:port --site=0`: the server of a site.
+
+That command becomes this one, with the same flags.
+"""
+
+import sys
+
+from absl import app, flags
+
+from wbsp.environment import shares_memory, token
+from wbsp.ps.__main__ import main as serve
+from wbsp.ps.flags import bandwidth
+from wbsp.site.upstream import Way
+from wbsp.wire.addresses import split_addresses
+
+FLAGS = flags.FLAGS
+
+
+def way():
+    """The way to the server above, by the flags. Raises ValueError or OSError in one line."""
+    if FLAGS.upstream is None:
+        raise ValueError("a site needs the server above, such as --upstream=localhost:2606")
+    if FLAGS.site is None:
+        raise ValueError("--upstream needs the index of this site there, such as --site=0")
+    if FLAGS.shard:
+        raise ValueError("--shard and --upstream do not go together: a shard is no server")
+    split_addresses(FLAGS.upstream)
+    return Way(FLAGS.upstream, FLAGS.site,
+               token(FLAGS.upstream_token_file, "WBSP_UPSTREAM_TOKEN_FILE"), bandwidth(),
+               shares_memory(FLAGS.transport), FLAGS.connect_timeout)
+
+
+def main(argv):
+    try:
+        above = way()
+    except (ValueError, OSError) as error:
+        print(f"wbsp.ps: {error}", file=sys.stderr)
+        return 1
+    return serve(argv, above)
+
+
+if __name__ == "__main__":
+    app.run(main)
