@@ -210,6 +210,7 @@ class Upstream:
         if state is None:
             assert engine.store.latest.vector is not None, "a site's store has tensors"
             self._progress = SiteProgress(engine.store.latest.vector)
+            self._recorder.step_begins("compute")
         else:
             self._known = known = state.above or AboveState()
             self.settled = self._final = known.final or state.over
