@@ -190,7 +190,7 @@ def test_a_site_without_the_secret_between_says_so_and_ends(tmp_path):
 
 @pytest.mark.parametrize("flags, line", [
     (["--upstream=localhost:2606"], "--upstream needs the index of this site there"),
-    (["--site=1"], "--site and --upstream_token_file are of a site: give the server above"),
+    (["--site=1"], "--site and --upstream_token_file need the server above: give"),
     (["--upstream=nowhere", "--site=0"], "address 'nowhere' is not host:port"),
     (["--upstream=h:1", "--site=0", "--shards=2"], "--shards and --upstream do not go together"),
     (["--upstream=h:1", "--site=0", "--standby_of=h:2"], "--standby_of and --upstream do not go"),

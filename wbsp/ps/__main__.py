@@ -31,7 +31,7 @@ flags.DEFINE_bool("shard", False, "run a shard: wait for a server with this proc
 flags.DEFINE_bool("one_run", False, "end with the first run; default: serve a run for each `fit` "
                   "of the workers, until their processes have ended")
 flags.DEFINE_string("upstream", None, "host:port of a server above, of which this server, a site, "
-                    "is one worker: W_0 and the end come from there")
+                    "is one worker; it supplies W_0 and ends the run")
 flags.DEFINE_integer("site", None, "index of this site among the workers of --upstream, from 0 on",
                      lower_bound=0)
 flags.DEFINE_string("upstream_token_file", None, "file with the secret between this site and "
@@ -65,8 +65,8 @@ def main(argv, above=None):
             # process.
             os.execv(sys.executable, [sys.executable, "-m", "wbsp.site", *sys.argv[1:]])
         if above is None and (FLAGS.site is not None or FLAGS.upstream_token_file is not None):
-            raise ValueError("--site and --upstream_token_file are of a site: give the server "
-                             "above, such as --upstream=localhost:2606")
+            raise ValueError("--site and --upstream_token_file need the server above: give "
+                             "--upstream=localhost:2606, for example")
         if FLAGS.shard:
             return prepare_shard(FLAGS.host or "localhost", FLAGS.port_base or SHARD_PORT,
                                  token(FLAGS.token_file), bandwidth())()
