@@ -27,8 +27,9 @@ ALL = [(sync, shards, standby, point)
        for point in (*OF_SERVER, *OF_SHARD)
        if (shards > 1 or point not in OF_SHARD) and (standby or point != "replicated")]
 ALL = [(*one, (5, SPARSE)[number % 2]) for number, one in enumerate(ALL)]
-SOME = [("pcc", 1, False, "decided", 5), ("bsp", 2, False, "committed", SPARSE),
-        ("asp", 1, True, "answered", SPARSE), ("wbsp", 2, False, "made", 5)]
+SOME = [("pcc", 1, False, "decided", 5), ("asp", 1, False, "accepted", 5),
+        ("bsp", 2, False, "committed", SPARSE), ("asp", 1, True, "answered", SPARSE),
+        ("wbsp", 2, False, "made", 5)]
 
 
 @pytest.mark.parametrize(("sync", "shards", "standby", "point", "size"),

@@ -69,7 +69,7 @@ def arrange(point: str, number: int) -> None:
         case "accepted" | "committed":
             # where there are shards, they have been told by then
             kind = Accepted if point == "accepted" else Committed
-            around(Store, "apply", after=lambda _, store, record, update: isinstance(record, kind))
+            around(Store, "apply", after=lambda _, store, record, *more: isinstance(record, kind))
         case "answered":
             around(Engine, "push", before=lambda *_: pushed.append(1))
             for name in ("_handle", "hear_shard"):
