@@ -15,10 +15,14 @@ PARTS="simulation kills shared backends cuts ray slurm endurance imagenet benchm
 # Each part: can_PART says in a line why it cannot run here, or nothing; run_PART runs it.
 tests() { "$python" -m pytest -q --timeout=0 -p no:cacheprovider "$@"; }
 
-run_simulation() { "$python" tests/simulation --runs="${WBSP_RUNS:-20000}"; }
+run_simulation() {
+    "$python" tests/simulation --runs="${WBSP_RUNS:-20000}" &&
+        WBSP_SITE_RUNS=5000 tests tests/simulation/test_site_seeds.py
+}
 run_kills() {
     WBSP_KILLS=50 tests -n 2 tests/faults/test_server_kills.py tests/faults/test_standby.py \
         tests/faults/test_shards.py &&
+        WBSP_KILLS=10 tests -n 2 tests/faults/test_sites.py &&
         WBSP_KILLS=1 tests -n 2 tests/faults/test_death_points.py
 }
 run_shared() {

@@ -574,3 +574,33 @@ def test_an_error_in_what_a_model_does_with_a_norm_is_a_fault_of_the_model():
         engine.push(push(worker), f32(1), 1.0)
     assert [type(error) for error in faults] == [ZeroDivisionError]
     assert engine.store.latest.version == 1
+
+
+def test_a_site_adopts_at_the_end_of_its_step_and_its_workers_get_that_version():
+    engine, log = engine_with("bsp")
+    made = []
+
+    def on_version(now):
+        assert not engine.store.accepted
+        made.append(engine.store.latest.version)
+        engine.adopt(f32(7, 7), 40, now)
+
+    engine.on_version = on_version
+    engine.push(Push(0, 0, 0, 1, 1, 1.0), f32(1, 1), 1.0)
+    assert made == []
+    answer = engine.push(Push(1, 0, 0, 1, 1, 1.0), f32(1, 1), 2.0)
+    assert made == [1], "not again for the version that it has adopted"
+    assert ack(answer).granted == 1
+    assert engine.store.latest.version == 2 and (engine.store.latest.vector == 7).all()
+    assert log.only("adopt") == {"version": 2, "above": 40}
+    for worker in range(2):
+        engine.push(Push(worker, 1, 2, 1, 1, 1.0), f32(2, 2), 3.0)
+    assert made == [1, 3]
+
+
+def test_an_adopted_version_bounds_the_next_ones():
+    engine, _ = engine_with("asp", workers=1)
+    engine.on_version = lambda now: None
+    engine.adopt(f32(9e37, 9e37), 1, 1.0)
+    answer = engine.push(Push(0, 0, 1, 1, 1, 1.0), f32(2e37, 2e37), 2.0)
+    assert ack(answer).reason == "too large"

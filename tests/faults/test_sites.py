@@ -236,7 +236,7 @@ def test_a_run_is_resumed_as_what_it_was(tmp_path):
         site = jobs.server("--base_dir=run", "--resume", "--upstream=localhost:1", "--site=0",
                            sync="asp", port=port)
         assert site.ends() == 1
-        assert site.find("this run was started without --upstream, and is no site's")
+        assert site.find("this run was started without --upstream, and is not a site's")
 
 
 @pytest.mark.timeout(200)

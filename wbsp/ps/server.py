@@ -237,7 +237,7 @@ class Server:
         """
         if state is not None and (state.above is None) != (self.above is None):
             raise ValueError("this run was started "
-                             + ("without --upstream, and is no site's: leave that out"
+                             + ("without --upstream, and is not a site's: leave that out"
                                 if state.above is None else "as a site's: give its --upstream"))
         planes = self.dispatcher.sessions.planes
         planes.check(vector.size)

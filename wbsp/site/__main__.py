@@ -23,7 +23,7 @@ def way():
     if FLAGS.site is None:
         raise ValueError("--upstream needs the index of this site there, such as --site=0")
     if FLAGS.shard:
-        raise ValueError("--shard and --upstream do not go together: a shard is no server")
+        raise ValueError("--shard and --upstream do not go together: a shard is not a server")
     split_addresses(FLAGS.upstream)
     return Way(FLAGS.upstream, FLAGS.site,
                token(FLAGS.upstream_token_file, "WBSP_UPSTREAM_TOKEN_FILE"), bandwidth(),

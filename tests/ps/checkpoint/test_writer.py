@@ -183,3 +183,24 @@ def test_a_state_of_an_older_release_is_taken_for_what_it_holds():
                                            "totals": [3, 96], "steps": {"0": 3}})))
     assert again.members[0].steps == 3 and again.members[0].pushes == 0
     assert (again.steps, again.samples, again.ledger.next_seq(0)) == (3, 96, 3)
+
+
+def test_a_demanded_checkpoint_is_written_though_its_version_was(tmp_path):
+    run = Running(tmp_path, period=100.0)
+    run.round(0, 1.0)
+    run.checkpoints.poll(1.0)
+    run.written(1.0)
+    run.checkpoints.poll(2.0)
+    assert not run.checkpoints.writing and len(run.states) == 1
+    run.checkpoints.demand()
+    run.push(0, 1, 3.0)
+    run.checkpoints.poll(3.0)
+    assert not run.checkpoints.writing, "something is pending"
+    run.push(1, 1, 4.0)
+    run.written(4.0)
+    assert [state["version"] for state in run.states] == [1, 2]
+    assert not run.checkpoints.writing
+    run.checkpoints.demand()
+    run.checkpoints.poll(5.0)
+    run.written(5.0)
+    assert [state["version"] for state in run.states] == [1, 2, 2]
