@@ -77,17 +77,17 @@ def _trains(pipe: Connection, mb: float, steps: int, address: str | None, worker
     targets = np.zeros((steps * BATCH, width // 3), np.float32)
     pipe.send(None)
     hooks = [] if address is None else [SyncCallback(address, worker, transport=transport)]
-    with _Watch() as watch:
+    with Watch() as watch:
         model.fit(inputs, targets, batch_size=BATCH, verbose=0, shuffle=False, callbacks=hooks)
     pipe.send({"back_end": keras.backend.backend(), "vector": 4 * model.count_params(),
                "own": watch.own, "shared": watch.shared})
 
 
-class _Watch:
-    """The most bytes that this process had for itself, and of shared memory."""
+class Watch:
+    """The most bytes that this process had for itself, and of shared memory; `now`: the newest."""
 
-    def __enter__(self) -> _Watch:
-        self.own = self.shared = 0
+    def __enter__(self) -> Watch:
+        self.own = self.shared = self.now = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look)
         self._thread.start()
@@ -103,6 +103,7 @@ class _Watch:
                          Path("/proc/self/status").read_text().splitlines())
             own, shared = (1024 * int(lines[name].split()[0]) for name in ("RssAnon", "RssShmem"))
             self.own, self.shared = max(self.own, own), max(self.shared, shared)
+            self.now = own
             time.sleep(0.005)
 
 

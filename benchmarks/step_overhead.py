@@ -63,10 +63,10 @@ def measure(model: str, dataset: str, batch_size: int, pairs: int, epochs: int) 
     return figures
 
 
-def compare(network: Any, batches: Any, pairs: int, epochs: int) -> dict:
+def compare(network: Any, batches: Any, pairs: int, epochs: int, **given: Any) -> dict:
     """Figures of `pairs` turns of a plain fit and of a worker's, each of `epochs` that are timed.
 
-    network: compiled keras.Model; batches: an endless data set for its `fit`
+    network: compiled keras.Model; batches: an endless data set for its `fit`; given: to the hook
     """
     def step_ms(*callbacks: Any) -> float:
         """Milliseconds per step of a fit."""
@@ -77,7 +77,7 @@ def compare(network: Any, batches: Any, pairs: int, epochs: int) -> dict:
 
     with server("pcc", workers=1) as address:
         step_ms()  # traces what is to be traced
-        hook = _resident_hook(address, network)
+        hook = _resident_hook(address, network, **given)
         step_ms(hook)
         plain: list[float] = []
         synced: list[float] = []
@@ -88,10 +88,11 @@ def compare(network: Any, batches: Any, pairs: int, epochs: int) -> dict:
             for times, callbacks in turns if pair % 2 else reversed(turns):
                 times.append(step_ms(*callbacks))
             inside.append(1e3 * sum(hook.seconds) / len(hook.seconds))
+        push_bytes = hook.push_bytes
         hook.leave()
     overhead = {name: 100 * (ratio - 1) for name, ratio in ratios(synced, plain).items()}
     return {"plain_ms": spread(plain), "synced_ms": spread(synced), "hook_ms": spread(inside),
-            "overhead_percent": overhead}
+            "overhead_percent": overhead, "push_bytes": push_bytes}
 
 
 def _epoch_clock():
@@ -109,7 +110,7 @@ def _epoch_clock():
     return EpochClock()
 
 
-def _resident_hook(address: str, network: Any) -> Any:
+def _resident_hook(address: str, network: Any, **given: Any) -> Any:
     """Return the synchronization hook of worker 0, a member of the run until it is told to leave.
 
     It joins outside of `fit`: a worker that joins in a `fit` leaves when that is over.
@@ -117,9 +118,9 @@ def _resident_hook(address: str, network: Any) -> Any:
     import wbsp
 
     class ResidentHook(wbsp.SyncCallback):
-        def __init__(self, *args):
+        def __init__(self, *args, **given):
             # It would say that the turns without it have changed the weights.
-            super().__init__(*args, say=lambda text: None)
+            super().__init__(*args, say=lambda text: None, **given)
             self.seconds = []  # spent here at each step's end
             self.set_model(network)
             super().on_train_begin()
@@ -135,10 +136,14 @@ def _resident_hook(address: str, network: Any) -> Any:
         def on_train_end(self, logs=None):
             pass
 
+        @property
+        def push_bytes(self):
+            return self._worker.begun().report().push_bytes
+
         def leave(self):
             super().on_train_end()
 
-    return ResidentHook(address, 0)
+    return ResidentHook(address, 0, **given)
 
 
 if __name__ == "__main__":

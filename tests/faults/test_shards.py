@@ -13,7 +13,6 @@ import os
 import random
 import signal
 import statistics
-import time
 
 import numpy as np
 import psutil
@@ -247,21 +246,7 @@ def test_a_run_survives_repeated_deaths_of_server_shards_and_standby(jobs, shard
     for seconds in (0.004, 0.01):
         pair.worker(1_000_000, seconds=seconds, stop_when_told=True)
     pair.workers[0].until("step 5 done")
-    waits, said = [], {}
-    for _ in range(KILLS):
-        if standby:
-            until(lambda known=said: pair.held(known), "the standby to hold something")
-            said = {job: len(job.find("holding version")) for job in (pair.server, pair.standby)}
-        version = pair.newest() + draw.randint(0, 20)
-        until(lambda least=version: pair.newest() >= least, "more versions")
-        victim = draw.choice(["server", *["standby"] * standby, *["shard"] * (shards > 1)])
-        known, since = pair.newest(), time.monotonic()
-        if victim == "shard":
-            draw.choice(pair.shards()).kill()
-        else:
-            pair.kill(victim)
-        until(lambda least=known: pair.newest() > least + 1, "a version after the kill")
-        waits.append(time.monotonic() - since)
+    waits = pair.die_again_and_again(KILLS, draw)
     pair.go()
     for worker in pair.workers:
         worker.ends_well()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from fake_worker import FakeWorker
-from integer_replica import UNIT, pattern, read_result, recorded
+from integer_replica import UNIT, of_rows, pattern, read_result, recorded
 from jobs import ServerJob
 
 from wbsp.ps.checkpoint import format as checkpoint
@@ -24,14 +24,14 @@ class IntegerRun:
     """What a run of integer workers has left, when it has ended.
 
     folder:  the server's files
-    cuts:    worker -> the k of each of its cuts, in the order of seq
+    cuts:    worker -> the k of each of its cuts, or those of its rows, in the order of seq
     firsts:  worker -> the version that it adopted first, float32 [n], of those that were not killed
     finals:  worker -> the version that it ended with, of those that stayed to the end
     weights: worker -> seq -> the weight with which a push counts; 0: it was rejected
     """
 
     folder: Path
-    cuts: dict[int, list[int]]
+    cuts: dict[int, list]
     firsts: dict[int, np.ndarray]
     finals: dict[int, np.ndarray]
     weights: dict[int, dict[int, float]]
@@ -78,9 +78,9 @@ def assert_conserved(run: IntegerRun) -> checkpoint.Checkpoint:
         cuts = run.cuts.get(worker, [])
         for seq, weight in weights.items():
             assert not weight or seq < len(cuts), f"worker {worker} has cut no push {seq}"
-            share = UNIT * weight * (cuts[seq] if weight else 0)
-            assert settings["sync"] in UNEVEN or abs(share - round(share)) < 1e-9
-            total += share if settings["sync"] in UNEVEN else round(share)
+            share = UNIT * weight * np.asarray(cuts[seq] if weight else 0)
+            assert settings["sync"] in UNEVEN or (np.abs(share - np.rint(share)) < 1e-9).all()
+            total = total + (share if settings["sync"] in UNEVEN else np.rint(share))
     for worker, cuts in run.cuts.items():
         counted = sorted(run.weights.get(worker, {}))
         lost = len(cuts) - len(counted)
@@ -90,7 +90,8 @@ def assert_conserved(run: IntegerRun) -> checkpoint.Checkpoint:
         assert saved.state.next_seq[worker] == len(counted)
     for worker, final in run.finals.items():
         assert final.tobytes() == saved.vector.tobytes(), f"worker {worker} has another version"
-    _is_initial(saved.vector.astype(np.float64) - total * pattern(saved.vector.size), run,
+    size = saved.vector.size
+    _is_initial(saved.vector.astype(np.float64) - of_rows(total, size) * pattern(size), run,
                 0.0 if settings["sync"] not in UNEVEN else 1e-5 * max(
                     # of float32 sums over some hundred pushes, each of thousands
                     np.abs(saved.vector).max(), 5 * UNIT))

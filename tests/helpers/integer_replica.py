@@ -19,10 +19,15 @@ from wbsp.tensors.layout import TensorSpec
 UNIT = 840
 SPARSE = 6007  # floats of a model of which a step changes few
 ROW = 45  # floats that a step of a table moves together
+EXACT = 1 << 14  # floats of a table in which int8 loses nothing: a row of it has one magnitude
+EXACT_ROW = 256  # floats of a row of that, and of a scale of int8
+_FAR = 2.0**22  # from where steps of a table lead back: a whole float32 is below 2**24
 
 
 def pattern(size: int) -> np.ndarray:
     """float32 [size], whole and different between neighbours; of `SPARSE` floats most are 0."""
+    if size == EXACT:
+        return np.where(np.arange(size) % 3, 127, -127).astype(np.float32)
     whole = (np.arange(size) % 11 - 5).astype(np.float32)
     if size == SPARSE:
         whole[40:3000] = whole[3040:-30] = 0
@@ -55,7 +60,7 @@ class IntegerReplica:
     def cut(self) -> np.ndarray:
         # written before it is handed over: a worker that is killed may have sent it
         if self._record:
-            print(self.uncut, file=self._record, flush=True)
+            print(np.asarray(self.uncut).tolist(), file=self._record, flush=True)
         self.cuts.append(self.uncut)
         self.uncut = 0
         update = self.x - self.anchor
@@ -85,21 +90,32 @@ class TableReplica(IntegerReplica):
     """Each step moves a row or two: a cut is the sum of the k of each row, int64 [rows]."""
 
     def step(self) -> None:
-        moved = np.zeros(-(-self.x.size // ROW), np.int64)
-        for row in self._draw.integers(0, moved.size, self._draw.integers(1, 3)):
-            moved[row] += self._draw.choice([-3, -2, -1, 1, 2, 3])
+        width = row(self.x.size)
+        moved = np.zeros(-(-self.x.size // width), np.int64)
+        for one in self._draw.integers(0, moved.size, self._draw.integers(1, 3)):
+            moved[one] += self._draw.choice([-3, -2, -1, 1, 2, 3])
+        at = self.x[::width] * self._pattern[::width]
+        moved = np.where(np.abs(self.x[::width]) > _FAR, -np.sign(at) * np.abs(moved), moved)
+        moved = moved.astype(np.int64)
         self.x = self.x + (of_rows(moved, self.x.size) * self._pattern).astype(np.float32)
         self.uncut = self.uncut + moved
 
 
+def row(size: int) -> int:
+    """Floats of a row of a table of so many."""
+    return EXACT_ROW if size == EXACT else ROW
+
+
 def of_rows(ks, size: int):
     """The k of each value of a table, [size], by the k of each row; a single k is that of all."""
-    return np.repeat(ks, ROW)[:size] if np.ndim(ks) else ks
+    return np.repeat(ks, row(size))[:size] if np.ndim(ks) else ks
 
 
-def recorded(folder: Path, worker: int) -> list[int]:
-    """The k of each cut of a worker, in the order of seq, over all its incarnations."""
-    return [int(line) for line in (folder / f"cuts-{worker}.jsonl").read_text().split()]
+def recorded(folder: Path, worker: int) -> list:
+    """The k of each cut of a worker, or those of its rows, int64 [rows], in the order of seq, over
+    all its incarnations."""
+    lines = (folder / f"cuts-{worker}.jsonl").read_text().splitlines()
+    return [np.array(cut) if isinstance(cut, list) else cut for cut in map(json.loads, lines)]
 
 
 def forget_cuts(folder: Path, worker: int, seq: int) -> None:

@@ -15,7 +15,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from integer_replica import IntegerReplica, forget_cuts, write_result
+import numpy as np
+from integer_replica import IntegerReplica, TableReplica, forget_cuts, write_result
 
 from wbsp.environment import read_token
 from wbsp.worker.comm.transport import Transport
@@ -33,6 +34,7 @@ class Plan:
     steps: int = 1_000_000
     all_lives: bool = False  # steps counts those of this worker's earlier processes, too
     size: int = 5  # floats
+    table: bool = False  # of which a step moves a row or two
     seconds: float = 0.0  # of a step
     die_at: int | None = None  # kill -9 itself when that many steps are done
     stop_when_told: bool = False  # when the file `go` is there, as if all steps were done
@@ -51,6 +53,23 @@ class NotingTransport(Transport):
     def __init__(self, record: Path, *args):
         super().__init__(*args)
         self._record = open(record, "a")
+        self._session = self._communication.session
+        self._answered = self._session.answered
+        self.sent = self.counted = 0.0
+
+    def note_sent(self) -> None:
+        """Sum up what is sent of the updates, `sent`, and what counts of it, `counted`."""
+        self._session.answered = self._note
+
+    def _note(self, push, sent, ack):
+        self.sent = self.sent + sent.astype(float)
+        self.counted = self.counted + ack.weight * sent.astype(float)
+        self._answered(push, sent, ack)
+
+    @property
+    def unsent(self):
+        """What the run's format has not sent yet, float32 [size] or 0."""
+        return 0.0 if self._session.sending.unsent is None else self._session.sending.unsent
 
     def listen(self, listener, layout):
         class Noting:
@@ -82,11 +101,15 @@ def work(plan: Plan) -> int:
     folder, caught = Path(plan.record), []
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, lambda signum, frame: caught.append(signum))
-    replica = IntegerReplica(plan.worker, plan.size, folder, plan.seed)
+    kind = TableReplica if plan.table else IntegerReplica
+    replica = kind(plan.worker, plan.size, folder, plan.seed)
     token = plan.token_file and read_token(plan.token_file)
     transport = NotingTransport(folder / f"acks-{plan.worker}.jsonl", plan.address, plan.worker,
                                 token, plan.bandwidth, say, lambda: bool(caught), plan.patience,
                                 plan.share)
+    sums = {}
+    if plan.table:
+        transport.note_sent()
     try:
         welcome = transport.hello({}, 60)
         joined = transport.join(replica.layout, replica.read, 60)
@@ -115,8 +138,12 @@ def work(plan: Plan) -> int:
         with contextlib.suppress(TransportError):
             transport.close()
     report = runtime.report()
+    if plan.table:
+        sums = {name: np.broadcast_to(getattr(transport, name), replica.x.shape).tolist()
+                for name in ("sent", "counted", "unsent")}
     write_result(folder / f"result-{plan.worker}.json", replica, version=runtime.agent.version,
-                 seconds=report.seconds, steps=report.steps, interrupted=bool(caught))
+                 seconds=report.seconds, steps=report.steps, interrupted=bool(caught),
+                 update_bytes=transport.update_bytes(0), **sums)
     return 128 + caught[0] if caught else 0
 
 

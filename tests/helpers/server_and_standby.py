@@ -4,12 +4,13 @@ every cut."""
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import psutil
 from conservation import IntegerRun, assert_conserved
 from integer_replica import read_result
-from jobs import free_port
+from jobs import free_port, until
 
 TOKEN = "a secret of more than sixteen bytes"
 OFTEN = "--check_period=0.2"
@@ -76,10 +77,36 @@ class ServerAndStandby:
         job.was_clean()
         setattr(self, who, getattr(self, f"start_{who}")("--resume"))
 
+    def die_again_and_again(self, kills, draw):
+        """Kill the server, its standby or one of its shards, so many times, each when so many
+        versions have been made; return the seconds from each kill to the next version.
+
+        draw: a random.Random that chooses whom, and when
+        """
+        waits, said = [], {}
+        for _ in range(kills):
+            if self.standby is not None:
+                until(lambda known=said: self.held(known), "the standby to hold something")
+                said = {job: len(job.find("holding version"))
+                        for job in (self.server, self.standby)}
+            version = self.newest() + draw.randint(0, 20)
+            until(lambda least=version: self.newest() >= least, "more versions")
+            shards = self.flags[-1] != "--shards=1" and until(self.shards, "shards")
+            victim = draw.choice(["server", *["standby"] * (self.standby is not None),
+                                  *["shard"] * bool(shards)])
+            known, since = self.newest(), time.monotonic()
+            if victim == "shard":
+                draw.choice(shards).kill()
+            else:
+                self.kill(victim)
+            until(lambda least=known: self.newest() > least + 1, "a version after the kill")
+            waits.append(time.monotonic() - since)
+        return waits
+
     def shards(self, job=None):
         """The processes of a server's shards, those on this machine; default: of who serves."""
         here = psutil.Process((job or self.serving).process.pid)
-        return [one for one in here.children() if "wbsp.ps.sharding.process" in one.cmdline()]
+        return [one for one in here.children() if "wbsp.ps.sharding.process" in command(one)]
 
     @property
     def serving(self):
@@ -117,6 +144,14 @@ class ServerAndStandby:
             assert planned in (result["steps"], None)
             assert result["version"] == saved.state.version
         return saved
+
+
+def command(process):
+    """The words of a process's command line; none: it has ended."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 def run_json(job):

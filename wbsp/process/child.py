@@ -99,3 +99,12 @@ def settings_from_server() -> Any:
     ready, _, _ = select.select([0], [], [], timeouts.CHILD_SETTINGS)
     line = os.read(0, 1 << 16) if ready else b""
     return json.loads(line) if line else None
+
+
+def answer_server(line: str) -> bool:
+    """Answer a child process's server with one line; return whether the server still reads it."""
+    try:
+        os.write(1, f"{line}\n".encode())
+    except BrokenPipeError:
+        return False
+    return True

@@ -244,16 +244,17 @@ class Dispatcher:
         if not 1 <= len(frames) <= 2:
             raise m.WireError(f"a message of {len(frames)} frames")
         message = m.decode(m.FromWorker, frames[0].buffer)
-        body = body_of(message, frames, session)
         anybody = None if linked else self._handlers.anybody.get(type(message))
         if anybody is not None:
+            body_of(message, frames, session)
             anybody(Peer(identity, line, frames[0]), message)
-        elif session is None:
+        elif session is None:  # perhaps a worker that has not noticed that this is another process
             self.sessions.send(identity, m.Unknown())
             raise m.WireError(f"{type(message).__name__} from an unknown session")
         elif not linked and session.line is not line:
             self.sessions.answer(identity, m.Unknown())  # a new connection, not identified yet
         else:
+            body = body_of(message, frames, session)
             session.liveness.hear(self._clock.now())
             handle = self._handlers.session.get(type(message))
             if handle is None:

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from wbsp import timeouts
-from wbsp.process.child import ChildProcess, settings_from_server
+from wbsp.process.child import ChildProcess, answer_server, settings_from_server
 from wbsp.process.host import HOST, Host, Thread
 from wbsp.runlog.folder import SECRET, SETTINGS
 from wbsp.wire.loop import Loop
@@ -254,9 +254,10 @@ def main() -> int:
                               settings["token"] and bytes.fromhex(settings["token"]), 0,
                               _MOST_ASKED, "--watch_port")
     except (OSError, ValueError) as error:
-        print(f"0 {error}", flush=True)
+        answer_server(f"0 {error}")
         return 1
-    print(socket.port, flush=True)
+    if not answer_server(f"{socket.port}"):
+        return 1
     FileServer(socket, folder, tuple(settings["about"]), 0).run()
     return 0
 

@@ -18,7 +18,7 @@ import zmq
 
 from wbsp import timeouts
 from wbsp.limits import one_line
-from wbsp.process.child import settings_from_server
+from wbsp.process.child import answer_server, settings_from_server
 from wbsp.process.host import HOST, Host
 from wbsp.process.signals import Interrupts
 from wbsp.ps.sharding.shard import Shard
@@ -354,7 +354,8 @@ def main() -> int:
         return 1
     token = settings["token"] and bytes.fromhex(settings["token"])
     socket = ServerSocket(settings["host"], 0, token)
-    print(socket.port, flush=True)
+    if not answer_server(f"{socket.port}"):
+        return 1
     return ShardServer(socket, settings["bandwidth"], Interrupts(), 0,
                        bytes.fromhex(settings["key"])).run()
 

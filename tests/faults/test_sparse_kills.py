@@ -1,0 +1,79 @@
+"""Updates of a few rows of a table, while the server, its shards or its standby are killed.
+
+Each worker writes down the whole numbers by which it moved each row, and the weight of each push
+that was answered. Under float32 the final model must be W_0 and the sum of these, each once, to the
+last bit; under int8 as well, where each row has one magnitude. Where int8 loses something, this
+holds for what was sent, and what was not waits on the worker and the server.
+
+`WBSP_KILLS=25` kills one of them so many times in each format, with 1, 2 and 4 shards, with a
+standby and without; `WBSP_KILLS_SEED` chooses whom, and when.
+"""
+
+import itertools
+import os
+import random
+
+import numpy as np
+import pytest
+from integer_replica import EXACT, UNIT, of_rows, pattern, read_result, recorded
+from server_and_standby import OFTEN, ServerAndStandby, run_json
+
+from wbsp.core.store import UNSENT
+from wbsp.ps.checkpoint import format as checkpoint
+from wbsp.tensors.codecs import parse
+
+KILLS = int(os.environ.get("WBSP_KILLS", "0"))
+SEED = int(os.environ.get("WBSP_KILLS_SEED", "0"))
+ROWS = 18_000  # floats: 400 rows of 45; the words of a shard of four are enough for blocks
+LOSES = "int8", ROWS
+NEAR = 2e-6  # of the largest sum: float32 rounds hundreds of sums
+ALL = [(wire, size, shards, standby) for (wire, size), shards, standby in itertools.product(
+    [("float32", ROWS), ("int8", EXACT), LOSES], (1, 2, 4), (True, False))]
+SOME = [("float32", ROWS, 1, True), ("int8", EXACT, 1, False)]
+
+
+@pytest.mark.timeout(240 + 60 * KILLS)
+@pytest.mark.parametrize(("wire", "size", "shards", "standby"), ALL if KILLS else SOME)
+def test_rows_are_conserved_whoever_dies(jobs, wire, size, shards, standby):
+    draw = random.Random(f"{wire} {size} {shards} {standby} {SEED}")
+    sync = draw.choice(["pcc", "wbsp", "asp", "bsp"])
+    pair = ServerAndStandby(jobs, sync, shards=shards, standby=standby,
+                            flags=[OFTEN, f"--wire={wire}", "--outer=identity"])
+    for worker, seconds in enumerate((0.004, 0.01)):
+        pair.worker(1_000_000, seconds=seconds, stop_when_told=True, size=size, table=True,
+                    share=not worker)
+    pair.workers[0].until("step 5 done")
+    pair.die_again_and_again(KILLS or 2, draw)
+    pair.go()
+    for worker in pair.workers:
+        worker.ends_well()
+    if (wire, size) != LOSES:
+        pair.ends(pair.serving)
+    else:
+        pair.serving.ends_well()
+        what_was_sent_counts_once(pair)
+    for worker in range(2):
+        pushed = read_result(jobs.folder, worker)["update_bytes"]
+        assert 0 < pushed < 2 * parse(wire).words(size), "updates go as blocks"
+
+
+def what_was_sent_counts_once(pair):
+    """W + what the server has not sent = W_0 + the sum of weight * what workers sent, but for the
+    rounding of float32; and that with what they have not sent is what they cut."""
+    saved = checkpoint.load(run_json(pair.serving)["folder"] / "checkpoint.safetensors")
+    size = saved.vector.size
+    results = [read_result(pair.jobs.folder, worker) for worker in range(2)]
+    initial = {tuple(set(result["first"])) for result in results}
+    assert initial <= {(1.0,), (2.0,)} and len(initial) == 1
+    total, most = np.full(size, *initial.pop()), 1.0
+    for worker, result in enumerate(results):
+        assert np.array(result["final"], np.float32).tobytes() == saved.vector.tobytes()
+        cut = sum(recorded(pair.jobs.folder, worker))
+        made = UNIT * of_rows(cut, size) * pattern(size)
+        total += result["counted"]
+        most = max(most, np.abs(made).max())
+        left = made - result["sent"] - result["unsent"]
+        assert np.abs(left).max() < NEAR * most
+        assert saved.state.steps[worker] == result["steps"]
+    left = saved.vector + saved.outer.get(UNSENT, np.float32(0)) - total
+    assert np.abs(left).max() < NEAR * most
