@@ -14,7 +14,7 @@ from jobs import interrupted, until
 
 import wbsp
 from wbsp.ps.checkpoint import format as checkpoint
-from wbsp.replica.model import open_replica
+from wbsp.replica.model import KerasPart, open_replica
 from wbsp.replica.states import states
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.messages import codec as m
@@ -538,3 +538,26 @@ def test_sigterm_ends_the_process_after_it_has_left_the_run(jobs):
     assert worker.ends() == -signal.SIGTERM
     worker.was_clean()
     server.until("worker 0 left: interrupted by SIGTERM")
+
+
+# Layers that no step changes.
+
+
+def test_frozen_layers_are_read_after_the_first_step_and_at_the_end_and_not_in_each_epoch(
+        jobs, hook, monkeypatch):
+    reads, read = [], KerasPart.read
+
+    def noting(part, variable):
+        reads.append(variable.path)
+        return read(part, variable)
+
+    server = jobs.server(workers=1, sync="bsp").listens()
+    model = linear()
+    wide = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, name="still"), *model.layers])
+    wide.layers[0].trainable = False
+    wide.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=False)
+    monkeypatch.setattr(KerasPart, "read", noting)
+    fit(hook(server.address), model=wide, epochs=6)
+    server.ends_well()
+    kernels = [path for path in reads if path.endswith("still/kernel")]
+    assert 3 <= len(kernels) <= 5, "as it joins, after its first step, as it ends"

@@ -94,6 +94,7 @@ class SyncCallback(keras.callbacks.Callback):
         self._passed: PassedFit | None = None  # the current fit, if its run has ended
         self._surrounds = False  # all callbacks of the current fit: see `_surround`
         self._steps: TimedSteps | None = None  # of that fit
+        self._checked = False  # the first step of that fit has changed nothing that is frozen
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy, such as a tuner makes of each callback: not connected, and
@@ -288,6 +289,7 @@ class SyncCallback(keras.callbacks.Callback):
             derive(model)
             for line in differing(adapted):
                 worker.say(line)
+            self._checked = False
             self._surrounds = self._surround(fit)
             self._steps = None
             if self._surrounds:
@@ -377,7 +379,8 @@ class SyncCallback(keras.callbacks.Callback):
             _ = self.model  # JAX's trainer now writes this step's values into it
             if self._shared and not self._shared.step_ends():
                 return
-            if not meter.batches:
+            if not self._checked:
+                self._checked = True
                 self._part.check()
                 self._still.check()
             step = meter.step(batch, (self.params or {}).get("steps"), logs or {})
