@@ -47,7 +47,7 @@ def measure(rounds: int, size: int, batch_size: int, classes: int) -> dict:
     models[ALL] = models[FROZEN]
     for _ in range(rounds):
         for name, (network, batches) in models.items():
-            given = {"frozen": []} if name == ALL else {}
+            given: dict[str, Any] = {"frozen": []} if name == ALL else {}
             turns[name].append(compare(network, batches, PAIRS, 1, **given))
     figures = {}
     for name, found in turns.items():

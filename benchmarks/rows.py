@@ -87,6 +87,8 @@ def _trains(pipe: Connection, address: str, worker: int, rows: int, width: int, 
     with wbsp.Worker(table, address=address, worker_index=worker, transport="tcp",
                      say=lambda text: None) as w:
         member = w._member
+        assert member.transport is not None
+        transport = member.transport
         at_start = member.begun().report().pulls
 
         def note() -> None:
@@ -95,7 +97,7 @@ def _trains(pipe: Connection, address: str, worker: int, rows: int, width: int, 
             if report.pulls - at_start > len(found["versions"]):
                 found["versions"].append(report.pull_bytes)
             if report.pushes > len(found["pushes"]):
-                found["pushes"].append(member.transport.update_bytes(0))
+                found["pushes"].append(transport.update_bytes(0))
 
         for _ in range(steps):
             optimizer.zero_grad()

@@ -139,3 +139,35 @@ def test_scale_counts_what_is_lost_and_how_long_a_push_waits(tmp_path):
     for row in rows:
         assert row["pushes"] > 0 and row["lost"] == 0 and row["memory_mb"] > 0
         assert 0 < row["wait_ms"]["median"] <= row["wait_ms"]["99 %"] <= row["wait_ms"]["longest"]
+
+
+@minutes
+def test_rows_counts_bytes_against_the_rows_that_steps_touch(tmp_path):
+    pytest.importorskip("torch", reason="it needs PyTorch")
+    (row,) = figures(tmp_path, "rows", "--rows=20000", "--steps=8", "--pause=0",
+                     "--runs", "bsp").values()
+    assert row["steps_a_push"] == 1
+    assert 1 < row["push_of_rows"] < 1.5 and 1 < row["version_of_rows"] < 1.5
+
+
+@minutes
+def test_frozen_compares_a_backbone_with_its_head_alone(tmp_path):
+    head, frozen, _ = figures(tmp_path, "frozen", "--rounds=1", "--size=32",
+                              "--batch_size=2").values()
+    assert frozen["push_bytes"] == head["push_bytes"] == 4 * 2049 * 10
+    assert 0 < frozen["hook_ms"]
+
+
+@minutes
+def test_lora_counts_memory_beside_a_plain_trainer(tmp_path):
+    pytest.importorskip("peft", reason="it needs peft and transformers")
+    result = figures(tmp_path, "lora", "--layers=1", "--hidden=64", "--steps=4")
+    for one in (result["plain"], *result["workers"]):
+        assert one["most"] >= one["steps"] > 4 * one["floats"] > 4 * one["trained"] > 0
+
+
+@minutes
+def test_loops_compares_kinds_with_a_lone_fit(tmp_path):
+    result = figures(tmp_path, "loops", "--seeds=1", "--syncs", "bsp", "--kinds", "jax")
+    assert set(result) == {"a lone fit", "jax, bsp"}
+    assert all(0.6 < right <= 1 for rights in result.values() for right in rights)
