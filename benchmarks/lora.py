@@ -78,9 +78,12 @@ def _trains(pipe: Connection, address: str | None, worker: int, layers: int, hid
     import wbsp
 
     torch.manual_seed(0)
-    model = get_peft_model(BertForSequenceClassification(BertConfig(
-        vocab_size=WORDS, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=8,
-        intermediate_size=4 * hidden, max_position_embeddings=LENGTH, num_labels=4)),
+    shape: dict[str, Any] = {
+        "vocab_size": WORDS, "hidden_size": hidden, "num_hidden_layers": layers,
+        "num_attention_heads": 8, "intermediate_size": 4 * hidden,
+        "max_position_embeddings": LENGTH, "num_labels": 4}
+    model = get_peft_model(
+        BertForSequenceClassification(BertConfig(**shape)),
         LoraConfig(r=8, target_modules=["query", "value"], modules_to_save=["classifier"]))
     examples = [{"input_ids": torch.randint(WORDS, (LENGTH,)), "labels": k % 4}
                 for k in range(steps * BATCH)]
