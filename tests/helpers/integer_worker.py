@@ -56,12 +56,14 @@ class NotingTransport(Transport):
         self._session = self._communication.session
         self._answered = self._session.answered
         self.sent = self.counted = 0.0
+        self.least = float("inf")  # bytes of an update
 
     def note_sent(self) -> None:
         """Sum up what is sent of the updates, `sent`, and what counts of it, `counted`."""
         self._session.answered = self._note
 
     def _note(self, push, sent, ack):
+        self.least = min(self.least, self.update_bytes(0))
         self.sent = self.sent + sent.astype(float)
         self.counted = self.counted + ack.weight * sent.astype(float)
         self._answered(push, sent, ack)
@@ -140,10 +142,9 @@ def work(plan: Plan) -> int:
     report = runtime.report()
     if plan.table:
         sums = {name: np.broadcast_to(getattr(transport, name), replica.x.shape).tolist()
-                for name in ("sent", "counted", "unsent")}
+                for name in ("sent", "counted", "unsent")} | {"least": transport.least}
     write_result(folder / f"result-{plan.worker}.json", replica, version=runtime.agent.version,
-                 seconds=report.seconds, steps=report.steps, interrupted=bool(caught),
-                 update_bytes=transport.update_bytes(0), **sums)
+                 seconds=report.seconds, steps=report.steps, interrupted=bool(caught), **sums)
     return 128 + caught[0] if caught else 0
 
 
