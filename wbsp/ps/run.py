@@ -308,7 +308,7 @@ class Run:
         log = self._reporter.log
         info = self._dispatcher.info
         return RunState(**self.engine.state(), elapsed=now, over=self._over,
-                        trains_since=self._trains_since,
+                        trains_since=self._training_since(now),
                         staleness=log.staleness, failures=dict(log.failures),
                         reports=dict(self._dispatcher.sessions.reports),
                         places=dict(info.owners), layers=info.layers, local=info.local,
@@ -494,12 +494,18 @@ class Run:
 
     def _look_at_time(self, run_time: float) -> None:
         """Training that has lasted for as long as it may ends."""
-        if not self.engine.started:
-            return
-        if self._trains_since is None:
-            self._trains_since = run_time
-        if run_time - self._trains_since >= self._config.until:
+        since = self._training_since(run_time)
+        if since is not None and run_time - since >= self._config.until:
             self._end_by(f"{self._config.until:g} s of training are over")
+
+    def _training_since(self, run_time: float) -> float | None:
+        """Return the run's time at which training began; None: it has not.
+
+        The first checkpoint may come before the first look at the time, and must have it, too.
+        """
+        if self._trains_since is None and self.engine.started:
+            self._trains_since = run_time
+        return self._trains_since
 
     def _accuracy_of(self, version: int) -> float | None:
         """Return the accuracy of this version, 0..1, if it was evaluated last, else None."""
