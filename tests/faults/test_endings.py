@@ -247,7 +247,7 @@ def test_a_run_that_was_interrupted_is_not_over(tmp_path):
     run.interrupts.take(signal.SIGINT)
     member.ends()
     run.ends()
-    assert saved(run).state.ended and not saved(run).state.over
+    assert not saved(run).state.ended and not saved(run).state.over
 
 
 def test_the_patience_with_the_workers_that_fetch_the_final_version_begins_when_they_may(tmp_path,

@@ -5,11 +5,13 @@ must be W_0 and the sum of these, each once, to the last bit.
 """
 
 import json
+import signal
 
 import pytest
-from jobs import until
+from jobs import interrupted, until
 from server_and_standby import NEVER, OFTEN, ServerAndStandby
 
+from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.reader import read_run
 
 
@@ -35,6 +37,27 @@ def test_a_killed_server_returns_and_nothing_is_lost(jobs, sync):
     times = [event["t"] for event in events]
     assert times == sorted(times) and events[0]["t"] < 0
     assert [e["t"] for e in events if e["kind"] == "start"][0] == 0
+
+
+def test_an_interrupted_run_continues_with_new_processes(jobs):
+    """As where a cluster ends all processes of a job, and starts the job again."""
+    server = jobs.server(OFTEN).listens()
+    workers = [jobs.integer_worker(server.address, worker, seconds=0.01) for worker in range(2)]
+    for worker in workers:
+        worker.until("step 20 done")
+    server.process.send_signal(signal.SIGTERM)
+    interrupted(server, signal.SIGTERM)
+    for worker in workers:
+        worker.ends_well()
+    again = jobs.folder / "again"
+    again.mkdir()
+    server = jobs.server(OFTEN, "--resume", port=int(server.address.split(":")[1])).listens()
+    workers = [jobs.integer_worker(server.address, worker, seconds=0.01, steps=30,
+                                   record=str(again)) for worker in range(2)]
+    for job in (*workers, server):
+        job.ends_well()
+    state = checkpoint.load(server.folder / "checkpoint.safetensors").state
+    assert min(state.steps.values()) >= 20 + 30, "steps of both times"
 
 
 @pytest.mark.parametrize("sync", ["pcc", "bsp"])

@@ -57,6 +57,7 @@ class Run:
         self._starving = Starving()
         self._awaited = Awaited(reporter.say)
         self._trains_since = None if state is None else state.trains_since  # time of the run
+        self.hasty = False
         self._over = state is not None and state.over  # all workers have the final version
         self.engine = Engine(model, store, config.worker_num, config.stop_samples,
                              log=self._log, on_fault=on_fault, epochs=config.epochs,
@@ -86,7 +87,6 @@ class Run:
         self._found: tuple[int, Mapping[str, float]] | None = None  # newest version; metrics of it
         self._looked_back = self._told_of_target = (
             config.target is None and config.best_patience is None)
-        self.hasty = False
         self._stopping_since: float | None = None
         self._done_since: float | None = None
         self._leaves_above: float | None = None
@@ -307,7 +307,10 @@ class Run:
         """Return all but the tensors of a checkpoint or snapshot made at `now`."""
         log = self._reporter.log
         info = self._dispatcher.info
-        return RunState(**self.engine.state(), elapsed=now, over=self._over,
+        state = self.engine.state()
+        if self.hasty:  # a run that was interrupted or failed may continue, with new processes, too
+            state["ended"] = False
+        return RunState(**state, elapsed=now, over=self._over,
                         trains_since=self._training_since(now),
                         staleness=log.staleness, failures=dict(log.failures),
                         reports=dict(self._dispatcher.sessions.reports),
