@@ -157,7 +157,6 @@ class SharedWork:
         self.ledger.claim(worker, held.answered, held.held)
         self._forget(worker)
         self._able.discard(worker)
-        self._hoards.pop(worker, None)
         if left:
             self.ledger.lost(worker)
         elif waits:
@@ -169,7 +168,6 @@ class SharedWork:
         """Handle a worker that has left or was lost."""
         self.ledger.lost(worker)
         self._able.discard(worker)
-        self._hoards.pop(worker, None)
         self._sizes.left(worker)
         self._forget(worker)
 
@@ -286,9 +284,9 @@ class SharedWork:
         return told
 
     def _forget(self, worker: int) -> None:
-        """Remove a worker's request."""
-        for asking in (self._asked, self._due, self._untold):
-            asking.pop(worker, None)
+        """Remove a worker's request, and what it holds too long."""
+        for listed in (self._asked, self._due, self._untold, self._hoards):
+            listed.pop(worker, None)
 
     def _size(self, worker: int) -> int:
         batch, rule = self._batches.get(worker, self.data.batch), self._rule

@@ -300,18 +300,19 @@ class WorkLedger:
     def lost(self, worker: int) -> None:
         """Free what a worker holds that is lost or leaves."""
         holder = self._holders.setdefault(worker, _Holder())
-        for r in holder.held:
-            if r.own:
-                self.free.add(r.start, r.stop)
+        self._free_held(holder)
         holder.held = []
 
     def take_back(self, worker: int) -> None:
         """Free what a worker holds, and will train too late; its push is then rejected."""
         holder = self._holders[worker]
+        self._free_held(holder)
+        holder.held = [r._replace(own=False) for r in holder.held]
+
+    def _free_held(self, holder: _Holder) -> None:
         for r in holder.held:
             if r.own:
                 self.free.add(r.start, r.stop)
-        holder.held = [r._replace(own=False) for r in holder.held]
 
     def resent(self, accepted: Iterable[Sequence[int]]) -> bool:
         """Handle the positions of a resent sum, which an earlier server had accepted.
