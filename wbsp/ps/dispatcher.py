@@ -82,9 +82,9 @@ class Dispatcher:
             handlers.add(part.handlers())
         return handlers
 
-    def wait(self) -> None:
+    def wait(self, now: float) -> None:
         """As `Lobby.wait`."""
-        self._lobby.wait()
+        self._lobby.wait(now)
 
     def register(self, poller: zmq.Poller) -> None:
         """Register the links of shared memory with `poller`."""

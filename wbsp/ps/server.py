@@ -125,7 +125,7 @@ class Waiting:
         initial = above.initial()
         if initial is None:
             if self._server.brought is not None and self._patience.due(now):
-                self._server.dispatcher.wait()
+                self._server.dispatcher.wait(now)
             return False
         vector, frozen = initial
         model = self._server.brought

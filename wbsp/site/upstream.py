@@ -17,7 +17,7 @@ import math
 import queue
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -89,10 +89,10 @@ class _Work:
     samples: int = 0
     seconds: float = 0.0
 
-    def add(self, steps: int, samples: int, seconds: float) -> None:
-        self.steps += steps
-        self.samples += samples
-        self.seconds += seconds
+    def add(self, work: _Work) -> None:
+        self.steps += work.steps
+        self.samples += work.samples
+        self.seconds += work.seconds
 
 
 class _Still:
@@ -190,7 +190,6 @@ class Upstream:
         self._finishing = self._told_finish = self._final = False
         self._fresh = True  # the first version from above for this process is yet to be adopted
         self._version = 0  # the newest that was counted
-        self._size = 0
 
     # The site's life.
 
@@ -219,7 +218,7 @@ class Upstream:
             self._run, self._next_seq = known.run, known.next_seq
             self._kept = None if known.kept is None else _Work(*known.kept)
             self._uncut = _Work(known.steps, known.samples, known.seconds)
-            self._untold = _Work(known.steps, known.samples, known.seconds)
+            self._untold = replace(self._uncut)
             if not self.settled:
                 self._start(timeouts.WORKER_PATIENCE)
                 self._models.put(model)
@@ -301,7 +300,6 @@ class Upstream:
         self._listener = _Listener(agent, self._recorder, self._say, None, on=self._on)
         self._listener.wake = lambda: self._waker.send(b"\0")
         transport.listen(self._listener, found.model.layout)
-        self._size = total_size(found.model.layout)
         self._say(f"site {self._way.site}: is a worker of the server at {self._way.address} "
                   f"({found.welcome.settings.get('sync', '')})")
 
@@ -326,7 +324,7 @@ class Upstream:
                 known -= 1
                 progress.take_back()
                 for work in (self._uncut, self._untold):
-                    work.add(self._kept.steps, self._kept.samples, self._kept.seconds)
+                    work.add(self._kept)
         self._kept = None
         transport.owe(self._owed, decided)
         if due < known:
@@ -421,7 +419,7 @@ class Upstream:
     def state(self) -> AboveState:
         kept, uncut = self._kept, self._uncut
         return AboveState(self._run, self._next_seq, uncut.steps, uncut.samples, uncut.seconds,
-                          None if kept is None else (kept.steps, kept.samples, kept.seconds),
+                          None if kept is None else astuple(kept),
                           self._final)
 
     # Between two versions.
@@ -436,7 +434,7 @@ class Upstream:
         self._since = now
         if samples:  # else only its number is new
             for work in (self._uncut, self._untold):
-                work.add(1, samples, seconds)
+                work.add(_Work(1, samples, seconds))
         if self._listener is None or self.settled:
             return
         self._carry_out(now)
@@ -484,7 +482,7 @@ class Upstream:
         self._progress.take(x)
         self._cut, self._mark, self._next_seq = cut, engine.ledger.mark, cut.push.seq + 1
         self._kept = _Work(cut.push.steps, cut.push.samples, cut.push.seconds)
-        self._uncut = _Work(**vars(self._untold))
+        self._uncut = replace(self._untold)
         self._recorder.cut(transport.update_bytes(x.size))
         self._keep()
         engine.log(now, "cut", seq=cut.push.seq, version=engine.store.latest.version,

@@ -346,14 +346,13 @@ class Lobby(Entrance):
         else:
             if found is not None:  # a site waits for the version above, if no model exists yet
                 self._progress_at = math.inf
-            for waiting in self._sessions:
-                waiting.progress.note_received(now)
+            self.wait(now)
             self._sessions.tell_progress_now_and_then(session)
 
-    def wait(self) -> None:
-        """Have the workers wait on, because another server is at work for them."""
+    def wait(self, now: float) -> None:
+        """Have the workers wait on, because another process is at work for them."""
         for waiting in self._sessions:
-            waiting.progress.note_received(self._clock.now())
+            waiting.progress.note_received(now)
 
     def check(self) -> None:
         """Refuse a worker that was asked for W_0 and does not send it."""

@@ -32,11 +32,10 @@ class Replies:
         While a site waits for the server above, they are kept: its workers wait at the end of its
         step, which is a version, as a worker's compute thread does.
         """
-        waiting = deque([*self._kept, *answer])
-        self._kept = []
+        self._kept += answer
         if self.waits():
-            self._kept = [*waiting]
             return
+        waiting, self._kept = deque(self._kept), []
         while waiting:
             outgoing = waiting.popleft()
             message = outgoing.message
