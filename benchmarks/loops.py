@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.harness import print_table, server, write_json
+from benchmarks.harness import CONNECT, print_table, server, write_json
 
 KINDS = "fit", "tensorflow", "torch", "jax"
 SLEEPS = 0.002, 0.02  # seconds, of each worker
@@ -56,7 +56,11 @@ def train(kind: str, sync: str, sleeps: tuple[float, ...]) -> float:
              str(seconds), Path(folder) / f"{index}.npz"], stdout=subprocess.PIPE, text=True,
             stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": paths})
             for index, seconds in enumerate(sleeps)]
-        said = [worker.communicate()[0] for worker in workers]
+        try:
+            said = [worker.communicate(timeout=CONNECT + 600)[0] for worker in workers]
+        finally:
+            for worker in workers:
+                worker.kill()
         if any(worker.returncode for worker in workers):
             raise RuntimeError(f"a worker of {kind} under {sync} failed")
         rights = {float(match[1]) for one in said if (match := re.search("accuracy (.*)", one))}

@@ -37,8 +37,7 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE", help="write the figures")
     args = parser.parse_args()
     try:
-        found = {run: measure(run, args)
-                 for run in args.runs}
+        found = {run: measure(run, args) for run in args.runs}
     except (RuntimeError, OSError) as error:
         sys.exit(f"benchmarks.rows: {error}")
     print_table(("", "steps a push", "KB a push", "of its rows", "KB a version", "of its rows",

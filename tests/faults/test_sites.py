@@ -1,6 +1,7 @@
 """Sites: servers that are workers of another server, and every example counts once at both levels.
 """
 
+import contextlib
 import os
 import random
 import signal
@@ -27,6 +28,26 @@ def test_what_sites_learn_is_in_the_model_once(tmp_path, above, inside):
         sites = Sites(jobs, above, inside).start(steps=12, seconds=0.01)
         sites.end_well()
         sites.conserved()
+
+
+@contextlib.contextmanager
+def line_to_the_top(jobs, above, inside):
+    """Start two sites, of which the first has a line that can be cut; yield both."""
+    sites = Sites(jobs, above, inside)
+    with Proxy(sites.ports[-1]) as proxy:
+        sites.start_site(0, "--transport=tcp", address=proxy.address)
+        sites.start_workers(0, stop_when_told=True, seconds=0.01)
+        sites.start_site(1)
+        sites.start_workers(1, stop_when_told=True, seconds=0.01)
+        yield sites, proxy
+
+
+def cut_off(sites, proxy):
+    """Cut the first site off after some cuts, until `proxy.closed` is cleared."""
+    after_cuts(sites, 0, 3)
+    proxy.closed.set()
+    proxy.cut()
+    sites.top.until("worker 0 was lost")
 
 
 def after_cuts(sites, site, number):
@@ -87,48 +108,30 @@ def test_a_worker_of_a_site_can_be_killed_and_come_again(tmp_path):
 @pytest.mark.timeout(300)
 def test_a_site_that_is_cut_off_goes_on_and_comes_back(tmp_path):
     """Under a rule that never waits, it makes versions alone, and pushes all of it later."""
-    with Jobs(tmp_path) as jobs:
-        sites = Sites(jobs, "pcc", "bsp")
-        with Proxy(sites.ports[-1]) as proxy:
-            sites.start_site(0, "--transport=tcp", address=proxy.address)
-            sites.start_workers(0, stop_when_told=True, seconds=0.01)
-            sites.start_site(1)
-            sites.start_workers(1, stop_when_told=True, seconds=0.01)
-            after_cuts(sites, 0, 3)
-            proxy.closed.set()
-            proxy.cut()
-            sites.top.until("worker 0 was lost")
-            before = len(sites.events(0, "commit"))
-            until(lambda: len(sites.events(0, "commit")) > before + 20, "versions of its own")
-            proxy.closed.clear()
-            sites.top.until("worker 0 reconnected")
-            after_cuts(sites, 0, 2)
-            sites.tell_to_stop()
-            sites.end_well()
-            sites.conserved(told=True)
+    with Jobs(tmp_path) as jobs, line_to_the_top(jobs, "pcc", "bsp") as (sites, proxy):
+        cut_off(sites, proxy)
+        before = len(sites.events(0, "commit"))
+        until(lambda: len(sites.events(0, "commit")) > before + 20, "versions of its own")
+        proxy.closed.clear()
+        sites.top.until("worker 0 reconnected")
+        after_cuts(sites, 0, 2)
+        sites.tell_to_stop()
+        sites.end_well()
+        sites.conserved(told=True)
 
 
 @pytest.mark.timeout(300)
 def test_a_site_that_is_cut_off_waits_where_the_rule_above_says_so(tmp_path):
-    with Jobs(tmp_path) as jobs:
-        sites = Sites(jobs, "bsp", "asp")
-        with Proxy(sites.ports[-1]) as proxy:
-            sites.start_site(0, "--transport=tcp", address=proxy.address)
-            sites.start_workers(0, stop_when_told=True, seconds=0.01)
-            sites.start_site(1)
-            sites.start_workers(1, stop_when_told=True, seconds=0.01)
-            after_cuts(sites, 0, 3)
-            proxy.closed.set()
-            proxy.cut()
-            sites.top.until("worker 0 was lost")
-            stood = len(sites.events(0, "commit"))
-            after_cuts(sites, 1, 10)  # alone, at the top
-            assert len(sites.events(0, "commit")) == stood
-            proxy.closed.clear()
-            after_cuts(sites, 0, 2)
-            sites.tell_to_stop()
-            sites.end_well()
-            sites.conserved(told=True)
+    with Jobs(tmp_path) as jobs, line_to_the_top(jobs, "bsp", "asp") as (sites, proxy):
+        cut_off(sites, proxy)
+        stood = len(sites.events(0, "commit"))
+        after_cuts(sites, 1, 10)  # alone, at the top
+        assert len(sites.events(0, "commit")) == stood
+        proxy.closed.clear()
+        after_cuts(sites, 0, 2)
+        sites.tell_to_stop()
+        sites.end_well()
+        sites.conserved(told=True)
 
 
 @pytest.mark.timeout(200)
