@@ -8,6 +8,12 @@ import functools
 import itertools
 import os
 import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import slow_line
 
 _numbers = itertools.count()
 
@@ -33,10 +39,19 @@ def why_not() -> str | None:
     return None
 
 
+class Line(NamedTuple):
+    """A cable that is not ideal; see `slow_line`."""
+
+    mbit: float  # Mbit/s each way
+    ms: float  # milliseconds each way
+
+
 class Hosts(contextlib.AbstractContextManager):
     """Hosts with one name, one address (`address`) and one cable each."""
 
-    def __init__(self, *names: str):
+    def __init__(self, *names: str, lines: Mapping[str, Line] | None = None):
+        """`lines`: of hosts whose cable has a rate and a delay."""
+        self._lines: list[subprocess.Popen] = []
         self._id = f"{os.getpid() % 100000}{next(_numbers)}"
         self._bridge = f"wb{self._id}"
         self._names = names
@@ -46,11 +61,26 @@ class Hosts(contextlib.AbstractContextManager):
         for i, name in enumerate(names, 1):
             space, cable = self.space(name), self._cable(name)
             _ip("netns", "add", space)
-            _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", space)
+            if lines and name in lines:
+                self._lay(space, cable, lines[name])
+            else:
+                _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", space)
             _ip("link", "set", cable, "master", self._bridge, "up")
             _ip("-n", space, "addr", "add", f"10.77.0.{i}/24", "dev", "eth0")
             _ip("-n", space, "link", "set", "eth0", "up")
             _ip("-n", space, "link", "set", "lo", "up")
+
+    def _lay(self, space: str, cable: str, line: Line) -> None:
+        """Connect `cable`, here, and eth0 of the namespace by a line."""
+        fd = slow_line.tap(cable)
+        process = subprocess.Popen(
+            ["ip", "netns", "exec", space, sys.executable,
+             Path(slow_line.__file__), str(fd), "eth0", str(line.mbit), str(line.ms)],
+            pass_fds=[fd], stdout=subprocess.PIPE, text=True)
+        os.close(fd)
+        self._lines.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n", "there is no line"
 
     def space(self, name: str) -> str:
         """The host's network namespace."""
@@ -77,6 +107,11 @@ class Hosts(contextlib.AbstractContextManager):
             self._iptables(name, "-D", way)
 
     def __exit__(self, *_: object) -> None:
+        for process in self._lines:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
         for name in self._names:
             with contextlib.suppress(subprocess.CalledProcessError):
                 _ip("netns", "del", self.space(name))

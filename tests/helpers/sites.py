@@ -12,6 +12,7 @@ from pathlib import Path
 import forked
 import numpy as np
 from conservation import _logged, _told
+from hosts import Hosts
 from integer_replica import UNIT, pattern, read_result, recorded
 from jobs import PLAIN, Job, Jobs, ServerJob, free_port
 from site_server import noted
@@ -20,6 +21,8 @@ from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.reader import read_run
 
 SITE_SERVER = Path(__file__).with_name("site_server.py")
+INTEGER_FIT = Path(__file__).with_name("integer_fit.py")
+TOKEN = "a secret of more than sixteen bytes"
 
 
 class Sites:
@@ -30,9 +33,17 @@ class Sites:
     """
 
     def __init__(self, jobs: Jobs, above: str = "asp", inside: str = "asp", sites: int = 2,
-                 each: int = 2, options: tuple[str, ...] = (), inner: tuple[str, ...] = PLAIN):
+                 each: int = 2, options: tuple[str, ...] = (), inner: tuple[str, ...] = PLAIN,
+                 hosts: Hosts | None = None):
+        """`hosts`: "top", and "site0" ... for the server and the workers of each site; None: all
+        are on this one."""
         self.jobs, self.above, self.inside, self.each = jobs, above, inside, each
-        self.number, self._options, self._inner = sites, options, inner
+        self.number, self._options, self._inner, self.hosts = sites, options, inner, hosts
+        if hosts:
+            token = jobs.folder / "token"
+            token.write_text(TOKEN)
+            self._options += "--host=0.0.0.0", f"--token_file={token}"
+            self._inner += f"--upstream_token_file={token}",
         self.ports = [free_port() for _ in range(sites + 1)]
         self.top = self.start_top()
         self.sites: list[ServerJob] = []
@@ -41,7 +52,9 @@ class Sites:
     def start_top(self, *flags: str) -> ServerJob:
         self.top = self.jobs.server(
             *PLAIN, "--check_period=0.1", "--base_dir=top", *self._options, *flags,
-            workers=self.number, sync=self.above, port=self.ports[-1])
+            workers=self.number, sync=self.above, port=self.ports[-1], space=self._space("top"))
+        if self.hosts:
+            self.top.address = f"{self.hosts.address['top']}:{self.ports[-1]}"
         return self.top
 
     def start_site(self, site: int, *flags: str, address: str | None = None) -> ServerJob:
@@ -53,7 +66,7 @@ class Sites:
             f"--upstream={address or self.top.address}", f"--site={site}",
             f"--worker_num={self.each}", f"--sync={self.inside}", f"--port_base={port}",
             *self._inner, "--check_period=0.1", f"--base_dir=site{site}", *flags, kind=ServerJob,
-            fork=forked.WBSP)
+            space=self._space(f"site{site}"), fork=forked.WBSP)
         job.address, job.cwd = f"localhost:{port}", self.jobs.folder
         self.sites[site:site + 1] = [job]
         return job
@@ -66,7 +79,19 @@ class Sites:
     def start_worker(self, site: int, worker: int, **plan: object) -> Job:
         """Start, or start again, a worker of a site."""
         job = self.jobs.integer_worker(f"localhost:{self.ports[site]}", worker,
+                                       self._space(f"site{site}"),
                                        record=str(self.record(site)), seed=site, **plan)
+        self.workers[site][worker:worker + 1] = [job]
+        return job
+
+    def start_fit(self, site: int, worker: int, **plan: object) -> Job:
+        """Start, or start again, a worker of a site that is a `fit`; `plan`: see `integer_fit`."""
+        plan = {"address": f"localhost:{self.ports[site]}", "worker": worker,
+                "record": str(self.record(site)), "seed": site, **plan}
+        job = self.jobs.start(f"fit{worker}", INTEGER_FIT, json.dumps(plan),
+                              space=self._space(f"site{site}"), fork=forked.KERAS)
+        if len(self.workers) <= site:
+            self.workers.append([])
         self.workers[site][worker:worker + 1] = [job]
         return job
 
@@ -112,14 +137,28 @@ class Sites:
         assert np.ptp(rest) == 0 and 1 <= rest[0] <= self.each, f"W_0 was {rest}"
         return saved
 
+    def answered(self, site: int) -> int:
+        """How many cuts of this site the server above has answered."""
+        path = self.record(site) / "answers.jsonl"
+        return len(noted(path)) if path.exists() else 0
+
     def accepted(self, site: int, told: bool = False) -> float:
-        """The sum of what this site accepted of its workers, in patterns."""
+        """The sum of what this site accepted of its workers, in patterns.
+
+        `told`: the log of a server that was killed may lack what it had answered; a worker that
+        was killed may not have been told what the log has.
+        """
         record = self.record(site)
-        weights = ({worker: _told(record, worker) for worker in range(self.each)} if told
-                   else _logged(self.sites[site].folder))
+        weights = _logged(self.sites[site].folder)
+        if told:
+            weights = {worker: weights.get(worker, {}) | _told(record, worker)
+                       for worker in range(self.each)}
         return sum(UNIT * weight * recorded(record, worker)[seq]
                    for worker, pushes in weights.items() for seq, weight in pushes.items()
                    if weight)
+
+    def _space(self, name: str) -> str | None:
+        return self.hosts.space(name) if self.hosts else None
 
     def events(self, site: int, kind: str) -> list[dict]:
         return [event for event in read_run(self.sites[site].folder).events
