@@ -99,10 +99,17 @@ def test_a_worker_of_a_site_can_be_killed_and_come_again(tmp_path):
         sites.workers[0][1].until("step 9 done")
         sites.workers[0][1].kill()
         sites.sites[0].until("worker 1 was lost")
+        until(lambda: behind(sites, 0)[-1:] == [1], "the server above to know")
         sites.start_worker(0, 1, stop_when_told=True, seconds=0.01).until("step 5 done")
+        until(lambda: behind(sites, 0)[-1:] == [2], "the server above to know")
         sites.tell_to_stop()
         sites.end_well()
         sites.conserved()
+
+
+def behind(sites, site):
+    """How many workers that site had, whenever that changed, by the log of the server above."""
+    return [event["workers"] for event in sites.top.events("site") if event["worker"] == site]
 
 
 @pytest.mark.timeout(300)

@@ -1,8 +1,8 @@
 """`python integer_fit.py PLAN`: the worker of `integer_worker.py`, as a `fit` of Keras.
 
-PLAN is JSON, see `Plan`. The network is one Dense layer without a bias. Its loss is its output, so a
-step of SGD moves the weights by the step's example, which is k * UNIT * pattern with a random whole
-k. The worker notes what `integer_worker.py` notes, in the same files.
+PLAN is JSON, see `Plan`. The network is one Dense layer without a bias. Its loss is its output, so
+a step of SGD moves the weights by the step's example, which is k * UNIT * pattern with a random
+whole k. The worker notes what `integer_worker.py` notes, in the same files.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Steps:
 
 
 def note(plan: Plan, cuts: list[int]) -> None:
-    """Have the k of each cut of this process noted before it leaves, and each answer as it comes."""
+    """Note the k of each cut of this process before it leaves, and each answer as it comes."""
     from wbsp.worker.comm.communication import SendUpdate
     from wbsp.worker.comm.transport import Transport
     from wbsp.worker.shared_agent import SharedAgent

@@ -68,3 +68,18 @@ def write_run(folder: Path, sync: str, seed: int = 0, options: dict | None = Non
     for one in (log, *logs.values()):
         one.close()
     return read_run(folder)
+
+
+def made_of_site() -> list[tuple[float, str, dict]]:
+    """The events (t, kind, fields) of a site with one worker: two pushes of it, two to the server
+    above, and a version of that, between them."""
+    def pushed(t: float, seq: int, version: int) -> tuple[float, str, dict]:
+        return t, "accept", {"worker": 0, "seq": seq, "base": version, "version": version,
+                             "steps": 1, "samples": 8, "seconds": 0.5, "weight": 1.0}
+
+    def cut(t: float, seq: int, version: int) -> tuple[float, str, dict]:
+        return t, "cut", {"seq": seq, "version": version, "steps": 1, "samples": 8}
+    return [(0.0, "join", {"worker": 0, "version": 0}), (0.0, "start", {"workers": [0]}),
+            pushed(1.0, 0, 0), (1.0, "commit", {"version": 1, "merged": 1}), cut(1.0, 0, 1),
+            pushed(2.0, 1, 1), (2.0, "commit", {"version": 2, "merged": 1}), cut(2.0, 1, 2),
+            (3.0, "adopt", {"version": 3, "above": 40})]

@@ -1,5 +1,5 @@
-"""`python slow_line.py FD NAME MBIT MS`: a cable with a rate and a delay, between the tap device that
-the descriptor FD is of and a new one called NAME in this process's network namespace.
+"""`python slow_line.py FD NAME MBIT MS`: a cable with a rate and a delay, between two tap devices:
+that of the descriptor FD, and a new one called NAME in this process's network namespace.
 
 It does what the kernel's netem does, which not every kernel has. Frames keep their order. A frame
 that would wait longer than `QUEUE` seconds for its turn is dropped, as a router does.

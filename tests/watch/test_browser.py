@@ -10,7 +10,7 @@ import time
 
 import pytest
 from browser import PATIENCE, Browser, find_browser
-from made_runs import write_run
+from made_runs import made_of_site, write_run
 
 from wbsp.runlog.files import from_json
 from wbsp.runlog.folder import write_settings
@@ -278,3 +278,31 @@ def test_a_run_that_continues_is_followed_to_its_end(browser, tmp_path):
         spans.close()
     assert all("500" in said for said in browser.trouble)
     browser.trouble.clear()
+
+
+def test_the_pages_of_a_server_above_and_of_its_site(browser, report_of, tmp_path):
+    def written(name, events, **settings):
+        (tmp_path / name).mkdir()
+        write_settings(tmp_path / name, {"sync": "pcc", **settings})
+        log = ServerLog(tmp_path / name, "pcc", tensorboard=False)
+        for t, kind, fields in events:
+            log.event(t, kind, **fields)
+        log.close()
+        return tmp_path / name
+
+    pushed = {"seq": 0, "base": 0, "version": 0, "steps": 1, "samples": 70, "seconds": 1.0}
+    look(browser, report_of(
+        written("top", [*((0.0, "join", {"worker": worker, "version": 0}) for worker in (0, 1)),
+                        (1.0, "site", {"worker": 0, "workers": 12}),
+                        (2.0, "accept", {"worker": 0, **pushed})]),
+        written("site", made_of_site(), upstream="top.example:2606", site="3")))
+    above, below = (f"article:nth-of-type({n}) .workers" for n in (1, 2))
+    head = "[...document.querySelector(%s).tHead.rows[0].cells].map(cell => cell.textContent)"
+    assert browser.evaluate(head % json.dumps(above))[:4] == ["worker", "", "workers", "samples"]
+    assert browser.evaluate(head % json.dumps(below))[:3] == ["worker", "", "steps"]
+    site, worker = rows(browser, above)
+    assert (site[1][0], exact(site[2]), exact(site[3])) == ("site", 12, 70)
+    assert worker[1][0] == "" and worker[2] == ["–", ""]
+    assert browser.evaluate("[...document.querySelectorAll('.above')].map(p => p.textContent)") == [
+        "", "site 3 of the server at top.example:2606: 2 updates pushed, 1 of its versions "
+            "adopted, version 40 the newest"]

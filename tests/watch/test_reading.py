@@ -12,7 +12,7 @@ from wbsp.core.stats import PHASES
 from wbsp.runlog.reader import _forward, _valid, read_run
 from wbsp.runlog.tail import Replaced, Tail
 from wbsp.watch import spans as spans_module
-from wbsp.watch.events import ACCEPT, COMMIT, REJECT, EventLog
+from wbsp.watch.events import ACCEPT, ADOPT, COMMIT, CUT, REJECT, EventLog
 from wbsp.watch.spans import ROW, SpanLog, together
 
 DECODER = msgspec.json.Decoder()
@@ -90,6 +90,10 @@ def event(kind, t, version):
     if kind == "resent":
         made |= {"worker": 1, "first": 3, "last": 5, "steps": 3, "samples": 6, "seconds": 1.0,
                  "base": 0, "rejected": {"late": 1}, "mark": 0}
+    if kind == "cut":
+        made |= {"seq": 0, "steps": 1, "samples": 2}
+    if kind == "adopt":
+        made["above"] = 7
     if kind == "start":
         made["workers"] = [0]
     if kind in ("join", "reattach", "leave"):
@@ -98,13 +102,13 @@ def event(kind, t, version):
 
 
 EVENTS = st.lists(st.builds(event, st.sampled_from(
-    ["accept", "reject", "commit", "checkpoint", "resume", "evaluation", "start", "reattach",
-     "join", "leave", "resent"]), st.integers(0, 6).map(float), st.integers(0, 9)), max_size=40)
+    ["accept", "reject", "commit", "cut", "adopt", "checkpoint", "resume", "evaluation", "start",
+     "reattach", "join", "leave", "resent"]), st.integers(0, 6).map(float), st.integers(0, 9)), max_size=40)
 
 
 def seen(log):
     """What the log holds, in the order of the file, as far as rows say it."""
-    kinds = {ACCEPT: "accept", REJECT: "reject", COMMIT: "commit"}
+    kinds = {ACCEPT: "accept", REJECT: "reject", COMMIT: "commit", CUT: "cut", ADOPT: "adopt"}
     rows = [(kinds.get(row["code"], "resent"), float(row["t"]), int(row["version"]))
             for row in log.rows]
     merged, done = [], 0

@@ -5,13 +5,14 @@ import shutil
 
 import pytest
 from jobs import until
-from made_runs import write_run
+from made_runs import made_of_site, write_run
 
 from wbsp.core.stats import PHASES, Member, Report
 from wbsp.runlog.files import from_json
 from wbsp.runlog.folder import write_settings
 from wbsp.runlog.server import ServerLog
 from wbsp.runlog.worker import WorkerLog
+from wbsp.watch.metrics import exposition
 from wbsp.watch.run import WatchedRun
 from wbsp.watch.state import members, totals
 
@@ -235,6 +236,37 @@ def test_every_event_has_a_sentence(written):
     assert told["error"] == "ValueError: no" and told["refused"] == "a stranger"
     assert told["news"].startswith("of tomorrow, long x") and len(told["news"]) == 200
     assert "3 malformed messages" in told["malformed"] and told["lost"] == "pushes 2 to 3 are lost"
+
+
+def test_workers_that_are_sites_have_workers_behind_them(written):
+    log, run = written()
+    for worker in range(3):
+        log.event(0.0, "join", worker=worker, version=0)
+    for worker, workers in ((0, 0), (1, 5), (0, 3), (0, 2)):
+        log.event(1.0, "site", worker=worker, workers=workers)
+    log.flush()
+    run.refresh()
+    state = run.state()
+    assert state["sites"] == {0: 2, 1: 5} and state["above"] is None
+    assert "a site with 5 workers" in {e["text"] for e in state["happenings"]["events"]}
+    assert 'wbsp_worker_behind{run="the run",sync="pcc",worker="1"} 5.0' in exposition([state])
+    assert 'behind{run="the run",sync="pcc",worker="2"}' not in exposition([state])
+
+
+def test_a_site_says_what_it_exchanges_with_the_server_above(written):
+    log, run = written(upstream="top.example:2606", site="3")
+    above = {"site": "3", "upstream": "top.example:2606"}
+    run.refresh()
+    assert run.state()["above"] == {**above, "pushes": 0, "adopted": 0, "version": None}
+    for event in made_of_site():
+        log.event(*event[:2], **event[2])
+    log.flush()
+    run.refresh()
+    state = run.state()
+    assert state["above"] == {**above, "pushes": 2, "adopted": 1, "version": 40}
+    assert state["summary"]["version"] == 3 and state["versions"]["version"] == [1, 2, 3]
+    assert state["summary"]["total"]["pushes"] == 2 and state["summary"]["total"]["samples"] == 16
+    assert {e["kind"] for e in state["happenings"]["events"]} == {"join", "start"}
 
 
 def test_a_folder_that_was_made_again_is_read_again(written, tmp_path):

@@ -139,6 +139,11 @@ class Engine:
         """Workers that have joined and not left, in ascending order."""
         return sorted(self._here)
 
+    @property
+    def present(self) -> int:
+        """Number of workers that have joined and not left; any thread may ask."""
+        return len(self._here)
+
     def open(self, worker: int, data: SharedData | None, first_epoch: int) -> WorkPlace | None:
         """Return where in the shared data a worker that is about to join begins, or None.
 

@@ -85,6 +85,7 @@ class Report:
     push_bytes: Count = 0  # of one update
     control_bytes: Count = 0  # of the messages around the newest update
     pull_bytes: Count = 0  # of one model
+    behind: Count | None = None  # of a site: its workers that take part now
 
     @property
     def wall(self) -> float:

@@ -26,6 +26,7 @@ from wbsp import timeouts
 from wbsp.core.agent import Adopt, Agent, Command, Cut, Expect, Leave
 from wbsp.core.engine import Engine
 from wbsp.core.messages import Message
+from wbsp.core.stats import Report
 from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint.state import ANCHOR, CUT, OWED, AboveState, RunState
 from wbsp.ps.config import AboveError, Model
@@ -121,12 +122,14 @@ class _Listener(SharedAgent):
 
     Attributes:
         wake: wakes the event loop; any thread may call it.
+        behind: returns the number of the site's active workers; any thread may call it.
         answered: number of the newest answered cut; guarded by `changed`.
         unfit: a cut since the last version was rejected because of its values; guarded by
             `changed`.
     """
 
     wake: Callable[[], object]
+    behind: Callable[[], int]
     answered = -1
     unfit = False
 
@@ -135,6 +138,9 @@ class _Listener(SharedAgent):
             self.answered = ack.seq
             self.unfit = self.unfit or ack.reason in UNFIT
         return super().acked(ack, seconds)
+
+    def report(self) -> Report:
+        return replace(super().report(), behind=self.behind())
 
     def failed(self) -> None:
         super().failed()
@@ -299,6 +305,7 @@ class Upstream:
         self._next_seq = joined.seq
         self._listener = _Listener(agent, self._recorder, self._say, None, on=self._on)
         self._listener.wake = lambda: self._waker.send(b"\0")
+        self._listener.behind = lambda: self._engine.present if self._engine else 0
         transport.listen(self._listener, found.model.layout)
         self._say(f"site {self._way.site}: is a worker of the server at {self._way.address} "
                   f"({found.welcome.settings.get('sync', '')})")

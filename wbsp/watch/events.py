@@ -1,6 +1,7 @@
 """The server's events, read as they are written, in a form that holds a million of them.
 
-Pushes and commits are rows of numbers; all other events are few and stay as they are. Events that a
+Pushes and versions are rows of numbers, and so are a site's cuts; all other events are few and stay
+as they are. Events that a
 resumed server undid are dropped, by the rules of `wbsp.runlog.reader`, which reads a folder once.
 """
 
@@ -17,12 +18,17 @@ from wbsp.runlog.files import from_json
 from wbsp.runlog.tail import Tail
 from wbsp.watch.rows import Rows
 
-ACCEPT, REJECT, COMMIT, RESENT = range(4)
-_CODES = {"accept": ACCEPT, "reject": REJECT, "commit": COMMIT, "resent": RESENT}
+# Up to RESENT: pushes of workers. CUT: a push of this site to the server above. From COMMIT on: new
+# versions, and ADOPT: from a version of the server above.
+ACCEPT, REJECT, RESENT, CUT, COMMIT, ADOPT = range(6)
+_CODES = {"accept": ACCEPT, "reject": REJECT, "resent": RESENT, "cut": CUT, "commit": COMMIT,
+          "adopt": ADOPT}
 _ROW = np.dtype([
     ("t", "f8"),  # seconds since the run's start
     ("code", "i1"), ("worker", "i4"),
-    ("version", "i8"), ("base", "i8"),  # newest at that time (committed: the new one); of the push
+    ("version", "i8"),  # newest at that time, which may be new
+    ("base", "i8"),  # of the push
+    ("above", "i8"),  # number that the server above gives an adopted version
     ("steps", "i8"), ("samples", "i8"),
     ("seconds", "f8"),  # of compute
     ("pushes", "i8"),
@@ -30,7 +36,7 @@ _ROW = np.dtype([
 ])
 _ROWS = frozenset(_CODES) - {"resent"}  # kinds of events that are only rows
 _FIELDS = {name: attrgetter(name) for name in (  # named alike in rows and events
-    "t", "worker", "version", "base", "steps", "samples", "seconds")}
+    "t", "worker", "version", "base", "above", "steps", "samples", "seconds")}
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -41,6 +47,7 @@ class _Event(msgspec.Struct, gc=False):
     worker: Any = 0
     version: Any = 0
     base: Any = 0
+    above: Any = 0
     steps: Any = 0
     samples: Any = 0
     seconds: Any = 0.0
@@ -53,8 +60,8 @@ class EventLog:
     """The events of one run so far, without those that a resumed server undid.
 
     rows:    structured array of the fields above, in the order of the file
-    others:  (rows before it, event) for each event that is no accept, reject or commit; a resent
-             sum is in both, since it has fields of its own
+    others:  (rows before it, event) for each event that is not only a row; a resent sum is in both,
+             since it has fields of its own
     reasons: of rejected pushes, by index
     """
 

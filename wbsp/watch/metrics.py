@@ -16,6 +16,7 @@ METRICS = {  # name -> type, and its help text
     "wbsp_accuracy": ("gauge", "of the newest evaluated version, 0 to 1"),
     "wbsp_staleness_mean": ("gauge", "mean staleness of accepted pushes, in versions"),
     "wbsp_worker_active": ("gauge", "whether the worker takes part, 0 or 1"),
+    "wbsp_worker_behind": ("gauge", "workers behind a worker that is a site"),
     "wbsp_worker_steps_total": ("counter", "steps that the server has received"),
     "wbsp_worker_samples_total": ("counter", "examples that the server has received"),
     "wbsp_worker_pushes_total": ("counter", "updates that the server has received"),
@@ -51,6 +52,7 @@ def _samples(state: dict[str, Any]) -> Iterator[tuple[str, dict[str, str], float
     for worker, one in summary["workers"].items():
         label = {"worker": worker}
         yield "wbsp_worker_active", label, int(worker) in state["active"]
+        yield "wbsp_worker_behind", label, state["sites"].get(int(worker))
         yield "wbsp_worker_steps_total", label, one["steps"]
         yield "wbsp_worker_samples_total", label, one["samples"]
         yield "wbsp_worker_pushes_total", label, one["pushes"]

@@ -153,6 +153,7 @@ function drawSection(run) {
   const {find} = run.section;
   find(".settings").textContent = [state.folder, state.settings.command].filter(Boolean)
     .join(": ");
+  find(".above").textContent = state.above ? exchange(state.above) : "";
   find(".goodput").textContent = state.goodput || "";
   const notes = [];
   if (state.workers.length > run.section.lanes.workers.length)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from wbsp.core.stats import ALWAYS, PHASES, Member, Report
 from wbsp.runlog.straggler import StragglerScore
 from wbsp.runlog.summary import summarize
-from wbsp.watch.events import ACCEPT, COMMIT, REJECT, EventLog
+from wbsp.watch.events import ACCEPT, ADOPT, COMMIT, CUT, REJECT, RESENT, EventLog
 from wbsp.watch.spans import SpanLog
 
 BINS = 200  # of time, at most, for staleness and rejected pushes; 8 pushes in a bin on average
@@ -46,7 +46,7 @@ def members(log: EventLog) -> dict[int, Member]:
             member.finished = bool(event.get("finished", False))
             member.active = kind != "leave" and not member.finished
     rows = log.rows
-    own = rows["code"] != COMMIT
+    own = rows["code"] <= RESENT
     workers, place = np.unique(rows["worker"][own], return_inverse=True)
     sums = {name: np.bincount(place, rows[name][own], len(workers))
             for name in ("steps", "samples", "seconds", "pushes")}
@@ -70,9 +70,9 @@ def totals(log: EventLog, spans: SpanLog, there: dict[int, Member]) -> dict[str,
     for then in _then(log, there, _by_measurement(log, OWN_BEST // max(1, len(there)))):
         stragglers.update(then)
     evaluations = log.kind("evaluation")
-    commits = log.rows["version"][log.rows["code"] == COMMIT]
+    versions = log.rows["version"][log.rows["code"] >= COMMIT]
     known = summarize(log.newest, there, _reports(spans),
-                      int(commits[-1]) if len(commits) else 0,
+                      int(versions[-1]) if len(versions) else 0,
                       evaluations[-1]["accuracy"] if evaluations else None, "", stragglers)
     behind = staleness(log)[1]
     known["staleness"] = {"mean": float(behind.mean()) if len(behind) else 0.0,
@@ -92,6 +92,22 @@ def valid(summary: dict[str, Any], log: EventLog, there: dict[int, Member]) -> b
     return resumed <= summary.get("failures", {}).get("resume", 0)
 
 
+def sites(log: EventLog) -> dict[int, int]:
+    """Return worker -> how many workers behind it take part, for each worker that is a site."""
+    return {event["worker"]: int(event["workers"]) for event in log.kind("site")}
+
+
+def above(log: EventLog, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a site exchanges with the server above; None: this is the run of no site."""
+    if "upstream" not in settings:
+        return None
+    rows = log.rows
+    adopted = rows["above"][rows["code"] == ADOPT]
+    return {"site": str(settings.get("site", "")), "upstream": str(settings["upstream"]),
+            "pushes": int((rows["code"] == CUT).sum()), "adopted": len(adopted),
+            "version": int(adopted[-1]) if len(adopted) else None}
+
+
 def staleness(log: EventLog) -> tuple[np.ndarray, np.ndarray]:
     """Return times, float [pushes], and staleness, int [pushes], of accepted pushes."""
     rows = log.rows
@@ -105,9 +121,9 @@ def curves(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
     end = max(log.newest - began, 1e-9)
     evaluations = _sampled(log.kind("evaluation"))
     training = _sampled(log.kind("training"))
-    commits = rows[rows["code"] == COMMIT]
-    made = len(commits)
-    commits = _sampled(commits)
+    versions = rows[rows["code"] >= COMMIT]
+    made = len(versions)
+    versions = _sampled(versions)
     t, behind = staleness(log)
     bins = min(BINS, max(20, len(t) // 8))
     place = _bins(t, end, bins)
@@ -124,8 +140,8 @@ def curves(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
         "training": {
             "t": [e["t"] - began for e in training],
             **{name: [e[name] for e in training] for name in ("steps", "loss")}},
-        "versions": {"t": np.round(commits["t"] - began, 6).tolist(),
-                     "version": commits["version"].tolist(), "all": len(commits) == made},
+        "versions": {"t": np.round(versions["t"] - began, 6).tolist(),
+                     "version": versions["version"].tolist(), "all": len(versions) == made},
         "staleness": {
             "t": centers[some].tolist(), "max": highest[some].tolist(),
             "mean": (np.bincount(place, behind, bins)[some] / count[some]).tolist()},
@@ -150,7 +166,7 @@ def scores(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
     """
     stragglers, t, workers = StragglerScore(), list[float](), sorted(there)
     vs_best, vs_own = ([list[float | None]() for _ in workers] for _ in range(2))
-    pushes = len(log.rows) - int((log.rows["code"] == COMMIT).sum())
+    pushes = int((log.rows["code"] <= RESENT).sum())
     crew = max(1, len(workers))
     number = max(2, min(120, SCORES // crew, pushes // (crew * MEASURED)))
     span = log.newest - log.began
@@ -238,7 +254,7 @@ def _then(log: EventLog, there: dict[int, Member],
     objects each time."""
     workers, rows = np.array(sorted(there), int), log.rows
     place = np.searchsorted([before for before, _ in marks], np.arange(len(rows)), "right")
-    counted = (rows["code"] != COMMIT) & (place < len(marks))
+    counted = (rows["code"] <= RESENT) & (place < len(marks))
     rows, place = rows[counted], place[counted]
     cell = np.searchsorted(workers, rows["worker"]) * len(marks) + place
     samples, seconds = (np.bincount(cell, rows[name], len(workers) * len(marks))
@@ -317,6 +333,8 @@ def _words(event: dict[str, Any]) -> str:
             return f"the server resumed from version {event['version']:,}"
         case "took_over":
             return f"the standby took over from version {event['version']:,}"
+        case "site":
+            return f"a site with {event['workers']:,} workers"
         case "alone":
             return "the server continues without a standby"
         case "stop" | "refused" | "superseded" | "shard_lost":

@@ -10,9 +10,8 @@ function element(tag, attributes, ...children) {
 
 // Fill `table` with rows of cells, each a text or [text, exact value, title].
 function fill(table, head, rows) {
-  if (!table.tHead)
-    table.append(element("thead", {}, element("tr", {}, ...head.map(
-      text => element("th", {}, text)))), element("tbody"));
+  if (!table.tHead) table.append(element("thead"), element("tbody"));
+  table.tHead.replaceChildren(element("tr", {}, ...head.map(text => element("th", {}, text))));
   table.tBodies[0].replaceChildren(...rows.map(cells => element("tr", {}, ...cells.map(cell => {
     const [text, value, title] = Array.isArray(cell) ? cell : [cell];
     const made = element("td", {}, text);
@@ -56,14 +55,26 @@ function drawRuns(table, runs, now) {
        }));
 }
 
+// Where some workers are sites, two columns more say what is behind each.
 function drawWorkers(table, state, phases) {
-  fill(table, ["worker", "", "steps", "pushes", "pulls", "rejected", "samples/s", "of best",
-               "of own best", ...phases],
+  const sites = state.sites, some = Object.keys(sites).length > 0;
+  fill(table, ["worker", "", ...some ? ["workers", "samples"] : [], "steps", "pushes", "pulls",
+               "rejected", "samples/s", "of best", "of own best", ...phases],
        Object.entries(state.summary.workers).map(([worker, one]) => [
-         worker, one.finished ? "finished" : state.active.includes(Number(worker)) ? "" : "gone",
+         worker, [worker in sites ? "site" : "", one.finished ? "finished"
+           : state.active.includes(Number(worker)) ? "" : "gone"].filter(Boolean).join(", "),
+         ...some ? [whole(sites[worker]), whole(one.samples)] : [],
          whole(one.steps), whole(one.pushes), whole(one.pulls), whole(one.rejected),
          digits(one.speed, 1), share(one.vs_best), share(one.vs_own_best),
          ...phases.map(phase => share(one.shares[phase]))]));
+}
+
+// What a site exchanges with the server above it, in words.
+function exchange({site, upstream, pushes, adopted, version}) {
+  const count = value => value.toLocaleString("en-US");
+  return `site ${site} of the server at ${upstream}: ${count(pushes)} updates pushed, `
+    + (version === null ? "none of its versions adopted"
+      : `${count(adopted)} of its versions adopted, version ${count(version)} the newest`);
 }
 
 function drawEvents(table, note, state) {

@@ -115,8 +115,12 @@ class SessionRegistry:
             WireError: they are impossible.
         """
         if report is not None:
-            check_report(report, session.worker)
-            self.reports[session.worker] = Totals.of(session.earlier, report)
+            worker = session.worker
+            check_report(report, worker)
+            known = self.reports.get(worker)
+            self.reports[worker] = Totals.of(session.earlier, report)
+            if report.behind is not None and (known is None or known.behind != report.behind):
+                self.log.tell(f"site {worker}", kind="site", worker=worker, workers=report.behind)
 
     def watch(self) -> None:
         """Apply the limits to all connections; count those that were cut or have no owner."""
