@@ -255,6 +255,8 @@ def test_a_run_that_continues_is_followed_to_its_end(browser, tmp_path):
     try:
         browser.open(server.address)
         browser.until("runs[0].state.summary.total.steps == 3 && runs[0].spans.count == 3")
+        browser.until("document.querySelector('#runs').tBodies[0].rows[0].cells[4].dataset.value"
+                      " == 3")  # drawn, too
         [row] = rows(browser, "#runs")
         assert exact(row[4]) == 3 and row[1][0].startswith("running")
         log.event(5.0, "leave", worker=0, reason="no word from it", finished=False)

@@ -103,7 +103,8 @@ def event(kind, t, version):
 
 EVENTS = st.lists(st.builds(event, st.sampled_from(
     ["accept", "reject", "commit", "cut", "adopt", "checkpoint", "resume", "evaluation", "start",
-     "reattach", "join", "leave", "resent"]), st.integers(0, 6).map(float), st.integers(0, 9)), max_size=40)
+     "reattach", "join", "leave", "resent"]), st.integers(0, 6).map(float), st.integers(0, 9)),
+    max_size=40)
 
 
 def seen(log):

@@ -197,7 +197,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {24: "9f1bf53e7ee946caecb9d8a4a390228264f07af49a44f75f78a6759bb02d24aa"}
+BYTES = {25: "13784412403cf56960d687a6eec40951c5f08d4e11132aacd343df6a7876a184"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

@@ -155,6 +155,21 @@ def test_an_index_that_is_not_free_is_refused(server, worker, says):
     assert says in server.asked(worker)[1].reason
 
 
+def test_a_process_retries_while_the_owner_of_its_index_is_silent(server):
+    """A host that is cut off ends no connection."""
+    (owner, _), _ = begun(server)
+    server.now += timeouts.INDEX_HELD + 1
+    later, answer = server.asked(0)
+    assert isinstance(answer, m.NotServing)
+    assert answer.reason.startswith("worker 0 has another connection, which is silent; the new ")
+    server.serves(owner)
+    later.send(m.Hello(m.PROTOCOL, 0, {}))
+    assert "is already connected" in server.hears(later, m.Refused, m.NotServing).reason
+    server.now += timeouts.INDEX_HELD + 1
+    owner.__exit__()
+    until(lambda: isinstance(server.asked(0)[1], m.Welcome), "the loss of the owner to be known")
+
+
 def test_a_worker_that_knows_a_later_server_is_turned_away(server):
     _, answer = server.asked(0, run="ab12", epoch=2)
     assert isinstance(answer, m.NotServing) and "of epoch 2" in answer.reason

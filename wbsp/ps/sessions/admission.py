@@ -122,6 +122,11 @@ class Entrance(ABC):
                 self._sessions.series.left(hello.worker)
             self._sessions.answer(identity, m.Refused(self._over, over=True, ends=self._ends))
             return
+        if self._is_doubtful(identity, hello.worker):
+            self._sessions.refuse(identity, hello.worker, (
+                f"worker {hello.worker} has another connection, which is silent; the new process "
+                "retries until that one ends or speaks"), elsewhere=True)
+            return
         reason = self._objection(identity, hello)
         if reason:
             self._sessions.refuse(identity, hello.worker, reason, self._over is not None,
@@ -234,6 +239,17 @@ class Entrance(ABC):
         reason = f"worker {worker} has connected too often in the last seconds; it will retry soon"
         self._sessions.log.tell(f"worker {worker}, too often here", reason)
         self._sessions.send(identity, m.NotServing(reason))
+
+    def _is_doubtful(self, identity: bytes, worker: int) -> bool:
+        """Return whether another process has this index, and may have died unnoticed.
+
+        A host that is cut off, or is gone, ends no connection. So its process may be restarted
+        before the loss of the old one is known.
+        """
+        old = self._sessions.of(worker)
+        return (old is not None and old.identity != identity
+                and self._clock.now() - old.liveness.heard > timeouts.INDEX_HELD
+                and self._sessions.reaches(old))
 
     def _objection(self, identity: bytes, hello: m.Hello | m.Reattach) -> str | None:
         """Return why this worker is refused, in one line for both sides, or None."""
