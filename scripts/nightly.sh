@@ -32,7 +32,10 @@ run_backends() {
     WBSP_BACK_ENDS=1 tests tests/worker/keras/test_shared_fits.py tests/replica/test_back_ends.py \
         tests/worker/test_every_loop.py tests/worker/test_ranks.py tests/test_examples.py
 }
-run_cuts() { WBSP_CUTS=1 tests -n 4 tests/faults/test_partitions.py; }
+run_cuts() {
+    WBSP_CUTS=1 tests -n 4 tests/faults/test_partitions.py &&
+        WBSP_CUTS=1 tests -n 2 tests/faults/test_site_cuts.py
+}
 run_ray() { WBSP_RAY=1 tests tests/ray; }
 run_slurm() { WBSP_SLURM=1 tests tests/deploy/test_slurm.py; }
 run_endurance() { WBSP_MINUTES=${WBSP_MINUTES:-60} tests tests/faults/test_endurance.py; }

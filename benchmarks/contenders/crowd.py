@@ -40,6 +40,7 @@ _END = 30.0  # seconds for the last answers
 class Arrived(NamedTuple):
     """A push."""
 
+    address: str  # of the worker's server
     worker: int
     seq: int
     at: float  # monotonic seconds, when the sending of its last bytes began
@@ -61,17 +62,20 @@ def run_zero(address: str) -> float:
     return zero
 
 
-def crowd(pipe: Connection, address: str, workers: list[int], size: int, pause: float,
+def crowd(pipe: Connection, places: list[tuple[str, int]], size: int, pause: float,
           seconds: float) -> None:
-    """These workers under asp with overlap: each pushes, `pause` seconds apart, and fetches the
-    version that its push makes. Answers when all have joined, when all have W_0, and, told the
-    moment to begin at, with their pushes."""
+    """Workers under asp with overlap: each pushes, `pause` seconds apart, and fetches the version
+    that its push makes. Answers when all have joined, when all have W_0, and, told the moment to
+    begin at, with their pushes.
+
+    places: address of the server, and index there, of each worker
+    """
     # The cores are the server's whenever it wants them, as if workers had machines of their own.
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     update = np.full(size, VALUE, np.float32)
     loop = _Loop()
-    members = [_Member(loop, address, worker, update) for worker in workers]
-    draw = random.Random(workers[0])
+    members = [_Member(loop, address, worker, update) for address, worker in places]
+    draw = random.Random(repr(places[0]))
     for member in members:  # each at a moment of its own, so that no two are at a time
         loop.every(timeouts.WORKER_BEAT, member.keep_alive,
                    time.monotonic() + timeouts.WORKER_BEAT * draw.random())
@@ -94,7 +98,7 @@ def crowd(pipe: Connection, address: str, workers: list[int], size: int, pause: 
     for member in members:
         member.leave()
     until("left", _END)
-    pipe.send([Arrived(member.worker, seq, at) for member in members
+    pipe.send([Arrived(member.address, member.worker, seq, at) for member in members
                for seq, at in enumerate(member.sent)])
 
 
@@ -138,7 +142,7 @@ class _Member:
     """One of them; `sent`: when the last bytes of each of its pushes were."""
 
     def __init__(self, loop: _Loop, address: str, worker: int, update: np.ndarray):
-        self.worker, self._answered = worker, 0
+        self.address, self.worker, self._answered = address, worker, 0
         self.sent: list = []
         self.joined = self.began = self.left = self._granted = False
         self._loop, self._update = loop, update

@@ -142,6 +142,13 @@ def test_scale_counts_what_is_lost_and_how_long_a_push_waits(tmp_path):
 
 
 @minutes
+def test_scale_puts_sites_between_the_workers_and_the_server(tmp_path):
+    (row,) = figures(tmp_path, "scale", "--quick", "--sites=3")
+    assert (row["sites"], row["workers"]) == (3, 40) and row["memory_mb"] > row["top_mb"] > 0
+    assert row["pushes"] > 0 and row["lost"] == 0 and row["of_sites_per_second"] > 0
+
+
+@minutes
 def test_rows_counts_bytes_against_the_rows_that_steps_touch(tmp_path):
     pytest.importorskip("torch", reason="it needs PyTorch")
     (row,) = figures(tmp_path, "rows", "--rows=20000", "--steps=8", "--pause=0",
