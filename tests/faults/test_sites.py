@@ -190,7 +190,7 @@ def test_a_site_without_the_secret_between_says_so_and_ends(tmp_path):
     between.write_text("a secret that the site lacks")
     with Jobs(tmp_path) as jobs:
         sites = Sites(jobs, options=(f"--token_file={between}",))
-        site = sites.start_site(0, "--connect_timeout=3")
+        site = sites.start_site(0, "--connect_timeout=10")
         sites.start_workers(0, steps=5)
         assert site.ends() == 1
         assert site.find("stopping: the server above: .* refused the connection: either it has "
