@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -31,6 +32,7 @@ AVAILABLE = sys.platform == "linux"  # a fork behind the back of macOS's librari
 _MOST = 1 << 20  # bytes of an order
 _NUMBER = 16  # bytes of a number in what is said of a process: its id, then its exit code
 _PATIENCE = 120.0  # seconds for the imports
+_NETWORK = 0x40000000  # CLONE_NEWNET
 
 
 class Forked:
@@ -40,13 +42,15 @@ class Forked:
     _lock = threading.Lock()
 
     def __init__(self, what: str, arguments: Sequence[str], output: Path, cwd: Path,
-                 env: dict[str, str]):
-        """`what`: WBSP or KERAS; `arguments`: of Python, ["-m", module, ...] or [script, ...]."""
+                 env: dict[str, str], space: str | None = None):
+        """`what`: WBSP or KERAS; `arguments`: of Python, ["-m", module, ...] or [script, ...];
+        `space`: the network namespace that the process lives in."""
         with Forked._lock:
             if what not in Forked._lines:
                 Forked._lines[what] = _parent(what, env)
         self._said, theirs = os.pipe()
-        order = {"arguments": arguments, "output": str(output), "cwd": str(cwd), "env": env}
+        order = {"arguments": arguments, "output": str(output), "cwd": str(cwd), "env": env,
+                 "space": space}
         socket.send_fds(Forked._lines[what], [json.dumps(order).encode()], [theirs])
         os.close(theirs)
         self.returncode: int | None = None
@@ -147,6 +151,8 @@ def _become(order: dict) -> None:
     os.environ.clear()
     os.environ.update(order["env"])
     os.chdir(order["cwd"])
+    if order["space"] is not None:
+        _enter(order["space"])
     output = os.open(order["output"], os.O_WRONLY | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for fd, place in ((nothing, 0), (output, 1), (output, 2)):
@@ -161,6 +167,14 @@ def _become(order: dict) -> None:
     else:
         sys.argv, sys.path[0] = [first, *rest], str(Path(first).parent)
         runpy.run_path(first, run_name="__main__")
+
+
+def _enter(space: str) -> None:
+    """Move this process, which has one thread and no sockets, to a network namespace."""
+    there = os.open(f"/run/netns/{space}", os.O_RDONLY)
+    if ctypes.CDLL(None, use_errno=True).setns(there, _NETWORK):
+        raise OSError(ctypes.get_errno(), f"no way into the network namespace {space}")
+    os.close(there)
 
 
 def _import(what: str) -> None:

@@ -81,15 +81,16 @@ class Job:
     """A running process; both its outputs go to one file."""
 
     def __init__(self, name: str, command: list[str], output: Path, cwd: Path,
-                 env: dict[str, str], fork: str = ""):
+                 env: dict[str, str], fork: str = "", space: str | None = None):
         """`fork`: the command is one of Python's; what a process has imported that may be forked
-        instead, see `forked`."""
+        instead, see `forked`. `space`: the network namespace that the process lives in."""
         self.name, self._output = name, output
         self.process: subprocess.Popen | forked.Forked
         with open(output, "wb") as file:
             if fork and forked.AVAILABLE:
-                self.process = forked.Forked(fork, command[1:], output, cwd, env)
+                self.process = forked.Forked(fork, command[1:], output, cwd, env, space)
             else:
+                command = [*(["ip", "netns", "exec", space] if space else []), *command]
                 self.process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT,
                                                 stdin=subprocess.DEVNULL, cwd=cwd, env=env)
 
@@ -183,18 +184,16 @@ class Jobs(contextlib.AbstractContextManager):
 
     def start(self, name: str, *arguments: object, kind: type[Job] = Job,
               space: str | None = None, fork: str = "", **environment: str) -> Job:
-        """Start Python with these arguments; `space`: the network namespace it lives in; `fork`:
-        see `Job`, but not in another namespace."""
-        within = ["ip", "netns", "exec", space] if space else []
-        return self.run(name, *within, sys.executable, *arguments, kind=kind,
-                        fork="" if space else fork, **environment)
+        """Start Python with these arguments; `fork` and `space`: see `Job`."""
+        return self.run(name, sys.executable, *arguments, kind=kind, space=space, fork=fork,
+                        **environment)
 
     def run(self, name: str, *command: object, kind: type[Job] = Job, fork: str = "",
-            **environment: str) -> Job:
+            space: str | None = None, **environment: str) -> Job:
         """Start a program for which `python` is this Python, with this checkout to import from."""
         job = kind(name, [str(word) for word in command],
                    self.folder / f"{next(self._names):02d}-{name}.log", self.folder,
-                   {**os.environ, **surroundings(), **environment}, fork)
+                   {**os.environ, **surroundings(), **environment}, fork, space)
         self._jobs.append(job)
         return job
 
