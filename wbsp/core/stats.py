@@ -152,13 +152,16 @@ class AnsweredWork(NamedTuple):
 
     def then(self, later: AnsweredWork) -> AnsweredWork:
         """Return this work and `later`, which follows it, as one."""
-        rejected = Counter(self.rejected)
-        for reason, pushes in sorted(later.rejected.items()):
-            count_rejected(rejected, reason, pushes)
+        rejected = self.rejected
+        if later.rejected:
+            counts = Counter(rejected)
+            for reason, pushes in sorted(later.rejected.items()):
+                count_rejected(counts, reason, pushes)
+            rejected = dict(counts)
         return AnsweredWork(
             self.first, later.last, self.steps + later.steps, self.samples + later.samples,
             self.seconds + later.seconds, later.base,
-            dict(rejected), _joint(self.accepted + later.accepted))
+            rejected, _joint(self.accepted + later.accepted))
 
 
 def _joint(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:

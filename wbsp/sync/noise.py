@@ -26,6 +26,33 @@ class Pushed(NamedTuple):
     norm2: float
 
 
+class Sums(NamedTuple):
+    """Sums over the pushes of a version, of weights w, steps n and examples m.
+
+    moved: of w n
+    alone: of (w n)^2
+    noise: of (w n)^2 / m
+    samples: of m
+    steps: of n
+    """
+
+    moved: float
+    alone: float
+    noise: float
+    samples: int
+    steps: int
+
+    @property
+    def width(self) -> float:
+        """Batches that a step of the model averages in this version.
+
+        The model moves by (sum of w n) steps, with the noise (sum of (w n)^2 / m) tr(S): like so
+        many steps of a batch that is the quotient of both. That is N batches for equal workers
+        whose updates are averaged, whatever their local steps, together or one after the other.
+        """
+        return self.moved / self.noise * self.steps / self.samples if self.noise else 1.0
+
+
 class NoiseScale:
     """Meter of B = tr(S) / |G|^2: the examples at which noise and gradient are equally long.
 
@@ -95,10 +122,8 @@ class NoiseScale:
         return (scale + self._width * self.batch) / (scale + self._width * batch)
 
     def _measure(self, pushes: list[Pushed], norm2: float) -> None:
-        moved = sum(one.weight * one.steps for one in pushes)
-        alone = sum((one.weight * one.steps)**2 for one in pushes)
-        noise = sum((one.weight * one.steps)**2 / one.samples for one in pushes)
-        length = sum(one.weight**2 * one.norm2 for one in pushes)
+        moved, alone, noise, samples, steps = sums = sums_of(pushes)
+        length = sum([one.weight**2 * one.norm2 for one in pushes])
         if not (noise and length):
             return
         if moved <= _SHORT and moved**2 - alone > 1e-6 * alone:
@@ -108,9 +133,8 @@ class NoiseScale:
             self._gradient += rate * (gradient - self._gradient)
             self._square += rate * (gradient**2 - self._square)
             self._noise += rate * ((1 - gradient) * alone / noise - self._noise)
-        samples = sum(one.samples for one in pushes)
-        batch = samples / sum(one.steps for one in pushes)
-        width = width_of(pushes)
+        batch = samples / steps
+        width = sums.width
         self._counted += 1
         rate = 1 / min(self._counted, _VERSIONS)
         self.batch += rate * (batch - self.batch)
@@ -123,14 +147,14 @@ class NoiseScale:
             self.efficiency = min(1.0, self._useful / self._examples)
 
 
-def width_of(pushes: Sequence[Pushed]) -> float:
-    """Return how many batches a step of the model averages in a version of these pushes.
-
-    The model moves by (sum of w n) steps, with the noise (sum of (w n)^2 / m) tr(S): like so many
-    steps of a batch that is the quotient of both. That is N batches for equal workers whose updates
-    are averaged, whatever their local steps, together or one after the other.
-    """
-    moved = sum(one.weight * one.steps for one in pushes)
-    noise = sum((one.weight * one.steps)**2 / one.samples for one in pushes)
-    batch = sum(one.samples for one in pushes) / sum(one.steps for one in pushes)
-    return moved / noise / batch if noise else 1.0
+def sums_of(pushes: Sequence[Pushed]) -> Sums:
+    """Return the sums over the pushes of a version."""
+    moved = alone = noise = 0.0
+    samples = steps = 0
+    for weight, n, m, _ in pushes:  # in one loop: a server does this for each version
+        moved += weight * n
+        alone += (weight * n)**2
+        noise += (weight * n)**2 / m
+        samples += m
+        steps += n
+    return Sums(moved, alone, noise, samples, steps)

@@ -18,7 +18,7 @@ from wbsp.simulate.study.runs import Plan, create_model
 from wbsp.simulate.study.variants import Variant
 from wbsp.simulate.workloads.base import TimingWorkload
 from wbsp.sync.auto import Auto
-from wbsp.sync.noise import Pushed, width_of
+from wbsp.sync.noise import Pushed, sums_of
 from wbsp.tensors.codecs import parse
 
 STEPS = 100  # of a worker, in the mean
@@ -62,7 +62,8 @@ def screen(variant: Variant, plan: Plan, seed: int) -> Screened:
         if kind == "accept":
             pushes.append(Pushed(fields["weight"], fields["steps"], fields["samples"], 0.0))
         elif kind == "commit" and pushes:
-            versions.append((sum(one.samples for one in pushes), width_of(pushes)))
+            sums = sums_of(pushes)
+            versions.append((sums.samples, sums.width))
             pushes.clear()
 
     cluster = Cluster(model, spec.machines(seed), TimingWorkload(batch), spec.server,

@@ -552,7 +552,9 @@ class Communication:
             return
         if self._connection.let_go(now):
             self._introduce_again(now)
-        if pending := self._attaching or self._pending:
+        pending = self._attaching or self._pending
+        # not at once: it would cost time in each step
+        if pending and pending.idle(now) > timeouts.REQUEST_STALLED / 60:
             pending.observe(self._counts(), now)
             if self._connection.transferring(now):
                 pending.progress_at = now
