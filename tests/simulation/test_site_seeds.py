@@ -6,7 +6,7 @@ import pytest
 from simulated.command import scratch
 from simulated.site_world import Sites, SitesPlan, drawn
 
-from wbsp.site.progress import SiteProgress
+from wbsp.core.site.progress import SiteProgress
 from wbsp.site.upstream import Upstream
 
 RUNS = int(os.environ.get("WBSP_SITE_RUNS", "40"))

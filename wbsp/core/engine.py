@@ -539,14 +539,14 @@ class Engine:
         """Handle the model's alarm time."""
         return self._carry_out(lambda model: model.tick(now), now) + self._feed(now)
 
-    def adopt(self, vector: np.ndarray, above: int, now: float) -> None:
+    def adopt(self, vector: np.ndarray | None, above: int, now: float) -> None:
         """Make a version of version `above` of the server above, while nothing is pending.
 
         The workers get it with their next grant.
 
         Args:
             vector: that version with this site's uncut progress, float32 [size]; the store owns it
-                from here on.
+                from here on. None: without tensors.
             above: number of the version there.
             now: seconds.
         """

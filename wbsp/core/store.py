@@ -228,16 +228,18 @@ class Store:
         elif isinstance(record, Committed):
             self.commit(record.version)
         elif isinstance(record, Adopted):
-            assert isinstance(update, np.ndarray) and not self.accepted, "it comes at rest, whole"
+            assert not isinstance(update, Blocks) and not self.accepted, "it comes at rest, whole"
             self.adopt(record.version, update)
 
-    def adopt(self, version: int, vector: np.ndarray) -> Snapshot:
+    def adopt(self, version: int, vector: np.ndarray | None) -> Snapshot:
         """Make `vector`, float32 [size], the newest version; the store owns it from here on.
 
         It is sent whole, because it is no sum of what workers have. The unsent part stays.
         """
-        vector.flags.writeable = False
         self.latest = Snapshot(version, vector)
+        if vector is None:
+            return self.latest
+        vector.flags.writeable = False
         self.reach.adopted(largest(vector) + largest(self._sending.unsent))
         return self.latest
 

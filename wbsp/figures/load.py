@@ -96,6 +96,9 @@ class RunStatistics:
     @cached_property
     def steps(self) -> dict[int, int]:
         """Worker -> steps whose updates reached the server, rejected ones included."""
+        if "within" in self.run.settings:  # the events are those of sites
+            known = (self.run.summary or {"workers": {}})["workers"]
+            return {worker: known.get(str(worker), {}).get("steps", 0) for worker in self.workers}
         steps: Counter[int] = Counter()
         for event in self.run.events:
             if event["kind"] in ("accept", "reject", "resent"):

@@ -3,12 +3,14 @@
 The world, independent of synchronization models:
     world/clock.py        the queue of events
     world/links.py        bandwidth, shared fairly by transfers that run at the same time
+    world/lines.py        the same for transfers through several links: the lines of sites
     world/shards.py       a server, as one process or in shards, and its transfers in slices
     world/machine.py      a machine: its step times, its link, the presence of its worker
 
 The cluster, which drives the real engine and the real agents in that world:
     nodes/cluster.py      a whole cluster: the class for studies and tests
     nodes/server.py       the server's side: messages in turn, and the engine's answers
+    nodes/site.py         a site: a server that is a worker of another server
     nodes/worker.py       a worker's side: the compute thread, the agent's commands, and observers
 
 What the workers train:
@@ -28,10 +30,20 @@ The command, `python -m wbsp.simulate`:
 
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.nodes.server import Evaluator
+from wbsp.simulate.nodes.site import Site
 from wbsp.simulate.nodes.worker import Observer
 from wbsp.simulate.workloads.base import TimingWorkload, Workload
-from wbsp.simulate.world.machine import Incarnation, Machine, changing, constant, lognormal, trace
+from wbsp.simulate.world.machine import (
+    Incarnation,
+    Line,
+    Machine,
+    changing,
+    constant,
+    lognormal,
+    trace,
+)
 from wbsp.simulate.world.shards import ServerSpec, Shard
 
-__all__ = ["Cluster", "Evaluator", "Incarnation", "Machine", "Observer", "ServerSpec", "Shard",
-           "TimingWorkload", "Workload", "changing", "constant", "lognormal", "trace"]
+__all__ = ["Cluster", "Evaluator", "Incarnation", "Line", "Machine", "Observer", "ServerSpec",
+           "Shard", "Site", "TimingWorkload", "Workload", "changing", "constant", "lognormal",
+           "trace"]

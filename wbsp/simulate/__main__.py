@@ -58,7 +58,8 @@ TRAINING = ("dataset", "lr", "lr_decays", "lr_steps", "epochs", "test_images")  
 EPOCHS = 100.0
 
 flags.DEFINE_list("sync", list(MODELS), "synchronization models, separated by commas; module:Class "
-                  "is your own; pcc:weight=work is a model with its own option, and "
+                  "is your own; pcc:weight=work:wire=int8 is a model with its own option and "
+                  "format; pcc/auto has a server at each site, pcc within them and auto between; "
                   f"--advise adds {','.join(advice.SYNC[len(MODELS):])} to the default")
 flags.DEFINE_multi_string("sync_option", [], "key=value: an option of the models that have it; "
                           "model.key=value: of that model only")
@@ -135,10 +136,10 @@ def run() -> str:
     if FLAGS.advise is not None:
         _advised()
     models, counts, plan = _variants(), _shards(), _plan()
-    compared = [(variant, plan) for variant in models]
+    compared = [(variant, plan.of(variant)) for variant in models]
     if counts:
-        compared = [(variant.sharded(count), _sharded(plan, count)) for variant in models
-                    for count in counts]
+        compared = [(variant.sharded(count), _sharded(plan.of(variant), count))
+                    for variant in models for count in counts]
     if FLAGS.advise is not None:
         compared = [(advice.scaled(variant, plan), plan) for variant, plan in compared]
     lines: list[str] = []
@@ -150,6 +151,8 @@ def run() -> str:
             lines = ["", left] if left else []
         else:
             results = [_result(variant, plan, progress) for variant, plan in compared]
+        if FLAGS.advise is not None and (said := compare.sites(results)):
+            lines += ["", said]
         if FLAGS.advise is not None and not counts and (plan.experiment or plan.data):
             baseline, verdict = _baseline(results, compared, plan, progress)
             results += baseline
@@ -185,11 +188,11 @@ def _baseline(results: list[compare.Result], compared: list[tuple[Variant, Plan]
     lone = replace(plan, cluster=worth.lone(cluster), outer=None, outer_options={}, wire=None)
     alone = _result(Variant(BSP, {}, "alone"), lone, progress, "the fastest machine alone")
     best = best_of(results) or results[0]
-    variant, _ = compared[results.index(best)]
+    variant, own_plan = compared[results.index(best)]
     fast = worth.fast_ones(cluster)
     if best.reached and 1 < fast < cluster.size:
         few = _result(replace(variant, folder=f"{variant.folder}-fastest={fast}"),
-                      replace(plan, cluster=worth.fastest(cluster, fast)), progress,
+                      replace(own_plan, cluster=worth.fastest(cluster, fast)), progress,
                       f"{variant.label}, the fastest {fast} alone")
     own = [] if plan.data is None else ["", worth.own_data(cluster, plan.data)]
     return [alone, *([few] if few else [])], [
@@ -205,13 +208,16 @@ def _advised() -> None:
     for name, value in {**advice.FLAGS, "sync": advice.SYNC}.items():
         if not FLAGS[name].present:
             setattr(FLAGS, name, value)
+    if not (FLAGS["sync"].present or FLAGS.shared_data) and read_cluster(FLAGS.advise).sites:
+        FLAGS["sync"].value = [*advice.SYNC, *advice.SITES]
 
 
 def _variants() -> list[Variant]:
     """Return the checked variants of --sync and --sync_option."""
     compared = variants(FLAGS.sync, FLAGS.sync_option)
-    for one in compared:
-        create_model(one.sync, one.options, FLAGS.batch_size)
+    for variant in compared:
+        for one in variant.levels:
+            create_model(one.sync, one.options, FLAGS.batch_size)
     return compared
 
 
@@ -231,6 +237,9 @@ def _shards() -> list[int]:
 def _sharded(plan: Plan, count: int) -> Plan:
     """Return the plan with `count` shards like the server in place of the cluster file's."""
     spec = plan.cluster
+    if spec.sites:
+        raise ValueError(f"--shards and {FLAGS.cluster}: a server with shards whose workers stand "
+                         "at sites is not simulated; leave out one of them")
     if spec.server.shards and spec != spec.sharded(len(spec.server.shards)):
         raise ValueError(f"--shards and {FLAGS.cluster}, whose shards have links of their own, "
                          "both describe the shards; give one")

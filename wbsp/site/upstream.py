@@ -1,8 +1,8 @@
 """The server above a site, which is one of its workers.
 
 A worker's compute thread trains, waits and adopts; the event loop of a site does this work between
-two versions, without waiting: `poll` and `SiteProgress` stand for `WorkerRuntime` and its replica.
-The agent, the communication thread and the connection are those of every worker.
+two versions, without waiting: `SiteWorker` stands for `WorkerRuntime`, and `SiteProgress` for its
+replica. The agent, the communication thread and the connection are those of every worker.
 
 A cut leaves only when a checkpoint of this site holds it. So a site that is killed and resumed
 knows what it may have pushed: a cut that the server above lacks becomes progress again, and one
@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import math
 import queue
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import NamedTuple
@@ -23,15 +22,16 @@ from typing import NamedTuple
 import numpy as np
 
 from wbsp import timeouts
-from wbsp.core.agent import Adopt, Agent, Command, Cut, Expect, Leave
+from wbsp.core.agent import Agent, Command, Cut, Expect
 from wbsp.core.engine import Engine
 from wbsp.core.messages import Message
+from wbsp.core.site.progress import SiteProgress
+from wbsp.core.site.worker import SiteWorker, Work, objection
 from wbsp.core.stats import Report
 from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint.state import ANCHOR, CUT, OWED, AboveState, RunState
 from wbsp.ps.config import AboveError, Model
-from wbsp.site.progress import SiteProgress
-from wbsp.sync.base import UNFIT, WorkerRule
+from wbsp.sync.base import UNFIT
 from wbsp.tensors.frozen import FrozenValues
 from wbsp.tensors.layout import total_size
 from wbsp.wire.messages import codec as m
@@ -43,7 +43,6 @@ from wbsp.worker.metrics import Recorder
 from wbsp.worker.shared_agent import SharedAgent
 
 _GRAIN = 0.2  # seconds between two looks at whether the site ends, of the joining thread
-_LEAST = 1e-6  # seconds of a step: models divide by them
 
 
 @dataclass(frozen=True)
@@ -69,31 +68,6 @@ class Way:
     def __call__(self, on: Host, say: Callable[[str], None]) -> Upstream:
         """Return the connection, not begun."""
         return Upstream(self, say, on)
-
-
-def objection(rule: WorkerRule, sync: str) -> str | None:
-    """Return why no site can follow this rule of the server above, or None."""
-    if rule.loses_steps:
-        return (f"the server above runs {sync} with adopt=replace, which loses steps, and a site "
-                "keeps all: choose adopt=rebase there")
-    if rule.shared or rule.batch is not None or rule.micro_batches != 1:
-        return (f"the server above runs {sync}, which assigns the examples of each step, and a "
-                "site's step is a version: choose another synchronization model there")
-    return None
-
-
-@dataclass
-class _Work:
-    """Work of a site's versions, each of which is a step; samples are those of its workers."""
-
-    steps: int = 0
-    samples: int = 0
-    seconds: float = 0.0
-
-    def add(self, work: _Work) -> None:
-        self.steps += work.steps
-        self.samples += work.samples
-        self.seconds += work.seconds
 
 
 class _Still:
@@ -152,19 +126,18 @@ class _Listener(SharedAgent):
         return fetch
 
 
-class Upstream:
+class Upstream(SiteWorker):
     """See `wbsp.ps.config.Above`; used by the site's event loop.
 
     Attributes:
-        settled: this site is done above.
         wakes: a file descriptor that can be read when `poll` is due.
     """
 
     def __init__(self, way: Way, say: Callable[[str], None], on: Host = HOST):
+        super().__init__()
         self._way = way
         self._say = lambda text: say(text.replace(f"worker {way.site}:", f"site {way.site}:", 1))
         self._on = on
-        self.settled = False
         self._waker, self._woken = on.network.pair()
         for end in (self._waker, self._woken):
             end.setblocking(False)
@@ -180,22 +153,14 @@ class Upstream:
         self._frozen: FrozenValues
         self._run = ""
         self._first: np.ndarray | None = None  # W_0
-        self._engine: Engine | None = None
-        self._progress: SiteProgress
-        self._due: deque[Command] = deque()
         self._cut: Cut | None = None  # not sent, because no checkpoint holds it
         self._mark = 0  # of the ledger, as it was taken
-        self._kept: _Work | None = None  # of the newest cut, until it is answered
+        self._kept: Work | None = None  # of the newest cut, until it is answered
         self._next_seq = 0
         self._owed: np.ndarray | None = None
-        self._uncut, self._untold = _Work(), _Work()  # in no cut; and not told to the agent, of it
-        self._samples = 0  # of the engine, that were counted
-        self._since: float | None = None  # run time at which the newest version was made
         self._waited = False
         self._leaves: str | None = None  # why this site leaves without the last version
-        self._finishing = self._told_finish = self._final = False
-        self._fresh = True  # the first version from above for this process is yet to be adopted
-        self._version = 0  # the newest that was counted
+        self._final = False
 
     # The site's life.
 
@@ -222,8 +187,8 @@ class Upstream:
             self._progress = SiteProgress(beside[ANCHOR], beside.get(CUT))
             self._owed = beside.get(OWED)
             self._run, self._next_seq = known.run, known.next_seq
-            self._kept = None if known.kept is None else _Work(*known.kept)
-            self._uncut = _Work(known.steps, known.samples, known.seconds)
+            self._kept = None if known.kept is None else Work(*known.kept)
+            self._uncut = Work(known.steps, known.samples, known.seconds)
             self._untold = replace(self._uncut)
             if not self.settled:
                 self._start(timeouts.WORKER_PATIENCE)
@@ -342,17 +307,6 @@ class Upstream:
     # The loop.
 
     @property
-    def waits(self) -> bool:
-        listener, engine = self._listener, self._engine
-        return (listener is not None and engine is not None and not self.settled
-                and listener.agent.version is not None and listener.agent.waiting is not None
-                and not self._fresh and engine.stop_reason is None and not self._finishing)
-
-    @property
-    def stopped(self) -> str | None:
-        return None if self._listener is None else self._listener.agent.stopped
-
-    @property
     def hurries(self) -> bool:
         return self._cut is not None
 
@@ -390,33 +344,14 @@ class Upstream:
         transport.wake()
 
     def finish(self, now: float, interrupted: str | None) -> None:
-        engine = self._engine
-        assert engine is not None, "a run has begun"
-        if engine.store.latest.version > self._version:
-            self._made(now)  # what was pending at the end
-        self._finishing = True
+        self._finish(now)
         self._leaves = self._leaves or interrupted
         if self._leaves is not None and self._listener is None:
             self.settled = True
 
-    def _finish_if_due(self, now: float) -> None:
-        """Tell the agent that no step follows, once it waits for nothing."""
-        listener = self._listener
-        assert listener is not None
-        agent = listener.agent
-        if not self._finishing or self._told_finish or self._due or agent.waiting is not None:
-            return
-        if self._fresh and self._untold.steps:  # it was stopped before it began
-            self._say(f"site {self._way.site}: the run above has ended without this site's last "
-                      f"{self._untold.samples:,} examples")
-        elif self._untold.steps:
-            self._tell_step(now)
-            if self._due or agent.waiting is not None:
-                return
-        self._told_finish = True
-        with listener.changed:
-            self._due += agent.finish()
-        self._carry_out(now)
+    def _lacks(self, work: Work) -> None:
+        self._say(f"site {self._way.site}: the run above has ended without this site's last "
+                  f"{work.samples:,} examples")
 
     def give_up(self, reason: str) -> None:
         if not self.settled:
@@ -431,69 +366,44 @@ class Upstream:
 
     # Between two versions.
 
-    def _made(self, now: float) -> None:
-        """Count a version of the site's own, and do what the rule above says at its end."""
-        engine = self._engine
-        assert engine is not None
-        samples, self._samples = engine.samples - self._samples, engine.samples
-        self._version = engine.store.latest.version
-        seconds = _LEAST if self._since is None else max(now - self._since, _LEAST)
-        self._since = now
-        if samples:  # else only its number is new
-            for work in (self._uncut, self._untold):
-                work.add(_Work(1, samples, seconds))
-        if self._listener is None or self.settled:
-            return
-        self._carry_out(now)
-        if (self._untold.steps and self._listener.agent.waiting is None and not self._due
-                and not self._told_finish and not self._fresh):
-            self._tell_step(now)
+    @property
+    def _agent(self) -> Agent | None:
+        return None if self._listener is None else self._listener.agent
+
+    def _ask(self, event: Callable[[Agent], list[Command]]) -> None:
+        listener = self._listener
+        assert listener is not None
+        with listener.changed:
+            super()._ask(event)
+
+    def _request(self, command: Command) -> None:
+        assert self._transport is not None and isinstance(command, Expect | Message)
+        self._transport.request(command)
+
+    def _leave(self) -> None:
+        assert self._transport is not None
+        self._recorder.close()
+        self._transport.leave(self._leaves or "finished", finished=self._leaves is None)
+        self.settled = self._leaves is not None
 
     def _tell_step(self, now: float) -> None:
-        listener, untold = self._listener, self._untold
-        assert listener is not None
-        self._untold = _Work()
-        self._recorder.step_done(untold.steps, untold.samples, math.nan)
-        with listener.changed:
-            self._due += listener.agent.step_done(untold.samples, untold.seconds, untold.steps)
-        self._carry_out(now)
+        self._recorder.step_done(self._untold.steps, self._untold.samples, math.nan)
+        super()._tell_step(now)
 
     def _carry_out(self, now: float) -> None:
-        """Carry out the agent's commands, those on the model only while nothing is pending."""
-        engine, transport = self._engine, self._transport
-        assert transport is not None
-        while self._due:
-            command = self._due[0]
-            if isinstance(command, Cut | Adopt) and engine is not None and engine.store.accepted:
-                return
-            self._due.popleft()
-            match command:
-                case Cut():
-                    self._take(command, now)
-                case Adopt():
-                    self._adopt(command.version, now)
-                case Expect() | Message():
-                    transport.request(command)
-                case Leave():
-                    self._recorder.close()
-                    transport.leave(self._leaves or "finished", finished=self._leaves is None)
-                    self.settled = self._leaves is not None
-        transport.wake()
+        super()._carry_out(now)
+        assert self._transport is not None
+        self._transport.wake()
 
     def _take(self, cut: Cut, now: float) -> None:
         engine, transport = self._engine, self._transport
         assert engine is not None and transport is not None
-        x = engine.store.latest.vector
-        assert x is not None
         self._owed = transport.unsent
-        self._progress.take(x)
+        super()._take(cut, now)
         self._cut, self._mark, self._next_seq = cut, engine.ledger.mark, cut.push.seq + 1
-        self._kept = _Work(cut.push.steps, cut.push.samples, cut.push.seconds)
-        self._uncut = replace(self._untold)
-        self._recorder.cut(transport.update_bytes(x.size))
+        self._kept = Work(cut.push.steps, cut.push.samples, cut.push.seconds)
+        self._recorder.cut(transport.update_bytes(engine.store.size))
         self._keep()
-        engine.log(now, "cut", seq=cut.push.seq, version=engine.store.latest.version,
-                   steps=cut.push.steps, samples=cut.push.samples)
         self._waker.send(b"\0")  # its checkpoint is urgent
 
     def _send_if_safe(self) -> None:
@@ -513,12 +423,9 @@ class Upstream:
         if engine is None:
             self._first, self._fresh = vector, False
             return
-        x = engine.store.latest.vector
-        assert x is not None
         with listener.changed:
             drop, listener.unfit = listener.unfit, False
-        engine.adopt(self._progress.adopt(vector, x, drop), version, now)
-        self._version = engine.store.latest.version
+        self._become(vector, version, now, drop)
         self._keep()
         if self._fresh:
             self._fresh = False

@@ -2,6 +2,7 @@
 no figures, evaluation on a part of the test set."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -134,7 +135,77 @@ def test_shards_of_a_cluster_file_are_those_of_its_runs(tmp_path):
                            "both describe the shards; give one\n")
 
 
+SITES = """
+model_bytes = "10MB"
+[[sites]]
+[[sites.workers]]
+count = 2
+step_seconds = "0.1s"
+[[sites]]
+bandwidth = "10MB"
+[[sites.workers]]
+count = 2
+step_seconds = "0.1s"
+"""
+
+
+def test_a_star_and_servers_at_sites_are_compared_in_one_table(tmp_path):
+    (tmp_path / "sites.toml").write_text(SITES)
+    done = command(tmp_path, "--cluster=sites.toml", "--model=timing", "--max_steps=160",
+                   "--nofigures", "--out=o",
+                   "--sync=bsp,bsp:wire=int8,bsp/bsp,asp/localsgd:tau=5:wire=topk:0.01:outer=nesterov")
+    assert done.returncode == 0, done.stderr
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()]
+    assert rows[0][-1] == "on the lines"
+    found = {row[0]: (float(row[1]), row[-1]) for row in rows[2:]}
+    assert list(found) == ["bsp", "bsp wire=int8", "bsp / bsp",
+                           "asp / localsgd tau=5 outer=nesterov wire=topk:0.01"]
+    # 40 rounds of a step, two pushes and two fetches through the line; or of one of each, and a
+    # last step and push of a worker that had its version before it was told to stop.
+    assert found["bsp"] == (pytest.approx(40 * (0.1 + 4), rel=0.01), "1.63 GB")
+    assert found["bsp / bsp"] == (pytest.approx(40 * (0.1 + 2) + 1.1), "840 MB")
+    assert found["bsp wire=int8"][0] < found["bsp"][0] / 3
+    runs = {path.parents[1].name: read_run(path.parent) for path in
+            (tmp_path / "o").glob("*/*/run.json")}
+    assert sorted(runs) == ["asp_localsgd-tau=5-outer=nesterov-wire=topk_0.01", "bsp",
+                            "bsp-wire=int8", "bsp_bsp"]
+    settings = runs["asp_localsgd-tau=5-outer=nesterov-wire=topk_0.01"].settings
+    assert (settings["sync"], settings["within"], settings["sites"]) == ("localsgd", "asp", 2)
+    assert settings["outer"]["name"] == "nesterov" and settings["wire"] == "topk:0.01"
+    assert "within" not in runs["bsp"].settings and runs["bsp"].settings["sites"] == 2
+    again = command(tmp_path, "--cluster=sites.toml", "--model=timing", "--max_steps=160",
+                    "--nofigures", "--out=p", "--sync=bsp/bsp")
+    assert again.returncode == 0
+    one, two = (tmp_path / folder / "bsp_bsp/run-001/events.jsonl" for folder in "op")
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_an_advice_compares_one_star_with_servers_at_sites(tmp_path):
+    (tmp_path / "sites.toml").write_text(SITES)
+    done = command(tmp_path, "--advise=sites.toml", *TIMING[:1], "--max_steps=400", *TIMING[2:])
+    assert done.returncode == 0, done.stderr
+    rows = [line.split(" | ")[1] for line in done.stdout.splitlines() if line.startswith("| - |")]
+    pairs = [row for row in rows if " / " in row]
+    assert sorted(pairs) == [f"{inside} / {between}" for inside in ("auto", "pcc") for between in (
+        "auto", "localsgd tau=20 outer=nesterov wire=int8")]  # 10 MB through 10 MB/s, both ways
+    assert len(rows) == len(advice.SYNC) + 4
+    [said] = [line for line in done.stdout.splitlines() if line.startswith("Servers at the sites")]
+    assert re.fullmatch(r"Servers at the sites: best (auto|pcc) / .* \(within / between\), [\d.]+ "
+                        r"mini-batches/s, .* on the lines\. One star: best \S+.*, [\d.]+ "
+                        r"mini-batches/s, .*B\. .*", said)
+    shared = command(tmp_path, "--advise=sites.toml", "--model=timing", "--shared_data",
+                     "--examples=640", "--epochs=1", "--nofigures", "--out=p", "--sync=bsp,bsp/bsp")
+    assert shared.returncode == 1
+    assert "--sync=bsp/bsp and --shared_data do not go together" in shared.stderr
+
+
 @pytest.mark.parametrize("flags, words", [
+    (["--sync=bsp/bsp"], "--sync=bsp/bsp needs sites: give a --cluster file with [[sites]]"),
+    (["--sync=bsp/lbbsp"], "--sync=bsp/lbbsp: the server above runs lbbsp, which assigns the exam"),
+    (["--sync=bsp/bsp/bsp"], "--sync=bsp/bsp/bsp: sites have one server above; give MODEL/MODEL"),
+    (["--sync=bsp/ssp:t=7"], "ssp: unknown option 't'; known: s, refresh"),
+    (["--sync=bsp:wire=int4"], "wire='int4' is not a format"),
+    (["--sync=bsp:outer=adam"], "unknown outer optimizer 'adam'"),
     (["--sync=bsp", "--shards=2,0"], "--shards=2,0 is not a list of numbers"),
     (["--sync=bsp", "--shards="], "--shards= is not a list of numbers; give numbers of 1 or more"),
     (["--sync=bsp", "--shards=2,65"], "--shards=2,65: a server has at most 64 shards"),

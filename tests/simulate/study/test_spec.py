@@ -7,7 +7,7 @@ import pytest
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.study.cluster_file import read_cluster
 from wbsp.simulate.study.spec import Group, published
-from wbsp.simulate.world.machine import INF, Incarnation
+from wbsp.simulate.world.machine import INF, Incarnation, Line
 from wbsp.simulate.world.shards import ServerSpec, Shard
 from wbsp.sync import create
 
@@ -172,11 +172,61 @@ def test_a_cycle_takes_as_long_as_the_slowest_shard(tmp_path):
 
 @pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.stem)
 def test_the_clusters_in_scripts_can_be_read(path):
-    sizes = {"h1": 2, "h2": 2, "h3": 2, "mild": 4, "three": 3, "pair": 2}
+    sizes = {"h1": 2, "h2": 2, "h3": 2, "mild": 4, "three": 3, "pair": 2, "four-sites": 32,
+             "three-sites": 12}
     assert read_cluster(path).size == sizes.get(path.stem, 8)
 
 
+SITES = """
+[server]
+bandwidth = "100MB"
+[[sites]]
+server = { bandwidth = "40MB", apply_seconds = "1ms" }
+[[sites.workers]]
+count = 2
+step_seconds = 1
+bandwidth = "20MB"
+latency = "1ms"
+[[sites]]
+count = 2
+up = "2MB"
+down = "4MB"
+latency = "50ms"
+[[sites.workers]]
+step_seconds = 3
+[[sites.workers]]
+step_seconds = 2
+latency = "2ms"
+"""
+
+
+def test_sites_have_one_line_that_their_workers_share(tmp_path):
+    cluster = described(tmp_path, SITES)
+    assert (cluster.size, [cluster.workers_at(site) for site in range(3)]) == (6, [2, 2, 2])
+    star = cluster.machines(seed=0)
+    assert [machine.line for machine in star] == [
+        Line(0), Line(0), *(Line(site, 2e6, 4e6) for site in (1, 1, 2, 2))]
+    assert [machine.latency for machine in star] == pytest.approx(
+        [0.001, 0.001, 0.05, 0.052, 0.05, 0.052])
+    within = cluster.machines(seed=0, within=True)
+    assert [machine.latency for machine in within] == [0.001, 0.001, 0.0, 0.002, 0.0, 0.002]
+    assert {machine.line for machine in within} == {None}
+    assert [site.server for site in cluster.sites] == [
+        ServerSpec(40e6, 40e6, 1e-3, 6.0), *2 * [ServerSpec(detect_seconds=6.0)]]
+    assert cluster.sites[1].machine(1).line == Line(1, 2e6, 4e6)
+
+
+def test_a_cycle_goes_through_the_line_and_a_round_is_that_of_all_who_share_it(tmp_path):
+    cluster = described(tmp_path, SITES)
+    assert cluster.cycle(4e6) == pytest.approx(3 + 2 * 0.05 + 2 + 1)
+    assert cluster.round(4e6) == pytest.approx(2 * (2 + 1))
+    assert cluster.within(1).cycle(4e6) == pytest.approx(3)
+    assert described(tmp_path, LINE).round(4e6) == pytest.approx(1 + 0.5)
+
+
 WORKER = "[[workers]]\nstep_seconds = 1\n"
+SITE = "[[sites]]\nlatency = 1\n"
+OF_SITE = "[[sites.workers]]\nstep_seconds = 1\n"
 
 
 @pytest.mark.parametrize("text, words", [
@@ -204,6 +254,14 @@ WORKER = "[[workers]]\nstep_seconds = 1\n"
     (WORKER + "[server]\nshards = [3, 4]", "shards: 3 is not a table"),
     ("model_size = 3\n" + WORKER, "mine.toml: unknown key 'model_size'; known: model_bytes, "),
     ("[[workers]\n", "mine.toml: .*line 1"),
+    (SITE, r"mine.toml: sites: site 1: no \[\[sites.workers\]\]: a site needs at least one group"),
+    (SITE + OF_SITE + SITE + OF_SITE + "count = 0", "sites: site 2: workers: group 1: count: 0 is"),
+    (WORKER + SITE + OF_SITE, r"give \[\[workers\]\] or \[\[sites\]\], not both; workers beside"),
+    ("[sites]\nlatency = 1", r"sites: is not a list of tables; write \[\[sites\]\]"),
+    (SITE + "speed = 3\n" + OF_SITE, "site 1: unknown key 'speed'; known: count, latency, bandwid"),
+    (SITE + "up = '0B'\n" + OF_SITE, "site 1: up: a bandwidth must be above 0, not '0B'"),
+    (SITE + "server = { shards = 2 }\n" + OF_SITE, "site 1: server: shards: the server of a site "),
+    ("[server]\nshards = 2\n" + SITE + OF_SITE, "server: shards: a server with shards whose worke"),
 ])
 def test_an_error_names_file_and_key(tmp_path, text, words):
     with pytest.raises(ValueError, match=words) as error:

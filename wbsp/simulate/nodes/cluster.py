@@ -8,6 +8,9 @@ takes the path of the real runtime:
     granted while waiting after a push:   Granted; with it the newest version -> adopt
     granted in some other way:            Granted -> Fetch -> the newest version -> adopt
 
+With sites, the same holds between a site's server and its workers, and between the server above and
+the sites: see `site`.
+
 An update or a version takes the link's latency plus its bytes at the link's bandwidth, shared with
 others at the server's interface (where the server has shards: in slices, see `shards`); a control
 message takes the latency alone, so that messages to one worker arrive in the order in which the
@@ -17,18 +20,22 @@ engine sent them.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 
 from wbsp.core.engine import Engine
 from wbsp.core.messages import SharedData
 from wbsp.core.outer_optimizer import OuterOptimizer
-from wbsp.core.stats import Report
+from wbsp.core.site.worker import objection
+from wbsp.core.stats import Member, Report
 from wbsp.core.store import Store
 from wbsp.simulate.nodes.server import Evaluation, Evaluator, SimulatedServer
+from wbsp.simulate.nodes.site import SimulatedSite, Site, SiteServer
 from wbsp.simulate.nodes.worker import Context, Join, Observer, SimulatedWorker
 from wbsp.simulate.workloads.base import TimingWorkload, Workload
 from wbsp.simulate.world.clock import Clock
+from wbsp.simulate.world.lines import Lines
 from wbsp.simulate.world.links import INF
 from wbsp.simulate.world.machine import Incarnation, Machine
 from wbsp.simulate.world.payload import Payload
@@ -57,9 +64,16 @@ class Cluster:
         log: log(now, kind, **fields) is called for each event of the server.
         observer: called for the events of the workers.
         data: data that all workers share; default: each has its own.
+        sites: servers between this one and the workers, each of which belongs to one site; this
+            one's workers are the sites then, by their place here. None: one star.
+
+    Attributes:
+        engine: of the server; with sites, of the one above.
+        servers: the server of each worker.
 
     Raises:
-        ValueError: `machines` is empty.
+        ValueError: `machines` is empty, the sites are no division of the workers, or the model
+            above is one that no site can follow.
     """
 
     def __init__(self, model: SyncModel, machines: Sequence[Machine],
@@ -67,26 +81,38 @@ class Cluster:
                  model_bytes: float = 0.0, expected: int | None = None, stop_samples: float = INF,
                  outer: OuterOptimizer | None = None, wire: Codec = FLOAT32,
                  evaluator: Evaluator | None = None, log: Callable[..., None] | None = None,
-                 observer: Observer | None = None, data: SharedData | None = None):
+                 observer: Observer | None = None, data: SharedData | None = None,
+                 sites: Sequence[Site] = ()):
         if not machines:
             raise ValueError("a cluster needs at least one worker")
+        _check(sites, len(machines), model, data)
         trained: Workload = TimingWorkload() if workload is None else workload
-        starts = [machine.incarnations[0].start for machine in machines]
         self.clock = Clock()
         self.machines = list(machines)
         self.workers: dict[int, SimulatedWorker] = {}  # index -> newest incarnation
         initial = trained.initial()
-        self.payload = payload = Payload(model_bytes, wire, 0 if initial is None else initial.size,
-                                         len(server.shards))
-        self.reports = [Report(push_bytes=int(payload.update), pull_bytes=int(model_bytes))
-                        for _ in machines]
+        size = 0 if initial is None else initial.size
+        self.payload = payload = Payload(model_bytes, wire, size, len(server.shards))
+        self.evaluations: list[Evaluation] = [] if evaluator is None else evaluator.results
+        mine = [site.machine for site in sites] or self.machines
+        starts = [machine.incarnations[0].start for machine in machines]
+        if sites:
+            starts = [min(starts[worker] for worker in site.workers) for site in sites]
         self.engine = Engine(model, Store(initial, outer=outer, wire=payload.wire),
                              starts.count(min(starts)) if expected is None else expected,
                              stop_samples, log)
-        self.evaluations: list[Evaluation] = [] if evaluator is None else evaluator.results
-        self._context = Context(self.clock, trained, observer, server.interface(self.clock),
-                                payload, sum(len(machine.incarnations) for machine in machines))
-        self.server = SimulatedServer(self._context, self.engine, server, evaluator, data)
+        present = len(sites) or sum(len(machine.incarnations) for machine in machines)
+        context = Context(self.clock, trained, observer, server.interface(self.clock, mine),
+                          payload, present)
+        self.server = SimulatedServer(context, self.engine, server, evaluator, data)
+        self.servers: list[SimulatedServer] = [self.server] * len(machines)
+        for index, site in enumerate(sites):
+            one = self._site(index, site, model_bytes)
+            for worker in site.workers:
+                self.servers[worker] = one
+        self._mates = Counter(self.servers)
+        self.reports = [Report(push_bytes=int(one.context.payload.update),
+                               pull_bytes=int(model_bytes)) for one in self.servers]
         for index, machine in enumerate(machines):
             for incarnation in machine.incarnations:
                 self.clock.at(incarnation.start, self._come, index, incarnation)
@@ -97,6 +123,40 @@ class Cluster:
     def ended(self) -> float | None:
         """Virtual second at which the last worker had left; None during training."""
         return self.server.ended
+
+    @property
+    def members(self) -> Mapping[int, Member]:
+        """Worker -> what its server has counted of it."""
+        if self.servers[0] is self.server:
+            return self.engine.members
+        return {worker: server.engine.members[worker] for worker, server in enumerate(self.servers)
+                if worker in server.engine.members}
+
+    def mates(self, worker: int) -> int:
+        """Return the number of workers that have this one's server."""
+        return self._mates[self.servers[worker]]
+
+    @property
+    def pushed(self) -> float:
+        """Bytes of all updates, those of sites included."""
+        sums = Counter[SimulatedServer]()
+        for server, report in zip(self.servers, self.reports, strict=True):
+            sums[server] += report.pushes
+        if self.server not in sums:
+            sums[self.server] = sum(member.pushes for member in self.engine.members.values())
+        return sum(server.context.payload.update * pushes for server, pushes in sums.items())
+
+    @property
+    def fetched(self) -> float:
+        """Bytes of all versions that have arrived, those at sites included."""
+        return sum(server.context.payload.fetched
+                   for server in dict.fromkeys([self.server, *self.servers]))
+
+    @property
+    def moved(self) -> dict[int, float]:
+        """Site -> bytes that were sent on its line to the outside; empty where no site has one."""
+        interface = self.server.context.interface
+        return interface.moved if isinstance(interface, Lines) else {}
 
     def run(self, until: float = INF) -> bool:
         """Run until training is over, or up to virtual second `until`; may be called again.
@@ -127,10 +187,11 @@ class Cluster:
         former = self.workers.get(index)
         if former is not None:
             former.die()
-        if self.engine.done:
-            self._context.present -= 1
+        server = self.servers[index]
+        if server.engine.done:
+            server.context.present -= 1
             return
-        worker = SimulatedWorker(self._context, self.server.receive, index, self.machines[index],
+        worker = SimulatedWorker(server.context, server.receive, index, self.machines[index],
                                  self.reports[index])
         self.workers[index] = worker
         if incarnation.end < INF:
@@ -140,7 +201,34 @@ class Cluster:
 
     def _lose(self, worker: SimulatedWorker) -> None:
         worker.die()
-        self.server.lose(worker)
+        self.servers[worker.index].lose(worker)
+
+    def _site(self, index: int, site: Site, model_bytes: float) -> SiteServer:
+        """Return the server of a site, which has joined nothing yet."""
+        machines, above = [self.machines[worker] for worker in site.workers], self.server.context
+        initial = self.engine.store.latest.vector
+        payload = Payload(model_bytes, site.wire, self.engine.store.size, len(site.server.shards))
+        context = Context(self.clock, above.workload, above.observer,
+                          site.server.interface(self.clock, machines), payload,
+                          sum(len(machine.incarnations) for machine in machines))
+        starts = [machine.incarnations[0].start for machine in machines]
+        engine = Engine(site.model, Store(initial, outer=site.outer, wire=payload.wire),
+                        starts.count(min(starts)), log=site.log)
+        peer = SimulatedSite(above, self.server.receive, index, site.machine, engine)
+        return SiteServer(context, engine, site.server, peer)
+
+
+def _check(sites: Sequence[Site], workers: int, model: SyncModel, data: SharedData | None) -> None:
+    """Raise ValueError for sites that cannot be."""
+    if not sites:
+        return
+    found = sorted(worker for site in sites for worker in site.workers)
+    if found != list(range(workers)) or not all(site.workers for site in sites):
+        raise ValueError("each worker belongs to one site, and each site has a worker")
+    if reason := objection(model.rule, model.name):
+        raise ValueError(reason)
+    if data is not None:
+        raise ValueError("workers that share data have one server: a site assigns no examples yet")
 
 
 @contextmanager

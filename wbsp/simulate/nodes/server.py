@@ -18,7 +18,7 @@ from wbsp.core.agent import Agent, Command, Cut, Leave
 from wbsp.core.engine import Engine
 from wbsp.core.messages import Ack, AskWork, CutQuery, Fetch, Model, Outgoing, SharedData
 from wbsp.core.store import Snapshot
-from wbsp.simulate.nodes.worker import Context, Join, SimulatedWorker
+from wbsp.simulate.nodes.worker import Context, Join, Peer
 from wbsp.simulate.world.clock import Turns
 from wbsp.simulate.world.links import INF
 from wbsp.simulate.world.shards import ServerSpec
@@ -76,16 +76,16 @@ class SimulatedServer:
                  evaluator: Evaluator | None, data: SharedData | None = None):
         self.engine = engine
         self.ended: float | None = None  # when the last worker had left
-        self._context, self._clock, self._turns = context, context.clock, Turns(context.clock)
+        self.context, self._clock, self._turns = context, context.clock, Turns(context.clock)
         # With shards this is the coordinator, and the shards take the time.
         self._apply_seconds = 0.0 if spec.shards else spec.apply_seconds
         self._detect_seconds = spec.detect_seconds
         self._evaluator = evaluator
         self._data = data
         self._alarm: float | None = None  # the newest that was set
-        self._joined: dict[int, SimulatedWorker] = {}  # worker -> newest incarnation that joined
+        self._joined: dict[int, Peer] = {}  # worker -> newest incarnation that joined
 
-    def receive(self, worker: SimulatedWorker, message: Join | AskWork | Command,
+    def receive(self, worker: Peer, message: Join | AskWork | Command,
                 update: np.ndarray | None = None) -> None:
         """Handle a message of a worker, with its update if it is a Cut."""
         cost = self._apply_seconds if isinstance(message, Cut) else 0.0
@@ -93,14 +93,14 @@ class SimulatedServer:
 
     # Events that no message brings.
 
-    def lose(self, worker: SimulatedWorker) -> None:
+    def lose(self, worker: Peer) -> None:
         """Lose a worker now; the server detects it later."""
         self._clock.after(self._detect_seconds, self._turns.take, 0.0, self._forget, worker, "lost")
 
     def check(self) -> None:
         """Begin a period of the evaluator."""
         evaluator = self._evaluator
-        if evaluator is None or self.engine.done or not self._context.present:
+        if evaluator is None or self.engine.done or not self.context.present:
             return
         accuracy = evaluator.measure(self._clock.now, self.engine.store.latest)
         if accuracy >= evaluator.target:
@@ -108,7 +108,7 @@ class SimulatedServer:
             self._note_end()
         self._clock.after(max(evaluator.period, evaluator.growth * self._clock.now), self.check)
 
-    def _handle(self, worker: SimulatedWorker, message: Join | AskWork | Command,
+    def _handle(self, worker: Peer, message: Join | AskWork | Command,
                 update: np.ndarray | None) -> None:
         engine, now = self.engine, self._clock.now
         if isinstance(message, Cut):
@@ -125,19 +125,17 @@ class SimulatedServer:
         elif isinstance(message, Fetch) and worker.alive:
             self._send(engine.fetch(worker.index, message.request))
 
-    def _join(self, worker: SimulatedWorker) -> None:
+    def _join(self, worker: Peer) -> None:
         index, engine = worker.index, self.engine
         if index in self._joined:
             self._forget(self._joined[index], "replaced by its own return")
         self._joined[index] = worker
         place = None if self._data is None else engine.open(index, self._data, 0)
-        worker.agent = Agent(index, engine.model.rule, engine.ledger.next_seq(index), engine.steps,
-                             None if place is None else place.at)
-        if place is not None:
-            worker.share(place.at)
+        worker.admit(Agent(index, engine.model.rule, engine.ledger.next_seq(index), engine.steps,
+                           None if place is None else place.at))
         self._send(engine.join(index, self._clock.now))
 
-    def _forget(self, worker: SimulatedWorker, reason: str, finished: bool = False) -> None:
+    def _forget(self, worker: Peer, reason: str, finished: bool = False) -> None:
         index = worker.index
         if self._joined.get(index) is worker and self.engine.members[index].active:
             self._send(self.engine.leave(index, self._clock.now, reason, finished))
@@ -151,6 +149,13 @@ class SimulatedServer:
 
     def _send(self, outgoing: Iterable[Outgoing]) -> None:
         """Send each message to its worker, and set the model's alarm."""
+        self._tell(outgoing)
+        alarm, clock = self.engine.model.alarm, self._clock
+        if alarm is not None and alarm != self._alarm:
+            self._alarm = alarm
+            clock.at(max(alarm, clock.now), self._ring, alarm)
+
+    def _tell(self, outgoing: Iterable[Outgoing]) -> None:
         joined, clock = self._joined, self._clock
         for index, message in outgoing:
             worker = joined[index]
@@ -161,14 +166,10 @@ class SimulatedServer:
                 clock.after(machine.latency, worker.receive, message)
             elif worker.alive:
                 snapshot = self.engine.store.latest
-                size = self._context.payload.version(snapshot, worker.held)
-                worker.incoming = self._context.interface.send(
+                size = self.context.payload.version(snapshot, worker.held)
+                worker.incoming = self.context.interface.send(
                     machine, size, worker.receive_model, message, snapshot, size)
-        alarm = self.engine.model.alarm
-        if alarm is not None and alarm != self._alarm:
-            self._alarm = alarm
-            clock.at(max(alarm, clock.now), self._ring, alarm)
 
     def _ring(self, alarm: float) -> None:
-        if alarm == self.engine.model.alarm and self._context.present:
+        if alarm == self.engine.model.alarm and self.context.present:
             self._send(self.engine.tick(self._clock.now))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from wbsp.core.store import Snapshot
 from wbsp.core.work_sequence import WorkSequence
 from wbsp.simulate.workloads.base import Workload
 from wbsp.simulate.world.clock import Clock
+from wbsp.simulate.world.lines import Flow, Lines
 from wbsp.simulate.world.links import INF, Interface, Transfer
 from wbsp.simulate.world.machine import Machine
 from wbsp.simulate.world.payload import Payload
@@ -91,18 +92,46 @@ class Context:
     clock: Clock
     workload: Workload
     observer: Observer | None
-    interface: Interface | Shards
+    interface: Interface | Lines | Shards
     payload: Payload
     present: int = 0
+
+
+class Peer(Protocol):
+    """Who is a worker of a simulated server: a worker, or a site.
+
+    The server calls `admit` when it has joined, `receive` with each message without floats, and
+    `receive_model` with a version when that has arrived in `size` bytes.
+
+    Attributes:
+        index: among the workers of the server.
+        machine: of which only the link matters to the server.
+        alive: it was not lost.
+        incoming: newest version on its way, which may have arrived.
+    """
+
+    index: int
+    machine: Machine
+    alive: bool
+    incoming: Transfer | Flow | Slices | None
+
+    @property
+    def held(self) -> int | None:
+        """Version to which differences can be added, or None."""
+
+    def admit(self, agent: Agent) -> None: ...
+
+    def receive(self, message: ToWorker) -> None: ...
+
+    def receive_model(self, model: Model, snapshot: Snapshot, size: float) -> None: ...
 
 
 class SimulatedWorker:
     """One incarnation of a worker, present from its construction on.
 
-    tell(worker, message, update) is called when a message of the worker has reached the server. The
-    server sets `agent` when it admits the worker, and calls `receive` and `receive_model`. The
-    model follows an Ack that grants it, without a request; it is discarded if the agent does not
-    need it any more.
+    tell(worker, message, update) is called when a message of the worker has reached the server,
+    which calls what a `Peer` has. The model follows an Ack that grants it, without a request; it is
+    discarded if the agent does not need it any more.
 
     A server that directs batch sizes either fixes the size of all later steps, or assigns to each
     step a part of the stream of examples that all workers share.
@@ -129,8 +158,9 @@ class SimulatedWorker:
         self.over = False  # has left, or was lost
         self.leaving = False
         self.snapshot: Snapshot | None = None  # newest fetched
-        self.outgoing: Transfer | Slices | None = None  # newest update, which may have arrived
-        self.incoming: Transfer | Slices | None = None  # newest model, which may have arrived
+        # The newest update and the newest version, which may have arrived.
+        self.outgoing: Transfer | Flow | Slices | None = None
+        self.incoming: Transfer | Flow | Slices | None = None
         self.push_since = self.fetch_since = 0.0
         self.sending = ErrorFeedback(context.payload.wire)
         self.work: WorkSequence | None = None  # in data that all share
@@ -144,9 +174,11 @@ class SimulatedWorker:
         return None if self.snapshot is None or self.sending.wire.lossless else (
             self.snapshot.version)
 
-    def share(self, at: int) -> None:
-        """Train shared data, from position `at` of its sequence on."""
-        self.work = WorkSequence(at)
+    def admit(self, agent: Agent) -> None:
+        """Follow this agent; if the workers share their data, from its position on."""
+        self.agent = agent
+        if agent.trained is not None:
+            self.work = WorkSequence(agent.trained)
 
     def send(self, message: Join | AskWork | Fetch | CutQuery | Leave) -> None:
         """Send a message without floats to the server."""

@@ -11,7 +11,6 @@ from dataclasses import replace
 from wbsp.simulate.study.runs import Plan
 from wbsp.simulate.study.spec import ClusterSpec
 from wbsp.simulate.study.variants import Variant
-from wbsp.simulate.world.shards import Shard
 from wbsp.sync import MODELS
 from wbsp.sync.adsp import ADSP
 from wbsp.sync.decoupled import DecoupledDiLoCo
@@ -23,6 +22,11 @@ from wbsp.sync.localsgd import LocalSGD
 FLAGS = {"model": "small", "dataset": "shapes10", "target_accuracy": 0.85, "epochs": 30.0,
          "test_images": 1000}
 SYNC = [*MODELS, "pcc:weight=work", "asp:overlap=true", "nbsync:merge=add"]
+
+# Added for a cluster with sites: no model within makes its workers wait for the line, and those
+# between are one that never waits, and one that seldom does.
+SITES = [f"{inside}/{between}" for inside in ("auto", "pcc")
+         for between in ("auto", "localsgd:wire=int8:outer=nesterov")]
 
 STEPS = 200  # of a worker, in the mean, where the advice has no network to train
 CHECKS = 200  # evaluations in the shortest time in which the cluster could go through all epochs
@@ -46,8 +50,10 @@ def scaled(variant: Variant, plan: Plan) -> Variant:
     if variant.sync is ADSP:
         period = _rounded(CYCLES * plan.cluster.cycle(plan.model_bytes), 1)
         suits["period"] = f"{max(period, ADSP.OPTIONS['period'].low or 0.0):g}"
-    elif variant.sync in LOCAL and (steps := steps_between(plan.cluster, plan.model_bytes)):
-        suits["tau"] = str(steps)
+    elif variant.sync in LOCAL:
+        between = steps_between if variant.inside is None else versions_between
+        if steps := between(plan.cluster, plan.model_bytes):
+            suits["tau"] = str(steps)
     return replace(variant, options=suits | variant.options)
 
 
@@ -55,19 +61,31 @@ def steps_between(cluster: ClusterSpec, model_bytes: float) -> int | None:
     """Return the local steps that take a mean worker as long as a round's transfers, or None.
 
     The transfers are those of the worker with the slowest links, or of all workers through the
-    server's interface. None: a step takes no time.
+    server's interface or a site's line. None: a step takes no time.
     """
     step = cluster.size / cluster.pace
     if not step:
         return None
     linked = replace(cluster, groups=tuple(
         replace(group, step_seconds=0.0, sleep_seconds=0.0, trace=()) for group in cluster.groups))
-    server = cluster.server
-    shards = server.shards or (Shard(server.ingress, server.egress),)
-    shared = cluster.size * model_bytes / len(shards) * max(
-        1 / shard.ingress + 1 / shard.egress for shard in shards)
-    transfers = max(linked.cycle(model_bytes), shared)
+    transfers = max(linked.cycle(model_bytes), cluster.round(model_bytes))
     return max(1, round(_rounded(transfers / step, 1)))
+
+
+def versions_between(cluster: ClusterSpec, model_bytes: float) -> int | None:
+    """Return the versions of a site that take as long as its push and fetch above, or None.
+
+    The site is the one with most of them; its versions take as long as a mean worker's step.
+    """
+    longest, server = 0.0, cluster.server
+    for place, site in enumerate(cluster.sites):
+        workers = cluster.workers_at(place)
+        step = workers / cluster.within(place).pace if workers else 0.0
+        if step:
+            up, down = min(site.up, server.ingress), min(site.down, server.egress)
+            transfers = 2 * site.latency + model_bytes * (1 / up + 1 / down)
+            longest = max(longest, transfers / step)
+    return max(1, round(_rounded(longest, 1))) if longest else None
 
 
 def _rounded(seconds: float, digits: int) -> float:

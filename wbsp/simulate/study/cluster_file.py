@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wbsp import units
-from wbsp.simulate.study.spec import ClusterSpec, Group
+from wbsp.simulate.study.spec import ClusterSpec, Group, SiteSpec
 from wbsp.simulate.world.machine import INF
 from wbsp.simulate.world.shards import ServerSpec, Shard, check_number
 
@@ -43,12 +43,22 @@ def read_cluster(path: str | Path) -> ClusterSpec:
     try:
         content = tomllib.loads(text)
         top = _known(content, {"model_bytes": units.size, "batch_size": _count, "server": _server,
-                               "workers": lambda groups: _groups(groups, path.parent)})
-        if not top.get("workers"):
+                               "workers": lambda groups: _groups(groups, path.parent),
+                               "sites": lambda sites: _sites(sites, path.parent)})
+        workers, sites = top.pop("workers", ()), top.pop("sites", [])
+        if workers and sites:
+            raise ValueError("give [[workers]] or [[sites]], not both; workers beside the server "
+                             "are a site whose line has no bandwidth")
+        if not workers and not sites:
             raise ValueError("no [[workers]]: a cluster needs at least one group of them")
+        if sites and "server" in top and top["server"].shards:
+            raise ValueError("server: shards: a server with shards whose workers stand at sites is "
+                             "not simulated; leave out one of them")
     except ValueError as error:  # a TOML error is one, too
         raise ValueError(f"{path}: {error}") from None
-    return ClusterSpec(top.pop("workers"), text=text, **top)
+    for place, (_, groups) in enumerate(sites):
+        workers += tuple(replace(group, site=place) for group in groups)
+    return ClusterSpec(workers, text=text, sites=tuple(site for site, _ in sites), **top)
 
 
 def _server(given: Any) -> ServerSpec:
@@ -90,6 +100,30 @@ def _groups(given: Any, folder: Path) -> tuple[Group, ...]:
         except ValueError as error:
             raise ValueError(f"group {number}: {error}") from None
     return tuple(groups)
+
+
+def _sites(given: Any, folder: Path) -> list[tuple[SiteSpec, tuple[Group, ...]]]:
+    """Return each site, and its workers."""
+    if not isinstance(given, list):
+        raise ValueError("is not a list of tables; write [[sites]]")
+    sites = []
+    for number, table in enumerate(given, 1):
+        try:
+            site = _directed(_known(_table(table), {
+                "count": _count, "latency": units.seconds, "bandwidth": units.bandwidth,
+                "up": units.bandwidth, "down": units.bandwidth, "server": _server,
+                "workers": lambda groups: _groups(groups, folder)}), "up", "down")
+            groups, count = site.pop("workers", ()), site.pop("count", 1)
+            if not groups:
+                raise ValueError("no [[sites.workers]]: a site needs at least one group of them")
+            made = SiteSpec(**site)
+            if made.server.shards:
+                raise ValueError("server: shards: the server of a site has none")
+            made.machine(0)  # raises ValueError for what cannot be
+        except ValueError as error:
+            raise ValueError(f"site {number}: {error}") from None
+        sites += [(made, groups)] * count
+    return sites
 
 
 def _group(given: dict[str, Any], folder: Path) -> Group:

@@ -93,6 +93,15 @@ class Result:
         """Bytes of all updates and versions on the wire."""
         return self.mean(_traffic)
 
+    @property
+    def lines(self) -> float | None:
+        """Bytes on the lines of sites to the outside; None: the cluster has no sites."""
+        return self.mean(lambda run: _traffic_of(run)["lines"]) if self._sites else None
+
+    @property
+    def _sites(self) -> bool:
+        return "sites" in self.runs[0].settings
+
     def mean(self, of: Callable[[Run], float]) -> float:
         """Return the mean of `of`(run) over the runs."""
         return fmean(map(of, self.runs))
@@ -120,12 +129,12 @@ def table(compared: Sequence[Result]) -> str:
     trained = not math.isnan(compared[0].accuracy)
     head = ["model", *([f"seconds to {100 * compared[0].target:g} %"] if goal else []), "seconds",
             *(["best accuracy"] if trained else []), "versions", "mini-batches",
-            "compute %", "wait %", "staleness", "traffic"]
+            "compute %", "wait %", "staleness", "traffic", *_lines_head(compared)]
     rows = [[one.label, *([_spread(one)] if goal else []), f"{one.end:,.1f}",
              *([f"{one.accuracy:.4f}"] if trained else []), f"{one.total('version'):,.0f}",
              f"{one.mean(_all_batches):,.0f}", f"{100 * one.share('compute'):.1f}",
              f"{100 * one.share('wait'):.1f}", f"{one.staleness('mean'):.2f}",
-             in_bytes(one.traffic)] for one in compared]
+             in_bytes(one.traffic), *_lines_of(one, compared)] for one in compared]
     return markdown(head, rows)
 
 
@@ -146,8 +155,9 @@ def ranking(compared: Sequence[Result]) -> str:
     places = {one.label: 1 + sum(other.faster(one) for other in reached) for one in reached}
     rows = [[str(places.get(one.label, "-")), one.label,
              _spread(one) if goal else f"{one.rate:,.1f}", in_bytes(one.traffic),
-             f"{100 * one.share('compute'):.1f}"] for one in ranked]
-    head = ["", "model", f"seconds {goal}" if goal else "mini-batches/s", "traffic", "compute %"]
+             *_lines_of(one, compared), f"{100 * one.share('compute'):.1f}"] for one in ranked]
+    head = ["", "model", f"seconds {goal}" if goal else "mini-batches/s", "traffic",
+            *_lines_head(compared), "compute %"]
     lines = [markdown(head, rows), ""]
     seeds = len(ranked[0].runs)
     if not trained:
@@ -192,6 +202,31 @@ def shards(compared: Mapping[str, Mapping[int, Result]]) -> str:
     return "\n".join(lines)
 
 
+def sites(compared: Sequence[Result]) -> str:
+    """Return a line on the best model of one star, and the best with servers at sites; empty if one
+    of the two kinds is missing."""
+    kinds: dict[bool, list[Result]] = {True: [], False: []}
+    for one in compared:
+        kinds["within" in one.runs[0].settings].append(one)
+    if not kinds[True] or not kinds[False]:
+        return ""
+
+    def order(one: Result) -> tuple[bool, float]:
+        return not one.reached, one.seconds if one.reached else -one.rate
+    apart, star = (min(kinds[kind], key=order) for kind in (True, False))
+    said = (f"Servers at the sites: best {apart.label} (within / between), {_measure(apart)}, "
+            f"{in_bytes(apart.lines or 0.0)} on the lines. One star: best {star.label}, "
+            f"{_measure(star)}, {in_bytes(star.lines or 0.0)}.")
+    if apart.reached != star.reached:
+        return said
+    better = _beats(apart, star)
+    if not better and not _beats(star, apart):
+        return f"{said} These runs show no difference."
+    ratio = star.seconds / apart.seconds if apart.reached else apart.rate / max(star.rate, 1e-9)
+    return (f"{said} The sites are {ratio:.1f} times as fast." if better else
+            f"{said} The star is {1 / max(ratio, 1e-9):.1f} times as fast.")
+
+
 def why(one: Result, fewest: float) -> str:
     """Explain a model's time: its workers' speed, and its mini-batches to the target.
 
@@ -224,6 +259,15 @@ def in_bytes(size: float) -> str:
     return f"{size / 1000**unit:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[unit]}"
 
 
+def _lines_head(compared: Sequence[Result]) -> list[str]:
+    """Return the head of the column of sites' lines; none where no cluster has sites."""
+    return ["on the lines"] if any(one.lines is not None for one in compared) else []
+
+
+def _lines_of(one: Result, compared: Sequence[Result]) -> list[str]:
+    return [in_bytes(one.lines or 0.0)] * len(_lines_head(compared))
+
+
 def _summary(run: Run) -> dict[str, Any]:
     if run.summary is None:
         raise ValueError(f"{run.folder} holds no summary.json: the run has not ended")
@@ -231,11 +275,16 @@ def _summary(run: Run) -> dict[str, Any]:
 
 
 def _traffic(run: Run) -> float:
-    if "wire" in run.settings:  # then versions differ in size
-        return next(event["pushed"] + event["fetched"] for event in reversed(run.events)
-                    if event["kind"] == "traffic")
+    if "wire" in run.settings or "sites" in run.settings:
+        # Versions differ in size, or travel twice.
+        found = _traffic_of(run)
+        return found["pushed"] + found["fetched"]
     total = _summary(run)["total"]
     return run.settings["model_bytes"] * (total["pushes"] + total["pulls"])
+
+
+def _traffic_of(run: Run) -> dict[str, Any]:
+    return next(event for event in reversed(run.events) if event["kind"] == "traffic")
 
 
 def _all_epochs(run: Run) -> bool:

@@ -6,7 +6,7 @@ The folder holds no real time, so that equal runs leave equal bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,11 @@ from wbsp.runlog.server import ServerLog
 from wbsp.runlog.worker import WorkerLog
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.nodes.server import Evaluator
+from wbsp.simulate.nodes.site import Site
 from wbsp.simulate.nodes.worker import Observer
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.spec import ClusterSpec
+from wbsp.simulate.study.variants import Variant
 from wbsp.simulate.workloads.base import TimingWorkload, Vector, Workload
 from wbsp.simulate.world.machine import INF
 from wbsp.sync import SyncModel, with_batch_size
@@ -58,6 +60,7 @@ class Plan:
             worker knows them, in place of its own.
         data: that all workers share; each run has a `batch` and `seed` of its own. None: each
             worker draws batches without end.
+        inside: the model within each site, which has a server of its own; None: one star.
     """
 
     cluster: ClusterSpec
@@ -74,6 +77,26 @@ class Plan:
     settings: dict[str, Any] = field(default_factory=dict)
     mean_steps: bool = False
     data: SharedData | None = None
+    inside: Variant | None = None
+
+    def of(self, variant: Variant) -> Plan:
+        """Return the plan for a variant, which may have a format and an outer step of its own.
+
+        Raises:
+            ValueError: it has servers at sites, which the cluster or the data do not allow.
+        """
+        inside = variant.inside
+        if inside is not None:
+            if not self.cluster.sites:
+                raise ValueError(f"--sync={inside.sync.name}/{variant.sync.name} needs sites: give "
+                                 "a --cluster file with [[sites]]")
+            if self.data is not None:
+                raise ValueError(f"--sync={inside.sync.name}/{variant.sync.name} and --shared_data "
+                                 "do not go together: a site assigns no examples yet")
+            inside = replace(inside, outer=inside.outer or self.outer,
+                             wire=inside.wire or self.wire)
+        return replace(self, outer=variant.outer or self.outer, wire=variant.wire or self.wire,
+                       inside=inside)
 
     @property
     def model_bytes(self) -> float:
@@ -134,6 +157,50 @@ def create_model(sync: type[SyncModel], options: dict[str, Any], batch_size: int
     return model
 
 
+def make_cluster(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: int,
+                 workload: Workload, **more: Any) -> Cluster:
+    """Return the cluster of a plan under a model of class `sync`, not begun.
+
+    Args:
+        plan: of the run.
+        sync: the model; with servers at sites, that between them.
+        options: of the model.
+        seed: of the step times.
+        workload: what the workers train.
+        **more: further arguments of `Cluster`.
+
+    Raises:
+        ValueError: an option or batch size is bad.
+    """
+    spec, inside = plan.cluster.trains(plan.batch_size), plan.inside
+    sites: list[Site] = []
+    if inside is not None:
+        for place, one in enumerate(spec.sites):
+            workers = [index for index, (group, _) in enumerate(spec.places) if group.site == place]
+            if workers:
+                sites.append(Site(
+                    workers, create_model(inside.sync, inside.options, plan.batch_size),
+                    one.machine(place), one.server,
+                    outer_of(inside.sync, len(workers), inside.outer, plan.outer_options),
+                    parse(inside.wire or inside.sync.wire)))
+    return Cluster(create_model(sync, options, plan.batch_size),
+                   spec.machines(seed, within=bool(sites)), workload, spec.server,
+                   model_bytes=plan.model_bytes, wire=parse(plan.wire or sync.wire), sites=sites,
+                   **more)
+
+
+def step_size(plan: Plan, sync: type[SyncModel], options: dict[str, Any]) -> int:
+    """Return the examples of a step, which may be a part of a mini-batch.
+
+    Raises:
+        ValueError: as `create_model`.
+    """
+    if plan.inside is not None:  # its rule is the workers'
+        sync, options = plan.inside.sync, plan.inside.options
+    model = create_model(sync, options, plan.batch_size)
+    return plan.batch_size // model.rule.micro_batches
+
+
 def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: int,
              folder: Path, progress: Progress) -> Run:
     """Run a model of class `sync`, and write the run's files into the empty `folder`.
@@ -142,11 +209,12 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
         ValueError: an option, step time or batch size is bad.
         RuntimeError: workers wait for an event that will never happen.
     """
-    spec, experiment = plan.cluster.trains(plan.batch_size), plan.experiment
-    model = create_model(sync, options, plan.batch_size)
-    batch_size = plan.batch_size // model.rule.micro_batches
+    spec, experiment = plan.cluster, plan.experiment
+    batch_size = step_size(plan, sync, options)
     data = plan.data and plan.data._replace(batch=batch_size, seed=seed)
-    outer = outer_of(sync, spec.size, plan.outer, plan.outer_options)
+    peers = spec.size if plan.inside is None else sum(
+        spec.workers_at(site) > 0 for site in range(len(spec.sites)))
+    outer = outer_of(sync, peers, plan.outer, plan.outer_options)
     wire = parse(plan.wire or sync.wire)
     write_settings(folder, {"sync": sync.name,
                             "options": with_batch_size(sync, plan.batch_size, options),
@@ -154,21 +222,24 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
                             "workers": spec.size, "model_bytes": plan.model_bytes,
                             **({} if wire.lossless else {"wire": wire.name}), **outer.settings(),
                             **({"shared_data": {"examples": data.n, "epochs": data.epochs}}
-                               if data else {}), **plan.settings})
+                               if data else {}),
+                            **({"sites": len(spec.sites)} if spec.sites else {}),
+                            **({"within": plan.inside.label} if plan.inside else {}),
+                            **plan.settings})
     if spec.text is not None:
         (folder / CLUSTER_FILE).write_text(spec.text, encoding="utf-8")
 
     most = min(plan.stop_samples, data.n * data.epochs) if data else plan.stop_samples
 
     def mean_steps(worker: int) -> int:
-        return cluster.workers[worker].agent.run_steps // spec.size
+        return cluster.workers[worker].agent.run_steps // cluster.mates(worker)
 
     def evaluate(measure: Callable[[Vector], dict[str, float]],
                  snapshot: Snapshot) -> dict[str, float]:
         metrics = measure(snapshot.vector)
         recorder.server.evaluation(
             cluster.clock.now, snapshot.version, metrics["loss"], metrics["accuracy"],
-            metrics["top5"], cluster.engine.members, dict(enumerate(cluster.reports)))
+            metrics["top5"], cluster.members, dict(enumerate(cluster.reports)))
         return metrics
 
     def accuracy() -> float | None:
@@ -184,22 +255,22 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
         progress.update(now, min(done, 1.0), state())
 
     def log(now: float, kind: str, /, **fields: Any) -> None:
-        known = {"sgd": True} if kind == "join" and trained is not None and trained.sgd else {}
+        sgd = trained is not None and trained.sgd and plan.inside is None
+        known = {"sgd": True} if kind == "join" and sgd else {}
         recorder.server.event(now, kind, **fields, **known)
 
     workload: Workload = TimingWorkload(batch_size)
     trained, evaluator, epoch_steps = None, None, 0
     if experiment is not None:
-        workload = trained = experiment.workload(seed, spec.size, model.rule.micro_batches,
+        workload = trained = experiment.workload(seed, spec.size, plan.batch_size // batch_size,
                                                  mean_steps if plan.mean_steps else None)
         evaluator = Evaluator(partial(evaluate, partial(experiment.evaluate, trained)),
                               plan.check_period, plan.check_growth, plan.target)
         epoch_steps = max(1, experiment.size // batch_size)
     recorder = Recorder(folder, sync.name, spec.size, epoch_steps, on_step)
     try:
-        cluster = Cluster(
-            model, spec.machines(seed), workload, spec.server, model_bytes=plan.model_bytes,
-            stop_samples=plan.stop_samples, outer=outer, wire=wire,
+        cluster = make_cluster(
+            plan, sync, options, seed, workload, stop_samples=plan.stop_samples, outer=outer,
             evaluator=evaluator, log=log, observer=recorder, data=data)
         over = cluster.run(plan.until)
         ended, reason = cluster.ended, cluster.engine.stop_reason or "all workers finished"
@@ -208,11 +279,11 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
                              (plan.until, f"virtual second {plan.until:g} reached"))
             if evaluator is not None:
                 evaluator.measure(ended, cluster.engine.store.latest)
-        if not wire.lossless:
-            pushes = sum(report.pushes for report in cluster.reports)
-            recorder.server.event(ended, "traffic", pushed=cluster.payload.update * pushes,
-                                  fetched=cluster.payload.fetched)
-        recorder.server.summary(ended, cluster.engine.members, dict(enumerate(cluster.reports)),
+        if spec.sites or not wire.lossless:
+            lines = {"lines": sum(cluster.moved.values())} if spec.sites else {}
+            recorder.server.event(ended, "traffic", pushed=cluster.pushed, fetched=cluster.fetched,
+                                  **lines)
+        recorder.server.summary(ended, cluster.members, dict(enumerate(cluster.reports)),
                                 cluster.engine.store.latest.version, accuracy(), reason)
         progress.end(ended, state())
     finally:

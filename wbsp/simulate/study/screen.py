@@ -12,14 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.study.compare import Result
-from wbsp.simulate.study.runs import Plan, create_model
+from wbsp.simulate.study.runs import Plan, make_cluster, step_size
 from wbsp.simulate.study.variants import Variant
 from wbsp.simulate.workloads.base import TimingWorkload
 from wbsp.sync.auto import Auto
 from wbsp.sync.noise import Pushed, sums_of
-from wbsp.tensors.codecs import parse
 
 STEPS = 100  # of a worker, in the mean
 CLOSE = 2.0  # a model of so many times less goodput than the best one's is not trained
@@ -52,9 +50,7 @@ def screen(variant: Variant, plan: Plan, seed: int) -> Screened:
     Raises:
         RuntimeError: workers wait for an event that will never happen.
     """
-    spec = plan.cluster.trains(plan.batch_size)
-    model = create_model(variant.sync, variant.options, plan.batch_size)
-    batch = plan.batch_size // model.rule.micro_batches
+    batch = step_size(plan, variant.sync, variant.options)
     pushes: list[Pushed] = []
     versions: list[tuple[int, float]] = []
 
@@ -66,10 +62,9 @@ def screen(variant: Variant, plan: Plan, seed: int) -> Screened:
             versions.append((sums.samples, sums.width))
             pushes.clear()
 
-    cluster = Cluster(model, spec.machines(seed), TimingWorkload(batch), spec.server,
-                      model_bytes=plan.model_bytes, wire=parse(plan.wire or variant.sync.wire),
-                      stop_samples=min(plan.stop_samples, STEPS * spec.size * plan.batch_size),
-                      log=log)
+    most = min(plan.stop_samples, STEPS * plan.cluster.size * plan.batch_size)
+    cluster = make_cluster(plan, variant.sync, variant.options, seed, TimingWorkload(batch),
+                           stop_samples=most, log=log)
     cluster.run(plan.until)
     samples = cluster.engine.samples
     return Screened(samples / plan.batch_size / max(cluster.clock.now, 1e-9), tuple(versions))

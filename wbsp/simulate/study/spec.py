@@ -1,4 +1,4 @@
-"""Specs of clusters: groups of equal machines, the server's interface, and their events.
+"""Specs of clusters: groups of equal machines, their sites, the server's interface, and events.
 
 Network and data are no part of a spec. `cluster_file` reads one from a TOML file, whose keys have
 the names of the fields here; `published` makes one from a few flags.
@@ -13,6 +13,7 @@ from wbsp.heterogeneity import sleep_seconds
 from wbsp.simulate.world.machine import (
     INF,
     Incarnation,
+    Line,
     Machine,
     StepTime,
     changing,
@@ -41,6 +42,7 @@ class Group:
         leave: time at which they leave in good order.
         lose: time at which they are lost.
         spread: seconds from `join` on over which the workers join, evenly; 0: all at once.
+        site: place of their site among those of the cluster; None: it has none.
     """
 
     count: int = 1
@@ -57,6 +59,7 @@ class Group:
     latency: float = 0.0
     up: float = INF
     down: float = INF
+    site: int | None = None
 
     @property
     def mini_batch(self) -> float:
@@ -82,10 +85,32 @@ class Group:
 
 
 @dataclass(frozen=True)
+class SiteSpec:
+    """The spec of a site.
+
+    Attributes:
+        latency: of its line to the server of the cluster, one way.
+        up: bytes/s of that line, to the server, which the site shares.
+        down: bytes/s from the server.
+        server: the site's own server, where it has one.
+    """
+
+    latency: float = 0.0
+    up: float = INF
+    down: float = INF
+    server: ServerSpec = ServerSpec(detect_seconds=6.0)
+
+    def machine(self, site: int) -> Machine:
+        """Return the machine of the server of this site, the `site`-th."""
+        return Machine(constant(0.0), self.latency, line=Line(site, self.up, self.down))
+
+
+@dataclass(frozen=True)
 class ClusterSpec:
     """The spec of a cluster.
 
     Attributes:
+        sites: where the groups stand; empty: all of them beside the server.
         batch_size: examples of the mini-batch whose time the steps have; None: the run's.
         model_bytes: of an update and of a version; None: those of the trained network.
         text: content of the spec's TOML file.
@@ -96,6 +121,7 @@ class ClusterSpec:
     model_bytes: float | None = None
     batch_size: int | None = None
     text: str | None = field(default=None, compare=False)
+    sites: tuple[SiteSpec, ...] = ()
 
     @property
     def size(self) -> int:
@@ -111,7 +137,7 @@ class ClusterSpec:
     def cycle(self, model_bytes: float) -> float:
         """Return the slowest worker's seconds for a mini-batch, its push and a fetch.
 
-        The worker is alone on its links.
+        The worker is alone on its links, and its site has no server.
         """
         server = self.server
         shards = server.shards or (Shard(server.ingress, server.egress),)
@@ -124,7 +150,36 @@ class ClusterSpec:
                         for shard in shards)
             apply = server.apply_seconds / parts
             return group.mini_batch + 2 * group.latency + apply + push + fetch
-        return max(map(seconds, self.groups))
+        return max(seconds(self._outward(group)) for group in self.groups)
+
+    def round(self, model_bytes: float) -> float:
+        """Return the seconds in which all workers push and fetch once through what they share.
+
+        That is the server's interface, or the line of a site.
+        """
+        shards = self.server.shards or (Shard(self.server.ingress, self.server.egress),)
+        shared = self.size * model_bytes / len(shards) * max(
+            1 / shard.ingress + 1 / shard.egress for shard in shards)
+        return max([shared, *(self.workers_at(site) * model_bytes * (1 / one.up + 1 / one.down)
+                              for site, one in enumerate(self.sites))])
+
+    def workers_at(self, site: int) -> int:
+        """Return the number of workers at a site."""
+        return sum(group.count for group in self.groups if group.site == site)
+
+    def within(self, site: int) -> ClusterSpec:
+        """Return the spec of a site and its server alone."""
+        return ClusterSpec(tuple(replace(group, site=None) for group in self.groups
+                                 if group.site == site),
+                           self.sites[site].server, self.model_bytes, self.batch_size)
+
+    def _outward(self, group: Group) -> Group:
+        """Return the group with its site's line as part of its links."""
+        if group.site is None:
+            return group
+        line = self.sites[group.site]
+        return replace(group, latency=group.latency + line.latency, up=min(group.up, line.up),
+                       down=min(group.down, line.down))
 
     def trains(self, batch_size: int) -> ClusterSpec:
         """Return this spec for mini-batches of `batch_size` examples; steps take in proportion."""
@@ -145,11 +200,28 @@ class ClusterSpec:
         shards = (like,) * count if count > 1 else ()
         return replace(self, server=replace(self.server, shards=shards))
 
-    def machines(self, seed: int) -> list[Machine]:
-        """Return the machines, group after group; equal seeds give equal step times."""
-        places = [(group, place) for group in self.groups for place in range(group.count)]
-        return [group.machine(place, (seed << 24) + index)
-                for index, (group, place) in enumerate(places)]
+    @property
+    def places(self) -> list[tuple[Group, int]]:
+        """Group of each worker, and place in it."""
+        return [(group, place) for group in self.groups for place in range(group.count)]
+
+    def machines(self, seed: int, within: bool = False) -> list[Machine]:
+        """Return the machines, group after group; equal seeds give equal step times.
+
+        Args:
+            seed: of the step times.
+            within: their links are those to their site's server, and not to the cluster's.
+        """
+        made = [group.machine(place, (seed << 24) + index)
+                for index, (group, place) in enumerate(self.places)]
+        if within:
+            return made
+        for index, (group, _) in enumerate(self.places):
+            if group.site is not None:
+                outside = self.sites[group.site].machine(group.site)
+                made[index] = replace(made[index], line=outside.line,
+                                      latency=made[index].latency + outside.latency)
+        return made
 
 
 def published(workers: int, heterogeneity: str, like: Group,

@@ -3,15 +3,22 @@
     pcc                                a model
     pcc:weight=work:late=true          ... with options of this variant only
     module:Class, module:Class:key=1   your own
+    pcc:wire=int8:outer=nesterov       ... with a format and an outer step of its own
+    pcc/localsgd:tau=20                a server at each site: pcc within the sites, localsgd between
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from wbsp.core.outer_optimizer import create_outer
+from wbsp.core.site.worker import objection
 from wbsp.sync import MODELS, SyncModel, find, parse_options
+from wbsp.tensors.codecs import parse
+
+_OWN = "outer", "wire"  # what a variant may have beside its model's options
 
 
 @dataclass(frozen=True)
@@ -21,18 +28,33 @@ class Variant:
     Attributes:
         folder: of its runs; variants of one model have different ones.
         shards: of its server, if numbers of them are compared.
+        outer: name of its outer step; None: that of the comparison.
+        wire: its format; None: that of the comparison.
+        inside: the model within each site; this one is then between them. None: one star.
     """
 
     sync: type[SyncModel]
     options: dict[str, str]
     folder: str
     shards: int | None = None
+    outer: str | None = None
+    wire: str | None = None
+    inside: Variant | None = None
 
     @property
     def label(self) -> str:
-        """The model with its options, such as "pcc weight=work"."""
-        return " ".join([self.sync.name, *_written(self.sync, self.options),
+        """The model with its options, such as "pcc weight=work", behind that within the sites."""
+        own = [f"{name}={value}" for name in _OWN if (value := getattr(self, name)) is not None]
+        return " ".join([*([] if self.inside is None else [self.inside.label, "/"]),
+                         self.sync.name, *_written(self.sync, self.options), *own,
                          *([] if self.shards is None else [f"shards={self.shards}"])])
+
+    @property
+    def levels(self) -> Iterator[Variant]:
+        """This variant, and the one inside."""
+        yield self
+        if self.inside is not None:
+            yield self.inside
 
     def sharded(self, count: int) -> Variant:
         """Return this variant on a server with `count` shards."""
@@ -48,14 +70,16 @@ def variants(names: Sequence[str], pairs: Sequence[str]) -> list[Variant]:
             only, which overrides the former; a variant's own options override both.
 
     Raises:
-        ValueError: a name is unknown or given to two models, or an option is unknown; one line.
+        ValueError: a name is unknown or given to two models, an option is unknown, a format or
+            outer step is bad, or no site can follow a model between sites; one line.
     """
     given = parse_options(list(pairs))
     if not names:
         raise ValueError(f"--sync names no model; known: {', '.join(MODELS)}")
     found = [_parsed(name) for name in names]
-    models = {sync.name: sync for sync, _ in found}
-    if any(models[sync.name] is not sync for sync, _ in found):
+    named = [one.sync for variant in found for one in variant.levels]
+    models = {sync.name: sync for sync in named}
+    if any(models[sync.name] is not sync for sync in named):
         raise ValueError(f"--sync={','.join(names)}: two of these models have the same name")
     options: dict[str, dict[str, str]] = {name: {} for name in models}
     for name in sorted(given, key=lambda name: "." in name):  # a model's own goes over the others
@@ -63,23 +87,40 @@ def variants(names: Sequence[str], pairs: Sequence[str]) -> list[Variant]:
         if model and model not in models:
             raise ValueError(f"--sync_option {name}={given[name]}: {model} is not among the models "
                              f"of --sync: {', '.join(models)}")
-        named = [model] if model else list(models)
+        of = [model] if model else list(models)
         # If no model has the option, the error of the first lists the known ones.
-        for one in [one for one in named if key in models[one].OPTIONS] or named[:1]:
+        for one in [one for one in of if key in models[one].OPTIONS] or of[:1]:
             options[one][key] = given[name]
-    made = [Variant(sync, options[sync.name] | own, _folder(sync, own)) for sync, own in found]
+
+    def whole(variant: Variant) -> Variant:
+        return replace(variant, options=options[variant.sync.name] | variant.options,
+                       inside=variant.inside and whole(variant.inside))
+    made = [whole(variant) for variant in found]
     return list({variant.label: variant for variant in made}.values())
 
 
-def _parsed(text: str) -> tuple[type[SyncModel], dict[str, str]]:
-    """Parse a variant: "pcc:weight=work" -> the class, {"weight": "work"}."""
-    parts = text.split(":")
-    name = [part for part in parts if "=" not in part]
-    return find(":".join(name)), parse_options(parts[len(name):])
+def _parsed(text: str) -> Variant:
+    """Parse a variant: "pcc:weight=work" -> of the class, with {"weight": "work"}.
 
-
-def _folder(sync: type[SyncModel], own: dict[str, str]) -> str:
-    return re.sub(r"[^\w.=-]", "_", "-".join([sync.name, *_written(sync, own)]))
+    Raises:
+        ValueError: as `variants`.
+    """
+    within, between, name = text.rpartition("/")
+    inside = _parsed(within) if between else None
+    if inside is not None and inside.inside is not None:
+        raise ValueError(f"--sync={text}: sites have one server above; give MODEL/MODEL")
+    name, *pairs = re.split(":(?=[^:=]*=)", name)  # wire=topk:0.01 is one pair
+    sync, options = find(name), parse_options(pairs)
+    own = {key: options.pop(key) for key in _OWN if key not in sync.OPTIONS and key in options}
+    if "outer" in own:
+        create_outer(own["outer"])
+    if "wire" in own:
+        parse(own["wire"])
+    if inside is not None and (reason := objection(sync(**options).rule, sync.name)):
+        raise ValueError(f"--sync={text}: {reason}")
+    variant = Variant(sync, options, "", None, own.get("outer"), own.get("wire"), inside)
+    return replace(variant, folder=re.sub(r"[^\w.=-]", "_", variant.label.replace(
+        " / ", "_").replace(" ", "-")))
 
 
 def _written(sync: type[SyncModel], options: dict[str, str]) -> list[str]:

@@ -33,7 +33,7 @@ def fastest(cluster: ClusterSpec, count: int) -> ClusterSpec:
 def lone(cluster: ClusterSpec) -> ClusterSpec:
     """Return the spec of the fastest machine alone, without pushes and fetches."""
     [group] = fastest(cluster, 1).groups
-    return ClusterSpec((replace(group, latency=0.0, up=INF, down=INF),), model_bytes=0.0)
+    return ClusterSpec((replace(group, latency=0.0, up=INF, down=INF, site=None),), model_bytes=0.0)
 
 
 def fast_ones(cluster: ClusterSpec) -> int:

@@ -83,6 +83,24 @@ class Incarnation(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Line:
+    """The line of site `site` to the outside, `up` and `down` bytes/s, which its machines share."""
+
+    site: int
+    up: float = INF
+    down: float = INF
+
+    def __post_init__(self) -> None:
+        if not (self.up > 0 and self.down > 0):
+            raise ValueError(f"a line carries more than 0 bytes/s, not {self.up} and {self.down}")
+
+    @property
+    def limited(self) -> bool:
+        """True if the line has a limit; else the site stands beside the server."""
+        return min(self.up, self.down) < INF
+
+
+@dataclass(frozen=True)
 class Machine:
     """A simulated machine, on which one worker runs.
 
@@ -94,6 +112,7 @@ class Machine:
         incarnations: presence of the worker; a lost worker returns with the next incarnation.
         fixed: seconds of a mini-batch that do not depend on its size: the published sleeps.
         stalls: (from, to), in the order of time: the machine stands still.
+        line: that all bytes between machine and server pass as well; None: there is none.
     """
 
     step: StepTime
@@ -103,6 +122,7 @@ class Machine:
     incarnations: tuple[Incarnation, ...] = (Incarnation(),)
     fixed: float = 0.0
     stalls: tuple[tuple[float, float], ...] = ()
+    line: Line | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.latency < INF:

@@ -11,12 +11,13 @@ with the worker's latency L, the shard's l, and all shards at once:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from wbsp.limits import SHARDS
 from wbsp.simulate.world.clock import Clock, Turns
+from wbsp.simulate.world.lines import Lines
 from wbsp.simulate.world.links import INF, FairShareLink, Interface, Transfer
 from wbsp.simulate.world.machine import Machine
 
@@ -166,7 +167,17 @@ class ServerSpec:
     detect_seconds: float = 0.0
     shards: tuple[Shard, ...] = ()
 
-    def interface(self, clock: Clock) -> Interface | Shards:
+    def interface(self, clock: Clock, machines: Collection[Machine]) -> Interface | Lines | Shards:
+        """Return the interface to the workers on these machines.
+
+        Raises:
+            ValueError: they stand at sites, and the server has shards.
+        """
+        if any(machine.line is not None for machine in machines):
+            if self.shards:
+                raise ValueError("a server with shards whose workers stand at sites is not "
+                                 "simulated; leave out one of them")
+            return Lines(clock, machines, self.ingress, self.egress)
         if self.shards:
             return Shards(clock, self.shards, self.apply_seconds)
         return Interface(clock, self.ingress, self.egress)

@@ -4,7 +4,7 @@
 import numpy as np
 from integer_replica import pattern
 
-from wbsp.site.progress import SiteProgress
+from wbsp.core.site.progress import SiteProgress
 
 W = pattern(5)  # float32 [5]
 

@@ -1,0 +1,208 @@
+"""What a site does as a worker of the server above, between two of its own versions.
+
+A worker's compute thread trains, waits and adopts; a site does this work in the events of its own
+server, without waiting. No sockets, threads or clocks: a real site and one in virtual time both are
+a `SiteWorker`, and differ in how a message travels.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from wbsp.core.agent import Adopt, Agent, Command, Cut, Leave
+from wbsp.core.engine import Engine
+from wbsp.core.site.progress import SiteProgress
+from wbsp.sync.base import WorkerRule
+
+_LEAST = 1e-6  # seconds of a step: models divide by them
+
+
+def objection(rule: WorkerRule, sync: str) -> str | None:
+    """Return why no site can follow this rule of the server above, or None."""
+    if rule.loses_steps:
+        return (f"the server above runs {sync} with adopt=replace, which loses steps, and a site "
+                "keeps all: choose adopt=rebase there")
+    if rule.shared or rule.batch is not None or rule.micro_batches != 1:
+        return (f"the server above runs {sync}, which assigns the examples of each step, and a "
+                "site's step is a version: choose another synchronization model there")
+    return None
+
+
+@dataclass
+class Work:
+    """Work of a site's versions, each of which is a step; samples are those of its workers."""
+
+    steps: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+
+    def add(self, work: Work) -> None:
+        self.steps += work.steps
+        self.samples += work.samples
+        self.seconds += work.seconds
+
+
+class SiteWorker:
+    """A site's steps, and the commands of its agent in their order.
+
+    Whoever extends it carries the commands out, and calls `_made` for each version of the site,
+    `_carry_out` after each message from above, and `_finish_if_due` after both.
+
+    Attributes:
+        settled: this site is done above.
+    """
+
+    _progress: SiteProgress
+
+    def __init__(self) -> None:
+        self.settled = False
+        self._engine: Engine | None = None  # None: the site has not begun
+        self._due: deque[Command] = deque()
+        self._uncut, self._untold = Work(), Work()  # in no cut; and not told to the agent, of it
+        self._samples = 0  # of the engine, that were counted
+        self._version = 0  # the newest that was counted
+        self._since: float | None = None  # time at which the newest version was made
+        self._fresh = True  # the first version from above for this process is yet to be adopted
+        self._finishing = self._told_finish = False
+
+    # What differs between a real site and one in virtual time.
+
+    @property
+    def _agent(self) -> Agent | None:
+        """The agent, once the server above has admitted this site."""
+        raise NotImplementedError
+
+    def _ask(self, event: Callable[[Agent], list[Command]]) -> None:
+        """Tell the agent of an event; its commands are due."""
+        assert self._agent is not None, "it was admitted"
+        self._due += event(self._agent)
+
+    def _request(self, command: Command) -> None:
+        """Send a command that concerns only the network."""
+        raise NotImplementedError
+
+    def _adopt(self, version: int, now: float) -> None:
+        """Adopt the fetched version of the server above."""
+        raise NotImplementedError
+
+    def _leave(self) -> None:
+        """Leave the server above."""
+        raise NotImplementedError
+
+    def _lacks(self, work: Work) -> None:
+        """Handle the end of a run above that has ended without this work."""
+
+    # The site's life.
+
+    @property
+    def waits(self) -> bool:
+        """True while the site waits for the server above, as a worker's compute thread does."""
+        agent, engine = self._agent, self._engine
+        return (agent is not None and engine is not None and not self.settled
+                and agent.version is not None and agent.waiting is not None and not self._fresh
+                and engine.stop_reason is None and not self._finishing)
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the run above ends; None: it does not."""
+        return None if self._agent is None else self._agent.stopped
+
+    def _finish(self, now: float) -> None:
+        """Note that the site's own run has ended, and with it its steps."""
+        engine = self._engine
+        assert engine is not None, "a run has begun"
+        if engine.store.latest.version > self._version:
+            self._made(now)  # what was pending at the end
+        self._finishing = True
+
+    def _finish_if_due(self, now: float) -> None:
+        """Tell the agent that no step follows, once it waits for nothing."""
+        agent = self._agent
+        if agent is None or not self._finishing or self._told_finish or self._due:
+            return
+        if agent.waiting is not None:
+            return
+        if self._fresh and self._untold.steps:  # it was stopped before it began
+            self._lacks(self._untold)
+        elif self._untold.steps:
+            self._tell_step(now)
+            if self._due or agent.waiting is not None:
+                return
+        self._told_finish = True
+        self._ask(lambda agent: agent.finish())
+        self._carry_out(now)
+
+    # Between two versions.
+
+    def _made(self, now: float) -> None:
+        """Count a version of the site's own, and do what the rule above says at its end."""
+        engine, agent = self._engine, self._agent
+        assert engine is not None
+        samples, self._samples = engine.samples - self._samples, engine.samples
+        self._version = engine.store.latest.version
+        seconds = _LEAST if self._since is None else max(now - self._since, _LEAST)
+        self._since = now
+        if samples:  # else only its number is new
+            for work in (self._uncut, self._untold):
+                work.add(Work(1, samples, seconds))
+        if agent is None or self.settled:
+            return
+        self._carry_out(now)
+        if (self._untold.steps and agent.waiting is None and not self._due
+                and not self._told_finish and not self._fresh):
+            self._tell_step(now)
+
+    def _tell_step(self, now: float) -> None:
+        untold, self._untold = self._untold, Work()
+        self._ask(lambda agent: agent.step_done(untold.samples, untold.seconds, untold.steps))
+        self._carry_out(now)
+
+    def _carry_out(self, now: float) -> None:
+        """Carry out the agent's commands, those on the model only while nothing is pending."""
+        engine = self._engine
+        while self._due:
+            command = self._due[0]
+            if isinstance(command, Cut | Adopt) and engine is not None and engine.store.accepted:
+                return
+            self._due.popleft()
+            match command:
+                case Cut():
+                    self._take(command, now)
+                case Adopt():
+                    self._adopt(command.version, now)
+                case Leave():
+                    self._leave()
+                case _:
+                    self._request(command)
+
+    def _take(self, cut: Cut, now: float) -> None:
+        """Take what the versions have added since the last cut; `_progress.cut` is the update."""
+        engine = self._engine
+        assert engine is not None
+        x = engine.store.latest.vector
+        if x is not None:
+            self._progress.take(x)
+        self._uncut = replace(self._untold)
+        engine.log(now, "cut", seq=cut.push.seq, version=engine.store.latest.version,
+                   steps=cut.push.steps, samples=cut.push.samples)
+
+    def _become(self, vector: np.ndarray | None, version: int, now: float, drop: bool) -> None:
+        """Make a version of `version` from above, float32 [size], with the uncut progress on top.
+
+        Args:
+            vector: that version; None: without tensors.
+            version: its number above.
+            now: seconds.
+            drop: as in `SiteProgress.adopt`.
+        """
+        engine = self._engine
+        assert engine is not None
+        x = engine.store.latest.vector
+        if vector is not None and x is not None:
+            vector = self._progress.adopt(vector, x, drop)
+        engine.adopt(vector, version, now)
+        self._version = engine.store.latest.version

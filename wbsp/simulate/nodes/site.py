@@ -1,0 +1,248 @@
+"""A simulated site: a server of its own for some of the workers, and one worker of the server
+above.
+
+    worker -> push -> the site's engine -> a version = a step of the site -> the agent above
+    Cut: the versions' sum since the last cut -> the site's line -> the engine above
+    Adopt: W_site = W_above + (W_site - anchor)
+
+While the agent waits, the site does: it keeps its answers to the workers and their pushes. That is
+`SiteWorker`, as of a real site; only a real one holds a cut back until a checkpoint has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from wbsp.core.agent import Agent, Command, Cut, Expect, Leave
+from wbsp.core.engine import Engine
+from wbsp.core.messages import Ack, AskWork, Final, Model, Outgoing, ToWorker
+from wbsp.core.outer_optimizer import OuterOptimizer
+from wbsp.core.site.progress import SiteProgress
+from wbsp.core.site.worker import SiteWorker
+from wbsp.core.store import Snapshot
+from wbsp.simulate.nodes.server import SimulatedServer
+from wbsp.simulate.nodes.worker import Context, Join, Peer
+from wbsp.simulate.world.lines import Flow
+from wbsp.simulate.world.links import Transfer
+from wbsp.simulate.world.machine import Machine
+from wbsp.simulate.world.shards import UNLIMITED, ServerSpec, Slices
+from wbsp.sync.base import UNFIT, SyncModel
+from wbsp.tensors.codecs import FLOAT32, Codec
+from wbsp.tensors.error_feedback import ErrorFeedback
+
+
+@dataclass
+class Site:
+    """A site of a cluster.
+
+    Attributes:
+        workers: their indices; each worker has one site.
+        model: the synchronization model within it.
+        machine: its server's; only the link and the line to the server above matter.
+        server: links and times of its server, as its workers see it.
+        outer: outer step of its versions.
+        wire: format within it.
+        log: as of a cluster, for its own server's events.
+    """
+
+    workers: Sequence[int]
+    model: SyncModel
+    machine: Machine
+    server: ServerSpec = UNLIMITED
+    outer: OuterOptimizer = field(default_factory=OuterOptimizer)
+    wire: Codec = FLOAT32
+    log: Callable[..., None] | None = None
+
+
+class SimulatedSite(SiteWorker):
+    """A site as a worker of the server above.
+
+    Args:
+        context: of the server above.
+        tell: as of a `SimulatedWorker`, to the server above.
+        index: among the sites.
+        machine: see `Site`.
+        engine: of the site, with W_0.
+    """
+
+    def __init__(self, context: Context, tell: Callable[..., None], index: int, machine: Machine,
+                 engine: Engine):
+        super().__init__()
+        self.context, self.tell, self.index, self.machine = context, tell, index, machine
+        self.alive = True
+        self.incoming: Transfer | Flow | Slices | None = None
+        self.begun = False  # W_0, or a later version, has come from above
+        self.server: SiteServer
+        self._engine = engine
+        engine.on_version = self._made
+        if engine.store.latest.vector is not None:
+            self._progress = SiteProgress(engine.store.latest.vector)
+        self._member: Agent | None = None
+        self._snapshot: Snapshot | None = None  # newest that was fetched
+        self._sending = ErrorFeedback(context.payload.wire)
+        self._unfit = False  # a cut since the last version was rejected because of its values
+
+    @property
+    def _agent(self) -> Agent | None:
+        return self._member
+
+    @property
+    def held(self) -> int | None:
+        """As of a worker."""
+        return None if self._snapshot is None or self._sending.wire.lossless else (
+            self._snapshot.version)
+
+    # The server above.
+
+    def admit(self, agent: Agent) -> None:
+        self._member = agent
+
+    def receive(self, message: ToWorker) -> None:
+        if isinstance(message, Ack) and message.reason in UNFIT:
+            self._unfit = True
+        self._ask(lambda agent: agent.received(message))
+        self.go_on()
+
+    def receive_model(self, model: Model, snapshot: Snapshot, size: float,
+                      again: bool = False) -> None:
+        assert self._member is not None, "it was admitted"
+        if model.request != self._member.fetching:
+            if not again:  # as for a worker
+                self.context.clock.late(0.0, self.receive_model, model, snapshot, size, True)
+            return
+        self.context.payload.fetched += size
+        self._snapshot = snapshot
+        self._ask(lambda agent: agent.fetched(snapshot.version))
+        self.go_on()
+
+    def send(self, message: Join | Command) -> None:
+        """Send a message without floats to the server above."""
+        self.context.clock.after(self.machine.latency, self.tell, self, message)
+
+    # The site's own server.
+
+    def go_on(self) -> None:
+        """Do what is due, above and within."""
+        engine, now = self._engine, self.context.clock.now
+        assert engine is not None
+        while True:
+            self._carry_out(now)
+            if self.stopped is not None and not self.begun and not self._due:
+                self.begun = True  # only to end
+                self.server.begin()
+            if self.stopped is not None and engine.stop_reason is None and not engine.done:
+                self.server.stop(self.stopped)
+            if engine.done and not self._finishing:
+                self._finish(now)
+            self._finish_if_due(now)
+            if not self.server.go_on():
+                return
+
+    def _take(self, cut: Cut, now: float) -> None:
+        super()._take(cut, now)
+        engine, context = self._engine, self.context
+        update = None
+        if engine is not None and engine.store.latest.vector is not None:
+            assert self._progress.cut is not None
+            update = self._sending.send(self._progress.cut).vector
+        context.interface.push(self.machine, context.payload.update, self.tell, self, cut, update)
+
+    def _adopt(self, version: int, now: float) -> None:
+        agent, snapshot = self._member, self._snapshot
+        assert agent is not None and snapshot is not None, "a version is adopted after its fetch"
+        if self.begun or version:
+            drop, self._unfit = self._unfit, False
+            self._become(snapshot.vector, version, now, drop)
+        self._fresh = False
+        self.settled = agent.finished
+        if not self.begun:
+            self.begun = True
+            self.server.begin()
+
+    def _request(self, command: Command) -> None:
+        if not isinstance(command, Expect):
+            self.send(command)
+
+    def _leave(self) -> None:
+        self.context.present -= 1
+        self.send(Leave())
+
+
+class SiteServer(SimulatedServer):
+    """The server of a site, as its workers see it; `site` is its side of the server above."""
+
+    def __init__(self, context: Context, engine: Engine, spec: ServerSpec, site: SimulatedSite):
+        super().__init__(context, engine, spec, None)
+        self._site = site
+        self._early: list[tuple[Callable[..., object], tuple]] = []  # before the site has begun
+        self._asked = False  # to join the server above
+        self._answers: list[Outgoing] = []  # that wait until the site no longer does
+        self._finals: list[Outgoing] = []  # ... until it has the last version
+        self._pushes: list[tuple[Peer, Cut, np.ndarray | None]] = []  # as the answers
+        site.server = self
+
+    def receive(self, worker: Peer, message: Join | AskWork | Command,
+                update: np.ndarray | None = None) -> None:
+        if not self._asked:
+            self._asked = True
+            self._site.send(Join())
+        if self._site.begun:
+            super().receive(worker, message, update)
+        else:
+            self._early.append((self.receive, (worker, message, update)))
+
+    def lose(self, worker: Peer) -> None:
+        if self._site.begun:
+            super().lose(worker)
+        else:
+            self._early.append((self.lose, (worker,)))
+
+    def begin(self) -> None:
+        """Handle what came before the first version from above."""
+        early, self._early = self._early, []
+        for act, args in early:
+            act(*args)
+
+    def stop(self, reason: str) -> None:
+        """Tell all workers to finish."""
+        self._send(self.engine.stop(reason, self._clock.now))
+
+    def go_on(self) -> bool:
+        """Do what has waited for the server above; return whether a push was among it."""
+        if self._site.waits:
+            return False
+        self._tell([])
+        came = bool(self._pushes)
+        while self._pushes and not self._site.waits:
+            worker, cut, update = self._pushes.pop(0)
+            if self._joined.get(worker.index) is worker and worker.alive:
+                super()._handle(worker, cut, update)
+        return came
+
+    def _handle(self, worker: Peer, message: Join | AskWork | Command,
+                update: np.ndarray | None) -> None:
+        if isinstance(message, Cut) and self._site.waits:
+            self._pushes.append((worker, message, update))
+            return
+        super()._handle(worker, message, update)
+        self._site.go_on()
+
+    def _forget(self, worker: Peer, reason: str, finished: bool = False) -> None:
+        super()._forget(worker, reason, finished)
+        if not self.context.present and not self.engine.active and not self.engine.done:
+            self.stop("no worker is left")
+        self._site.go_on()
+
+    def _tell(self, outgoing: Iterable[Outgoing]) -> None:
+        for one in outgoing:
+            (self._finals if isinstance(one.message, Final) else self._answers).append(one)
+        if self._site.waits:
+            return
+        if self._site.settled:
+            self._answers += self._finals
+            self._finals = []
+        answers, self._answers = self._answers, []
+        super()._tell(answers)
