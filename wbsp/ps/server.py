@@ -395,6 +395,7 @@ class Server:
             self.phase.hear_above()
         for part in self._parts:
             part.serve()
+        self.reporter.log.settle()  # after the answers
 
     def _timers(self, now: float) -> int | None:
         """Do the periodic work; return the exit code when the run is over, else None."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,6 +19,8 @@ from wbsp.sync.noise import NoiseScale
 # Events of a run in which a process or a line has failed; the summary counts them.
 FAILURES = frozenset({"resume", "took_over", "alone", "reattach", "resent", "lost",
                       "shard_lost"})
+_FREQUENT = frozenset({"accept", "commit"})
+_UNWRITTEN = 1000  # events of these kinds, at most
 
 
 class ServerLog:
@@ -50,11 +52,26 @@ class ServerLog:
         self._stragglers = StragglerScore()
         self._recent, self._whole = Staleness(), Staleness()
         self._noise, self._sgd = NoiseScale(), True  # all workers' updates are sums of gradients
+        self._unwritten = deque[tuple[float, str, dict[str, Any]]]()  # events
         self._periodic = False  # `training` measures speeds, and evaluations do not
         self.failures: Counter[str] = Counter()  # events of the kinds that `FAILURES` names
 
     def event(self, t: float, kind: str, /, **fields: Any) -> None:
-        """Write one event; has the signature of the engine's `log`."""
+        """Write one event; has the signature of the engine's `log`.
+
+        Pushes and versions are written with the next other event, or by `settle`, because a server
+        answers a push first.
+        """
+        self._unwritten.append((t, kind, fields))
+        if kind not in _FREQUENT or len(self._unwritten) >= _UNWRITTEN:
+            self.settle()
+
+    def settle(self) -> None:
+        """Write the events that are not written yet."""
+        while self._unwritten:
+            self._write(*self._unwritten.popleft())
+
+    def _write(self, t: float, kind: str, fields: dict[str, Any]) -> None:
         self._events.write(t, to_json({"t": t, "kind": kind, **fields}) + b"\n")
         if kind in FAILURES:
             self.failures[kind] += 1
@@ -79,6 +96,7 @@ class ServerLog:
         """Return the noise scale in examples, the examples of a step, the part of the work that
         counts, and how many times as much it would count in steps of half the size; or None.
         """
+        self.settle()
         scale, part = self._noise.scale, self._noise.efficiency
         if not self._sgd or scale is None or part is None:
             return None
@@ -89,6 +107,7 @@ class ServerLog:
 
     def flush(self) -> None:
         """Hand all events to the operating system, so that a kill of this process loses none."""
+        self.settle()
         self._events.flush()
 
     def resume(self, t: float, version: int, staleness: Mapping[str, int],
@@ -112,6 +131,7 @@ class ServerLog:
     @property
     def staleness(self) -> dict[str, int]:
         """Return the staleness of all accepted pushes, in the form that `resume` takes."""
+        self.settle()
         return asdict(self._whole)
 
     def evaluation(self, t: float, version: int, loss: float, accuracy: float, top5: float,
@@ -170,6 +190,7 @@ class ServerLog:
     def _measured(self, version: int, members: Mapping[int, Member],
                   reports: Mapping[int, Report]) -> dict[str, float]:
         """Return points for TensorBoard's curves, measured since the last call."""
+        self.settle()
         scalars: dict[str, float] = {"version": version}
         if self._recent.pushes:
             scalars |= {"staleness/mean": self._recent.mean, "staleness/max": self._recent.max}
@@ -201,6 +222,7 @@ class ServerLog:
         Returns:
             The text, several lines.
         """
+        self.settle()
         numbers = {"sync": self.sync, **summarize(t, members, reports, version, accuracy, reason,
                                                   self._stragglers),
                    "staleness": {"mean": self._whole.mean, "max": self._whole.max,
@@ -216,6 +238,7 @@ class ServerLog:
         return text
 
     def close(self) -> None:
+        self.settle()
         self._events.close()
         self._evaluations.close()
         if self._scalars:
