@@ -54,6 +54,7 @@ class Totals(Report):
     push_bytes: Sum = 0
     control_bytes: Sum = 0
     pull_bytes: Sum = 0
+    behind: Sum | None = None
 
     @classmethod
     def of(cls, earlier: Report | None, newest: Report) -> Totals:
