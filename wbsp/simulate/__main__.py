@@ -141,7 +141,7 @@ def run() -> str:
         compared = [(variant.sharded(count), _sharded(plan.of(variant), count))
                     for variant in models for count in counts]
     if FLAGS.advise is not None:
-        compared = [(advice.scaled(variant, plan), plan) for variant, plan in compared]
+        compared = [(advice.scaled(variant, own), own) for variant, own in compared]
     lines: list[str] = []
     progress = Progress()
     try:

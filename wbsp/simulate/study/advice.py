@@ -16,6 +16,7 @@ from wbsp.sync.adsp import ADSP
 from wbsp.sync.decoupled import DecoupledDiLoCo
 from wbsp.sync.fedasync import FedAsync
 from wbsp.sync.localsgd import LocalSGD
+from wbsp.tensors.codecs import parse
 
 # The flags of an advice that were not given. The last models are options that we added
 # (docs/reference/models/wbsp.md, asp.md, nbsync.md).
@@ -23,15 +24,16 @@ FLAGS = {"model": "small", "dataset": "shapes10", "target_accuracy": 0.85, "epoc
          "test_images": 1000}
 SYNC = [*MODELS, "pcc:weight=work", "asp:overlap=true", "nbsync:merge=add"]
 
-# Added for a cluster with sites: no model within makes its workers wait for the line, and those
-# between are one that never waits, and one that seldom does.
-SITES = [f"{inside}/{between}" for inside in ("auto", "pcc")
-         for between in ("auto", "localsgd:wire=int8:outer=nesterov")]
+# Added for a cluster with sites. No worker within waits for another, and the model between never
+# makes a site wait, or seldom. One of the two levels has momentum: with both, training diverged
+# (auto/auto on four-sites).
+SITES = ["auto/localsgd:wire=int8", "pcc/localsgd:wire=int8:outer=nesterov", "pcc/auto"]
 
 STEPS = 200  # of a worker, in the mean, where the advice has no network to train
 CHECKS = 200  # evaluations in the shortest time in which the cluster could go through all epochs
 PRECISION = 0.02  # of a time to the target, where the period is shorter
 LOCAL = LocalSGD, FedAsync, DecoupledDiLoCo  # models with tau steps between two pushes
+_FLOATS = 1 << 20  # of a model whose tensors are not known, in a format
 CYCLES = 4  # of the slowest worker in a period of ADSP; published: 60 s, in runs of an hour
 
 
@@ -51,8 +53,12 @@ def scaled(variant: Variant, plan: Plan) -> Variant:
         period = _rounded(CYCLES * plan.cluster.cycle(plan.model_bytes), 1)
         suits["period"] = f"{max(period, ADSP.OPTIONS['period'].low or 0.0):g}"
     elif variant.sync in LOCAL:
-        between = steps_between if variant.inside is None else versions_between
-        if steps := between(plan.cluster, plan.model_bytes):
+        if variant.inside is None:
+            steps = steps_between(plan.cluster, plan.model_bytes)
+        else:
+            sent = parse(plan.wire or variant.sync.wire).words(_FLOATS) / _FLOATS
+            steps = versions_between(plan.cluster, plan.model_bytes * sent)
+        if steps:
             suits["tau"] = str(steps)
     return replace(variant, options=suits | variant.options)
 
@@ -72,10 +78,11 @@ def steps_between(cluster: ClusterSpec, model_bytes: float) -> int | None:
     return max(1, round(_rounded(transfers / step, 1)))
 
 
-def versions_between(cluster: ClusterSpec, model_bytes: float) -> int | None:
+def versions_between(cluster: ClusterSpec, sent: float) -> int | None:
     """Return the versions of a site that take as long as its push and fetch above, or None.
 
-    The site is the one with most of them; its versions take as long as a mean worker's step.
+    Each of the two has `sent` bytes. The site is the one with most of them; its versions take as
+    long as a mean worker's step.
     """
     longest, server = 0.0, cluster.server
     for place, site in enumerate(cluster.sites):
@@ -83,7 +90,7 @@ def versions_between(cluster: ClusterSpec, model_bytes: float) -> int | None:
         step = workers / cluster.within(place).pace if workers else 0.0
         if step:
             up, down = min(site.up, server.ingress), min(site.down, server.egress)
-            transfers = 2 * site.latency + model_bytes * (1 / up + 1 / down)
+            transfers = 2 * site.latency + sent * (1 / up + 1 / down)
             longest = max(longest, transfers / step)
     return max(1, round(_rounded(longest, 1))) if longest else None
 
