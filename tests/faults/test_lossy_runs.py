@@ -79,7 +79,7 @@ class Spy(FakeWorker):
                 if isinstance(message, m.Model) and message.offset in self.starts:
                     self.came.append(message)
                 fetch = handle(message, chunk, now)
-                agent = self.runtime._shared.agent
+                agent = communication._inbox.listener.agent
                 if isinstance(message, m.Model) and message.version in (agent._inbox,
                                                                         agent.version):
                     vector = communication._inbox._versions._floats
