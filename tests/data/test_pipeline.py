@@ -71,6 +71,20 @@ def test_training_batches_are_standardized_and_vary():
     assert np.median(np.minimum(distance(plain), distance(plain[:, :, ::-1]))) > 0.01  # contrast
 
 
+@pytest.mark.parametrize("augmented", [True, False])
+def test_batches_made_when_asked_for_are_those_of_the_pipeline(augmented):
+    """Through several passes over the set, for two workers that take turns."""
+    labels = np.arange(100, dtype=np.int32)
+    made = pipeline.batches(random_images(100), labels, 30, augmented)
+    workers = [made(7, worker) for worker in range(2)]
+    usual = [iter(batches(9, 7, worker, augmented)) for worker in range(2)]
+    for _ in range(9):
+        for worker in range(2):
+            for ours, theirs in zip(next(workers[worker]), next(usual[worker]), strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+                assert ours.dtype == theirs.dtype
+
+
 def test_every_image_comes_once_a_pass():
     order = np.concatenate([y for _, y in batches(10)])  # 300 = three passes
     passes = order.reshape(3, 100)

@@ -15,6 +15,7 @@ The cluster, which drives the real engine and the real agents in that world:
 
 What the workers train:
     workloads/base.py     the protocol; no tensors, for studies of time
+    workloads/slope.py    a constant gradient: how many steps a model makes of the workers'
     workloads/keras.py    Keras networks; the only module that needs TensorFlow
 
 The command, `python -m wbsp.simulate`:

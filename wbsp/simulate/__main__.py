@@ -144,23 +144,27 @@ def run() -> str:
         compared = [(advice.scaled(variant, own), own) for variant, own in compared]
     lines: list[str] = []
     progress = Progress()
+    alone = None
     try:
+        if FLAGS.advise is not None and not counts and (plan.experiment or plan.data):
+            alone = _alone(plan, progress)
         if FLAGS.advise is not None and not FLAGS["sync"].present and plan.target < math.inf:
             results, compared, left = closest(
-                compared, FLAGS.seed, lambda variant, plan: _result(variant, plan, progress))
+                compared, FLAGS.seed, lambda variant, plan: _result(variant, plan, progress), alone)
             lines = ["", left] if left else []
         else:
             results = [_result(variant, plan, progress) for variant, plan in compared]
         if FLAGS.advise is not None and (said := compare.sites(results)):
             lines += ["", said]
-        if FLAGS.advise is not None and not counts and (plan.experiment or plan.data):
-            baseline, verdict = _baseline(results, compared, plan, progress)
+        if alone is not None:
+            baseline, verdict = _baseline(results, alone, compared, plan, progress)
             results += baseline
             lines += verdict
     finally:
         progress.close()
     if FLAGS.figures:
-        _draw([run for one in results for run in one.runs], Path(FLAGS.out) / "figures")
+        drawn = [one for one in results if one.reached or FLAGS.advise is None] or results
+        _draw([run for one in drawn for run in one.runs], Path(FLAGS.out) / "figures")
     text = (compare.table if FLAGS.advise is None else compare.ranking)(results)
     text = "\n".join([text, *lines])
     if len(counts) < 2:
@@ -181,12 +185,18 @@ def _result(variant: Variant, plan: Plan, progress: Progress, label: str = "") -
     return compare.Result(label, tuple(runs), plan.target)
 
 
-def _baseline(results: list[compare.Result], compared: list[tuple[Variant, Plan]], plan: Plan,
+def _alone(plan: Plan, progress: Progress) -> compare.Result:
+    """Run the fastest machine alone."""
+    lone = replace(plan, cluster=worth.lone(plan.cluster), outer=None, outer_options={}, wire=None)
+    return _result(Variant(BSP, {}, "alone"), lone, progress, "the fastest machine alone")
+
+
+def _baseline(results: list[compare.Result], alone: compare.Result,
+              compared: list[tuple[Variant, Plan]], plan: Plan,
               progress: Progress) -> tuple[list[compare.Result], list[str]]:
-    """Run the fastest machine alone and, with the best model, the fast ones; return the verdict."""
+    """Run the best model on the fast machines only; return what stands beside the models, and the
+    verdict."""
     cluster, few = plan.cluster, None
-    lone = replace(plan, cluster=worth.lone(cluster), outer=None, outer_options={}, wire=None)
-    alone = _result(Variant(BSP, {}, "alone"), lone, progress, "the fastest machine alone")
     best = best_of(results) or results[0]
     variant, own_plan = compared[results.index(best)]
     fast = worth.fast_ones(cluster)
@@ -194,9 +204,13 @@ def _baseline(results: list[compare.Result], compared: list[tuple[Variant, Plan]
         few = _result(replace(variant, folder=f"{variant.folder}-fastest={fast}"),
                       replace(own_plan, cluster=worth.fastest(cluster, fast)), progress,
                       f"{variant.label}, the fastest {fast} alone")
+    noise = noise_of(results)
+    if noise is None and plan.experiment is not None and alone.reached and cluster.size > 1:
+        noise = noise_of([_result(Variant(BSP, {}, "noise"), worth.noise_plan(plan), progress,
+                                  "noise of the gradients")])
     own = [] if plan.data is None else ["", worth.own_data(cluster, plan.data)]
     return [alone, *([few] if few else [])], [
-        "", worth.bounded(cluster), "", worth.verdict(best, alone, few, cluster, noise_of(results)),
+        "", worth.bounded(cluster), "", worth.verdict(best, alone, few, cluster, noise),
         *own]
 
 

@@ -1,4 +1,4 @@
-"""Goodput on a cluster, and which models an advice trains."""
+"""Goodput and progress on a cluster, and which models an advice trains."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,6 +9,7 @@ from wbsp.simulate.study.compare import Result
 from wbsp.simulate.study.runs import Plan
 from wbsp.simulate.study.screen import (
     CLOSE,
+    FEWEST,
     LATE,
     Screened,
     closest,
@@ -39,6 +40,34 @@ def test_a_step_averages_so_many_batches(name, width):
     found = screened(name)
     usual = found.versions[len(found.versions) // 2][1]
     assert usual == pytest.approx(width, rel=0.1)
+
+
+@pytest.mark.parametrize("name, steps", [
+    ("bsp", 80), ("asp", 440), ("localsgd", 80), ("pcc", 440), ("ringmaster", 880)])
+def test_the_steps_of_the_network_are_those_of_the_workers_by_their_weights(name, steps):
+    """In 80 s, in which one worker makes 800 steps and the other 80: 80 where they wait for each
+    other, else half of all steps, or all."""
+    assert screened(name).steps(80.0) == pytest.approx(steps, rel=0.15)
+
+
+def test_a_step_of_momentum_counts_as_several():
+    [variant] = variants(["bsp"], [])
+    usual, more = (screen(variant, replace(PLAN, outer=outer, outer_options=options), 0)
+                   for outer, options in ((None, {}), ("nesterov", {"rate": 1, "momentum": 0.8})))
+    assert more.steps(100.0) == pytest.approx(5 * usual.steps(100.0), rel=0.1)
+
+
+@pytest.mark.parametrize("wire, shards", [("int8", 1), ("topk:0.1", 1), ("int8", 3)])
+def test_steps_are_counted_in_every_format_and_with_shards(wire, shards):
+    [variant] = variants(["bsp"], [])
+    cluster = replace(UNEQUAL, model_bytes=1e6).sharded(shards)
+    found = screen(variant, replace(PLAN, wire=wire, cluster=cluster), 0)
+    assert found.steps(100.0) == pytest.approx(100, rel=0.15)
+
+
+def test_steps_go_on_at_the_mean_pace():
+    pace = Screened(1.0, (), ((1.0, 4.0), (2.0, 10.0)))
+    assert [pace.steps(seconds) for seconds in (0.5, 1.0, 1.5, 2.0, 4.0)] == [0, 4, 4, 10, 20]
 
 
 def test_goodput_falls_with_the_batches_of_a_step():
@@ -72,6 +101,24 @@ def test_models_of_little_goodput_are_not_trained():
     asked, line = advised(["bsp", "pcc", "asp"], {"pcc": 5.0, "asp": 6.0})
     assert {label for label, _ in asked} == {"pcc", "asp"}
     assert f"Not trained, because their goodput is less than 1/{CLOSE:g} of pcc's: bsp (" in line
+
+
+def test_models_whose_steps_cannot_suffice_are_not_trained():
+    """In 2 s `auto` makes 22 steps, `pcc` 11; the fastest machine alone needed 30."""
+    alone = Result("alone", (SimpleNamespace(),), 0.8)
+    vars(alone).update(times=[3.0], batches=30.0)
+    compared = [(variant, PLAN) for variant in variants(["auto", "pcc", "asp"], [])]
+    asked = []
+
+    def train(variant, plan):
+        asked.append(variant.label)
+        return trained(variant.label, 2.0)
+
+    _, _, line = closest(compared, 0, train, alone)
+    assert asked == ["auto"]
+    assert "Not trained, because in 2.0 s they take the network less than " \
+           f"{FEWEST:g} of the 2" in line and "steps of the shortest training" in line
+    assert "pcc (" in line and "asp (" in line and "goodput" not in line
 
 
 def test_all_are_trained_while_none_reaches_the_target():

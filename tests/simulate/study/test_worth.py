@@ -6,13 +6,16 @@ import pytest
 
 from wbsp.core.messages import SharedData
 from wbsp.simulate.study.compare import Result
+from wbsp.simulate.study.runs import Plan
 from wbsp.simulate.study.spec import ClusterSpec, Group
 from wbsp.simulate.study.worth import (
+    NOISE_VERSIONS,
     bound,
     bounded,
     fast_ones,
     fastest,
     lone,
+    noise_plan,
     own_data,
     verdict,
 )
@@ -40,6 +43,12 @@ def test_a_machine_alone_sends_nothing():
     assert (alone.size, alone.pace, alone.cycle(1e9), alone.model_bytes) == (1, 50, 0.02, 0)
     [group] = alone.groups
     assert (group.latency, group.up, group.down) == (0.0, INF, INF)
+
+
+def test_the_noise_is_measured_by_two_machines_that_send_nothing():
+    plan = noise_plan(Plan(CLUSTER, None, 32, target=0.8, outer="nesterov", wire="int8"))
+    assert (plan.cluster.size, plan.cluster.cycle(1e9)) == (2, 0.02)
+    assert plan.outer is plan.wire is None and plan.stop_samples == 2 * NOISE_VERSIONS * 32
 
 
 @pytest.mark.parametrize("seconds, count", [

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wbsp.core.messages import SharedData
-from wbsp.core.outer_optimizer import outer_of
+from wbsp.core.outer_optimizer import OuterOptimizer, outer_of
 from wbsp.core.stats import Lane, Phase, Report
 from wbsp.core.store import Snapshot
 from wbsp.runlog.folder import write_settings
@@ -189,6 +189,15 @@ def make_cluster(plan: Plan, sync: type[SyncModel], options: dict[str, Any], see
                    **more)
 
 
+def outer_step(plan: Plan, sync: type[SyncModel]) -> OuterOptimizer:
+    """Return a new outer step of a model of class `sync`; with servers at sites, of that between
+    them."""
+    spec = plan.cluster
+    peers = spec.size if plan.inside is None else sum(
+        spec.workers_at(site) > 0 for site in range(len(spec.sites)))
+    return outer_of(sync, peers, plan.outer, plan.outer_options)
+
+
 def step_size(plan: Plan, sync: type[SyncModel], options: dict[str, Any]) -> int:
     """Return the examples of a step, which may be a part of a mini-batch.
 
@@ -212,9 +221,7 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
     spec, experiment = plan.cluster, plan.experiment
     batch_size = step_size(plan, sync, options)
     data = plan.data and plan.data._replace(batch=batch_size, seed=seed)
-    peers = spec.size if plan.inside is None else sum(
-        spec.workers_at(site) > 0 for site in range(len(spec.sites)))
-    outer = outer_of(sync, peers, plan.outer, plan.outer_options)
+    outer = outer_step(plan, sync)
     wire = parse(plan.wire or sync.wire)
     write_settings(folder, {"sync": sync.name,
                             "options": with_batch_size(sync, plan.batch_size, options),

@@ -13,10 +13,12 @@ from math import ceil
 
 from wbsp.core.messages import SharedData
 from wbsp.simulate.study.compare import Result
+from wbsp.simulate.study.runs import Plan
 from wbsp.simulate.study.spec import ClusterSpec
 from wbsp.simulate.world.machine import INF
 
 NEARLY = 0.95  # of the sum of all speeds, which the fast machines have between them
+NOISE_VERSIONS = 60  # of two mini-batches, in the training that measures the noise
 NOISES = 1, 8, 64  # S for `bound`, from nearly none on
 
 
@@ -34,6 +36,15 @@ def lone(cluster: ClusterSpec) -> ClusterSpec:
     """Return the spec of the fastest machine alone, without pushes and fetches."""
     [group] = fastest(cluster, 1).groups
     return ClusterSpec((replace(group, latency=0.0, up=INF, down=INF, site=None),), model_bytes=0.0)
+
+
+def noise_plan(plan: Plan) -> Plan:
+    """Return the plan of a short training that measures the gradients' noise scale: under `bsp`, by
+    two of the fastest machine."""
+    pair = replace(lone(plan.cluster), groups=tuple(
+        replace(group, count=2) for group in lone(plan.cluster).groups))
+    return replace(plan, cluster=pair, outer=None, outer_options={}, wire=None, data=None,
+                   stop_samples=2 * NOISE_VERSIONS * plan.batch_size)
 
 
 def fast_ones(cluster: ClusterSpec) -> int:
