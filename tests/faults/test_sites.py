@@ -203,7 +203,6 @@ def test_a_site_without_the_secret_between_says_so_and_ends(tmp_path):
     (["--site=1"], "--site and --upstream_token_file need the server above: give"),
     (["--upstream=nowhere", "--site=0"], "address 'nowhere' is not host:port"),
     (["--upstream=h:1", "--site=0", "--shards=2"], "--shards and --upstream do not go together"),
-    (["--upstream=h:1", "--site=0", "--standby_of=h:2"], "--standby_of and --upstream do not go"),
     (["--upstream=h:1", "--site=0", "--epochs=2"], "--epochs and --upstream do not go together"),
     (["--upstream=h:1", "--site=0", "--shard"], "--shard and --upstream do not go together")])
 def test_what_a_site_does_not_have_is_refused_in_one_line(tmp_path, flags, line):
@@ -268,8 +267,71 @@ def test_the_line_between_has_a_format_and_shards_of_its_own(tmp_path, flags):
         assert len(finals) == 1
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("above, inside", [("asp", "asp"), ("bsp", "bsp"), ("pcc", "pcc")])
+def test_a_standby_of_a_site_takes_over_and_pushes_nothing_twice(tmp_path, above, inside):
+    """Whichever of the two serves is killed, and restarted as the standby of the other."""
+    draw = random.Random(f"standby {above} {inside}")
+    with Jobs(tmp_path) as jobs:
+        sites = Sites(jobs, above, inside)
+        for site in range(2):
+            sites.start_site(site)
+        sites.start_standby(0)
+        for site in range(2):
+            sites.start_workers(site, stop_when_told=True, seconds=0.01)
+        serves, waits = sites.sites[0], sites.standbys[0]
+        for _ in range(KILLS):
+            waits.until("holding version|following the server")
+            serves.until("the standby at .* holds version")
+            after_cuts(sites, 0, draw.randint(1, 6))
+            time.sleep(draw.uniform(0, 0.3))
+            serves.kill()
+            waits.until("taking over from the server")
+            waits.until("is a worker of the server")
+            before, serves = serves, waits
+            if before is sites.sites[0]:
+                waits = sites.start_site(0, "--resume")
+            else:
+                waits = sites.start_standby(0, "--resume")
+        serves.until("the standby at .* holds version")
+        after_cuts(sites, 0, 2)
+        sites.tell_to_stop()
+        waits.ends_well()
+        sites.sites[0] = serves
+        sites.end_well()
+        sites.conserved(told=True)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("above, inside", [("asp", "asp"), ("bsp", "pcc")])
+def test_a_site_server_that_was_replaced_leaves_its_place_above(tmp_path, above, inside):
+    """It was stopped, not killed; the standby is no worker of the server above before it leaves."""
+    with Jobs(tmp_path) as jobs:
+        sites = Sites(jobs, above, inside)
+        for site in range(2):
+            sites.start_site(site)
+        stopped, standby = sites.sites[0], sites.start_standby(0)
+        for site in range(2):
+            sites.start_workers(site, stop_when_told=True, seconds=0.01)
+        stopped.until("the standby at .* holds version")
+        after_cuts(sites, 0, 3)
+        stopped.signal(signal.SIGSTOP)
+        standby.until("taking over from the server at .*: 2 of 2 workers voted for this standby")
+        standby.until("worker 0 has another connection, whose process may have ended")
+        assert not standby.find("is a worker of the server")
+        stopped.signal(signal.SIGCONT)
+        assert stopped.ends() == 1 and stopped.find("has taken over")
+        stopped.was_clean()
+        standby.until("is a worker of the server")
+        sites.sites[0] = standby
+        after_cuts(sites, 0, 2)
+        sites.tell_to_stop()
+        sites.end_well()
+        sites.conserved(told=True)
+
+
 @pytest.mark.timeout(200)
-def test_a_standby_of_a_site_is_refused_in_one_line(tmp_path):
+def test_a_standby_that_is_no_site_is_refused_in_one_line(tmp_path):
     with Jobs(tmp_path) as jobs:
         top = jobs.server(workers=1).listens()
         site = jobs.server(f"--upstream={top.address}", "--site=0", workers=1,

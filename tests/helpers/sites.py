@@ -29,6 +29,7 @@ class Sites:
     """A server above and the sites below it.
 
     top, sites: their servers
+    standbys: site -> its standby
     workers: of each site
     """
 
@@ -45,8 +46,10 @@ class Sites:
             self._options += "--host=0.0.0.0", f"--token_file={token}"
             self._inner += f"--upstream_token_file={token}",
         self.ports = [free_port() for _ in range(sites + 1)]
+        self.spare = [free_port() for _ in range(sites)]  # of standbys
         self.top = self.start_top()
         self.sites: list[ServerJob] = []
+        self.standbys: dict[int, ServerJob] = {}
         self.workers: list[list[Job]] = []
 
     def start_top(self, *flags: str) -> ServerJob:
@@ -59,8 +62,19 @@ class Sites:
 
     def start_site(self, site: int, *flags: str, address: str | None = None) -> ServerJob:
         """Start, or start again, the server of a site."""
+        job = self._start_server(site, self.ports[site], *flags, address=address)
+        self.sites[site:site + 1] = [job]
+        return job
+
+    def start_standby(self, site: int, *flags: str) -> ServerJob:
+        """Start, or start again, the standby of a site."""
+        job = self.standbys[site] = self._start_server(
+            site, self.spare[site], f"--standby_of=localhost:{self.ports[site]}", *flags)
+        return job
+
+    def _start_server(self, site: int, port: int, *flags: str,
+                      address: str | None = None) -> ServerJob:
         self.record(site).mkdir(exist_ok=True)
-        port = self.ports[site]
         job = self.jobs.start(
             f"site{site}", SITE_SERVER, self.record(site) / "cuts.jsonl",
             f"--upstream={address or self.top.address}", f"--site={site}",
@@ -68,7 +82,6 @@ class Sites:
             *self._inner, "--check_period=0.1", f"--base_dir=site{site}", *flags, kind=ServerJob,
             space=self._space(f"site{site}"), fork=forked.WBSP)
         job.address, job.cwd = f"localhost:{port}", self.jobs.folder
-        self.sites[site:site + 1] = [job]
         return job
 
     def start_workers(self, site: int, **plan: object) -> None:
@@ -78,7 +91,10 @@ class Sites:
 
     def start_worker(self, site: int, worker: int, **plan: object) -> Job:
         """Start, or start again, a worker of a site."""
-        job = self.jobs.integer_worker(f"localhost:{self.ports[site]}", worker,
+        address = f"localhost:{self.ports[site]}"
+        if site in self.standbys:
+            address += f",{self.standbys[site].address}"
+        job = self.jobs.integer_worker(address, worker,
                                        self._space(f"site{site}"),
                                        record=str(self.record(site)), seed=site, **plan)
         self.workers[site][worker:worker + 1] = [job]

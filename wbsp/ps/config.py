@@ -207,8 +207,7 @@ class ServerConfig:
 
     def _check_site(self) -> None:
         """Raise ValueError, in one line, for what a site does not have yet."""
-        for flag, given in (("--standby_of", self.standby_of), ("--epochs", self.epochs),
-                            ("--shards", not self.shards.single)):
+        for flag, given in (("--epochs", self.epochs), ("--shards", not self.shards.single)):
             if given:
                 raise ValueError(f"{flag} and --upstream do not go together yet: a site is one "
                                  "server, whose workers have data of their own")

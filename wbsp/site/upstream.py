@@ -4,10 +4,10 @@ A worker's compute thread trains, waits and adopts; the event loop of a site doe
 two versions, without waiting: `SiteWorker` stands for `WorkerRuntime`, and `SiteProgress` for its
 replica. The agent, the communication thread and the connection are those of every worker.
 
-A cut leaves only when a checkpoint of this site holds it. So a site that is killed and resumed
-knows what it may have pushed: a cut that the server above lacks becomes progress again, and one
-that it has is no longer part of the progress. The site's workers send again what the checkpoint
-lacks, and none of that was in a cut.
+A cut leaves only when a checkpoint of this site, or its standby, holds it. So a resumed site, and a
+standby that takes over, know what the site may have pushed. A cut that the server above lacks
+becomes progress again; a cut that it has is no longer part of the progress. The site's workers
+resend what the checkpoint or the standby lacks, and no cut contained that.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class Upstream(SiteWorker):
             transport = self._transport = Transport(
                 way.address, way.site, way.token, way.bandwidth, self._say,
                 lambda: self._closing, share=way.share, on=self._on)
-            welcome = transport.hello({}, timeout)
+            welcome = transport.hello({}, timeout, replaces=bool(self._known.run))
             sync, run = welcome.settings.get("sync", "its model"), welcome.settings.get("id", "")
             if (reason := objection(welcome.rule, sync)) is not None:
                 raise AboveError(reason)

@@ -161,13 +161,20 @@ def test_a_process_retries_while_the_owner_of_its_index_is_silent(server):
     server.now += timeouts.INDEX_HELD + 1
     later, answer = server.asked(0)
     assert isinstance(answer, m.NotServing)
-    assert answer.reason.startswith("worker 0 has another connection, which is silent; the new ")
+    assert answer.reason.startswith("worker 0 has another connection, whose process may have ende")
     server.serves(owner)
     later.send(m.Hello(m.PROTOCOL, 0, {}))
     assert "is already connected" in server.hears(later, m.Refused, m.NotServing).reason
     server.now += timeouts.INDEX_HELD + 1
     owner.__exit__()
     until(lambda: isinstance(server.asked(0)[1], m.Welcome), "the loss of the owner to be known")
+
+
+def test_a_process_that_replaces_another_retries_until_that_has_ended(server):
+    (owner, _), _ = begun(server)
+    assert isinstance(server.asked(0, replaces=True)[1], m.NotServing)
+    owner.send(m.Leaving("no more", False, None))
+    assert isinstance(server.asked(0, replaces=True)[1], m.Welcome)
 
 
 def test_a_worker_that_knows_a_later_server_is_turned_away(server):

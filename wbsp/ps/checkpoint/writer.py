@@ -112,7 +112,7 @@ class Checkpoints:
     def write_copy(self, now: float) -> None:
         """Write the snapshot that is sent to a standby now, if a checkpoint is due."""
         if self.wanted:
-            self.wanted = False
+            self.wanted = self._demanded = False
             self._submit(now)
 
     def finish(self, now: float) -> None:

@@ -122,10 +122,10 @@ class Entrance(ABC):
                 self._sessions.series.left(hello.worker)
             self._sessions.answer(identity, m.Refused(self._over, over=True, ends=self._ends))
             return
-        if self._is_doubtful(identity, hello.worker):
+        if self._is_doubtful(identity, hello):
             self._sessions.refuse(identity, hello.worker, (
-                f"worker {hello.worker} has another connection, which is silent; the new process "
-                "retries until that one ends or speaks"), elsewhere=True)
+                f"worker {hello.worker} has another connection, whose process may have ended; the "
+                "new process retries until that is known"), elsewhere=True)
             return
         reason = self._objection(identity, hello)
         if reason:
@@ -240,16 +240,17 @@ class Entrance(ABC):
         self._sessions.log.tell(f"worker {worker}, too often here", reason)
         self._sessions.send(identity, m.NotServing(reason))
 
-    def _is_doubtful(self, identity: bytes, worker: int) -> bool:
-        """Return whether another process has this index, and may have died unnoticed.
+    def _is_doubtful(self, identity: bytes, hello: m.Hello) -> bool:
+        """Return whether another process has this index, and has ended or will end.
 
         A host that is cut off, or is gone, ends no connection. So its process may be restarted
         before the loss of the old one is known.
         """
-        old = self._sessions.of(worker)
-        return (old is not None and old.identity != identity
-                and self._clock.now() - old.liveness.heard > timeouts.INDEX_HELD
-                and self._sessions.reaches(old))
+        old = self._sessions.of(hello.worker)
+        if old is None or old.identity == identity:
+            return False
+        silent = self._clock.now() - old.liveness.heard
+        return (hello.replaces or silent > timeouts.INDEX_HELD) and self._sessions.reaches(old)
 
     def _objection(self, identity: bytes, hello: m.Hello | m.Reattach) -> str | None:
         """Return why this worker is refused, in one line for both sides, or None."""

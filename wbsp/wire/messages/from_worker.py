@@ -22,6 +22,7 @@ class Hello(Message, frozen=True):
     series: Id = ""  # of the last run of this process
     fit: Count = 0  # of this process in that series, from 1 on; 0: unknown
     leaves: bool = False  # this process ends, and waits until the server knows
+    replaces: bool = False  # the process before it, which may still be connected: a site's server
 
 
 class Join(Message, frozen=True):

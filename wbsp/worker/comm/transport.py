@@ -100,17 +100,17 @@ class Transport:
         self._calls.append(self._communication.session.owe, unsent, decided)
 
     def hello(self, expected: dict[str, str], timeout: float, series: str = "", fit: int = 0,
-              leaves: bool = False) -> m.Welcome:
+              leaves: bool = False, replaces: bool = False) -> m.Welcome:
         """Introduce this worker and wait for the run's settings.
 
-        `series`, `fit`, `leaves`: as in `Hello`.
+        `series`, `fit`, `leaves`, `replaces`: as in `Hello`.
 
         Raises:
             TransportError: no server answers within `timeout` seconds, or it refuses.
         """
         self.request(m.Hello(m.PROTOCOL, self.worker, expected,
                              own=self.on.scheduler.random(16), series=series, fit=fit,
-                             leaves=leaves))
+                             leaves=leaves, replaces=replaces))
         self._thread = self.on.scheduler.thread(self._communication.run, "wbsp-communication")
         self._thread.start()  # after the request: no heartbeat may precede Hello
         start = self.on.clock.monotonic()
