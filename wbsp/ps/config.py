@@ -32,7 +32,7 @@ from wbsp.wire.rate import RateLimiter
 
 
 class AboveError(RuntimeError):
-    """A site cannot go on with the server above; the message says why, in one line."""
+    """Error that ends a site's connection to the server above; its message is one line."""
 
 
 class Above(Protocol):
@@ -42,7 +42,7 @@ class Above(Protocol):
         waits: the site must make no version now.
         stopped: why the run above ends; None: it does not.
         hurries: a cut waits for a checkpoint of this moment.
-        settled: this site is done above: it has the last version, or has left without it.
+        settled: this site has the last version of the run above, or has left that run.
         wakes: a file descriptor that can be read when `poll` is due.
     """
 

@@ -1,6 +1,6 @@
 """`python -m wbsp.ps --upstream=host:port --site=0`: the server of a site.
 
-That command becomes this one, with the same flags.
+That command executes this module with the same flags.
 """
 
 import sys
@@ -17,7 +17,12 @@ FLAGS = flags.FLAGS
 
 
 def way():
-    """The way to the server above, by the flags. Raises ValueError or OSError in one line."""
+    """Return the way to the server above.
+
+    Raises:
+        ValueError: a flag is missing or wrong; one line.
+        OSError: the token file cannot be read; one line.
+    """
     if FLAGS.upstream is None:
         raise ValueError("a site needs the server above, such as --upstream=localhost:2606")
     if FLAGS.site is None:

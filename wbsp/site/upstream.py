@@ -1,8 +1,9 @@
-"""The server above a site, which is one of its workers.
+"""The connection of a site's server to the server above, of which it is a worker.
 
-A worker's compute thread trains, waits and adopts; the event loop of a site does this work between
-two versions, without waiting: `SiteWorker` stands for `WorkerRuntime`, and `SiteProgress` for its
-replica. The agent, the communication thread and the connection are those of every worker.
+The compute thread of a worker trains, waits and adopts. A site has none: its event loop does this
+work between two versions, without waiting. `SiteWorker` replaces `WorkerRuntime`, and
+`SiteProgress` replaces the replica. The agent, the communication thread and the connection are
+those of every worker.
 
 A cut leaves only when a checkpoint of this site, or its standby, holds it. So a resumed site, and a
 standby that takes over, know what the site may have pushed. A cut that the server above lacks
@@ -47,7 +48,7 @@ _GRAIN = 0.2  # seconds between two looks at whether the site ends, of the joini
 
 @dataclass(frozen=True)
 class Way:
-    """The way to the server above, and this site's place there.
+    """Address of the server above, and this site's index and connection there.
 
     Attributes:
         address: host:port, or several of them, separated by commas.
@@ -66,12 +67,12 @@ class Way:
     timeout: float = timeouts.CONNECT
 
     def __call__(self, on: Host, say: Callable[[str], None]) -> Upstream:
-        """Return the connection, not begun."""
+        """Return a connection, which `poll` or `begin` starts."""
         return Upstream(self, say, on)
 
 
 class _Still:
-    """What is frozen, as `wbsp.replica.frozen.Frozen` shows it to a connection."""
+    """Frozen values with the interface of `wbsp.replica.frozen.Frozen` for a connection."""
 
     def __init__(self, values: FrozenValues):
         self.layout, self.digest = values.layout, values.digest
@@ -83,7 +84,7 @@ class _Still:
 
 
 class _Joined(NamedTuple):
-    """What the joining thread has found."""
+    """Result of the joining thread."""
 
     welcome: m.Welcome
     joined: m.Joined
@@ -92,7 +93,7 @@ class _Joined(NamedTuple):
 
 
 class _Listener(SharedAgent):
-    """A site's agent; it notes what became of the newest cut, and wakes the event loop.
+    """Agent of a site, which notes the answer to the newest cut and wakes the event loop.
 
     Attributes:
         wake: wakes the event loop; any thread may call it.
@@ -127,7 +128,7 @@ class _Listener(SharedAgent):
 
 
 class Upstream(SiteWorker):
-    """See `wbsp.ps.config.Above`; used by the site's event loop.
+    """Implementation of `wbsp.ps.config.Above`, for the site's event loop.
 
     Attributes:
         wakes: a file descriptor that can be read when `poll` is due.
@@ -147,22 +148,22 @@ class Upstream(SiteWorker):
         self._found: queue.SimpleQueue[_Joined | AboveError] = on.scheduler.queue()
         self._transport: Transport | None = None
         self._begun = False
-        self._known = AboveState()  # as saved, of a site that resumes
+        self._known = AboveState()  # in the checkpoint that this site resumes from
         self._listener: _Listener | None = None
         self._recorder: Recorder
         self._frozen: FrozenValues
         self._run = ""
         self._first: np.ndarray | None = None  # W_0
-        self._cut: Cut | None = None  # not sent, because no checkpoint holds it
-        self._mark = 0  # of the ledger, as it was taken
-        self._kept: Work | None = None  # of the newest cut, until it is answered
+        self._cut: Cut | None = None  # waits for a checkpoint, and is not sent
+        self._mark = 0  # of the ledger when the cut was taken
+        self._kept: Work | None = None  # in the newest cut, until its answer
         self._next_seq = 0
         self._owed: np.ndarray | None = None
         self._waited = False
         self._leaves: str | None = None  # why this site leaves without the last version
         self._final = False
 
-    # The site's life.
+    # Life cycle.
 
     def bring(self, model: Model) -> None:
         self._models.put(model)
@@ -211,7 +212,7 @@ class Upstream(SiteWorker):
         with contextlib.suppress(BlockingIOError):
             self._woken.recv(1024)
 
-    # Joining, in a thread of its own, which the first answers of the server above may keep waiting.
+    # Joining runs in a thread, because it waits for the server above.
 
     def _join(self, timeout: float) -> None:
         way = self._way
@@ -249,10 +250,10 @@ class Upstream(SiteWorker):
         raise AboveError("the site ends")
 
     def _take_joined(self) -> None:
-        """Become a member, once the thread has joined.
+        """Start as a member if the joining thread has finished.
 
         Raises:
-            AboveError: it has failed.
+            AboveError: joining failed.
         """
         try:
             found = self._found.get(timeout=0.0)
@@ -276,10 +277,13 @@ class Upstream(SiteWorker):
                   f"({found.welcome.settings.get('sync', '')})")
 
     def _settle_cut(self, due: int, transport: Transport) -> None:
-        """Go on from the newest cut before this process; `due`: the cut that is due above.
+        """Decide whether the newest cut of the process before counts above.
+
+        Args:
+            due: number of the next cut that the server above expects.
 
         Raises:
-            AboveError: another process has taken this site's place.
+            AboveError: another process is this site now.
         """
         if not self._known.run:
             return
@@ -407,7 +411,7 @@ class Upstream(SiteWorker):
         self._waker.send(b"\0")  # its checkpoint is urgent
 
     def _send_if_safe(self) -> None:
-        """Push the newest cut, once a checkpoint holds it."""
+        """Push the newest cut if a checkpoint, or the standby, holds it."""
         engine, transport = self._engine, self._transport
         if self._cut is None or engine is None or engine.ledger.durable <= self._mark:
             return
@@ -436,7 +440,7 @@ class Upstream(SiteWorker):
             transport.end()
 
     def _keep(self) -> None:
-        """Have the next checkpoint hold the vectors of this moment."""
+        """Put the present vectors into the next checkpoint."""
         assert self._engine is not None
         kept = {ANCHOR: self._progress.anchor, CUT: self._progress.cut, OWED: self._owed}
         self._engine.store.beside = {name: one for name, one in kept.items() if one is not None}

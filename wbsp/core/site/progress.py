@@ -11,7 +11,9 @@ from wbsp.tensors.ops import is_finite
 
 
 class SiteProgress:
-    """What a site's versions have added since its anchor; see `wbsp.replica.base.Replica`.
+    """Progress of a site: the sum of what its versions have added since its anchor.
+
+    It is to a site what `wbsp.replica.base.Replica` is to a worker.
 
     All vectors are float32 [size] and never written again.
 
@@ -46,7 +48,7 @@ class SiteProgress:
         return found if is_finite(found) else above.copy()
 
     def take_back(self) -> None:
-        """Make the newest cut progress again: the server above does not have it."""
+        """Turn the newest cut into progress again, because the server above lacks it."""
         assert self.cut is not None, "there is a cut to take back"
         self.anchor = _kept(self.anchor - self.cut)
         self.cut = None

@@ -1,4 +1,4 @@
-"""What a site does as a worker of the server above, between two of its own versions.
+"""The work of a site as a worker of the server above, between two of its own versions.
 
 A worker's compute thread trains, waits and adopts; a site does this work in the events of its own
 server, without waiting. No sockets, threads or clocks: a real site and one in virtual time both are
@@ -49,11 +49,11 @@ class Work:
 class SiteWorker:
     """A site's steps, and the commands of its agent in their order.
 
-    Whoever extends it carries the commands out, and calls `_made` for each version of the site,
-    `_carry_out` after each message from above, and `_finish_if_due` after both.
+    A subclass executes the commands. It calls `_made` for each version of the site, `_carry_out`
+    after each message from above, and `_finish_if_due` after both.
 
     Attributes:
-        settled: this site is done above.
+        settled: this site has the last version of the run above, or has left that run.
     """
 
     _progress: SiteProgress
@@ -62,14 +62,15 @@ class SiteWorker:
         self.settled = False
         self._engine: Engine | None = None  # None: the site has not begun
         self._due: deque[Command] = deque()
-        self._uncut, self._untold = Work(), Work()  # in no cut; and not told to the agent, of it
-        self._samples = 0  # of the engine, that were counted
-        self._version = 0  # the newest that was counted
+        self._uncut = Work()  # in no cut
+        self._untold = Work()  # the part of it that the agent does not know
+        self._samples = 0  # of the engine: those in the counted versions
+        self._version = 0  # the newest counted version
         self._since: float | None = None  # time at which the newest version was made
-        self._fresh = True  # the first version from above for this process is yet to be adopted
+        self._fresh = True  # this process has adopted no version from above
         self._finishing = self._told_finish = False
 
-    # What differs between a real site and one in virtual time.
+    # A real site and one in virtual time differ in these.
 
     @property
     def _agent(self) -> Agent | None:
@@ -77,7 +78,7 @@ class SiteWorker:
         raise NotImplementedError
 
     def _ask(self, event: Callable[[Agent], list[Command]]) -> None:
-        """Tell the agent of an event; its commands are due."""
+        """Give the agent an event, and queue its commands."""
         assert self._agent is not None, "it was admitted"
         self._due += event(self._agent)
 
@@ -112,7 +113,7 @@ class SiteWorker:
         return None if self._agent is None else self._agent.stopped
 
     def _finish(self, now: float) -> None:
-        """Note that the site's own run has ended, and with it its steps."""
+        """Note the end of the site's own run, after which it makes no step."""
         engine = self._engine
         assert engine is not None, "a run has begun"
         if engine.store.latest.version > self._version:
@@ -120,7 +121,7 @@ class SiteWorker:
         self._finishing = True
 
     def _finish_if_due(self, now: float) -> None:
-        """Tell the agent that no step follows, once it waits for nothing."""
+        """Finish the agent if it waits for no version."""
         agent = self._agent
         if agent is None or not self._finishing or self._told_finish or self._due:
             return
@@ -139,7 +140,7 @@ class SiteWorker:
     # Between two versions.
 
     def _made(self, now: float) -> None:
-        """Count a version of the site's own, and do what the rule above says at its end."""
+        """Count a version that this site made, and follow the rule of the server above."""
         engine, agent = self._engine, self._agent
         assert engine is not None
         samples, self._samples = engine.samples - self._samples, engine.samples
@@ -162,7 +163,7 @@ class SiteWorker:
         self._carry_out(now)
 
     def _carry_out(self, now: float) -> None:
-        """Carry out the agent's commands, those on the model only while nothing is pending."""
+        """Execute the agent's commands; cut and adopt only while no update is pending."""
         engine = self._engine
         while self._due:
             command = self._due[0]
@@ -180,7 +181,7 @@ class SiteWorker:
                     self._request(command)
 
     def _take(self, cut: Cut, now: float) -> None:
-        """Take what the versions have added since the last cut; `_progress.cut` is the update."""
+        """Cut what the versions have added since the last cut, into `_progress.cut`."""
         engine = self._engine
         assert engine is not None
         x = engine.store.latest.vector
