@@ -114,6 +114,10 @@ class _Loop:
         """Call `read` whenever something has come."""
         self._selector.register(link.socket, selectors.EVENT_READ, (read, link))
 
+    def forget(self, link: Link) -> None:
+        """Read no more from it: its server may end."""
+        self._selector.unregister(link.socket)
+
     def every(self, period: float, act: Callable[[], None], first: float,
               end: float = math.inf) -> None:
         """Call `act` at `first`, and so many seconds apart, before `end`."""
@@ -197,6 +201,8 @@ class _Member:
         self._server.send(m.Leaving("all is pushed", True, None))
 
     def _read(self, link: Link) -> None:
+        if self.left:
+            return
         for head, floats in link.receive():
             kind = m.FromServer if link is self._server else s.FromShard
             self._handle(m.decode(kind, head), floats, link)
@@ -241,6 +247,8 @@ class _Member:
             case m.Final():
                 link.send(m.Goodbye())
                 self.left = True
+                for one in (self._server, *self._shards):
+                    self._loop.forget(one)
             case m.Refused() | m.NotServing() | m.Unknown() | m.Stop():
                 raise RuntimeError(f"the server sent {message}")
 
