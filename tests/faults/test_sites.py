@@ -303,7 +303,7 @@ def test_a_standby_of_a_site_takes_over_and_pushes_nothing_twice(tmp_path, above
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("above, inside", [("asp", "asp"), ("bsp", "pcc")])
+@pytest.mark.parametrize("above, inside", [("bsp", "pcc")] + [("asp", "asp")] * (KILLS > 2))
 def test_a_site_server_that_was_replaced_leaves_its_place_above(tmp_path, above, inside):
     """It was stopped, not killed: the standby waits until its connection there ends."""
     with Jobs(tmp_path) as jobs:
