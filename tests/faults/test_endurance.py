@@ -8,6 +8,7 @@ and what lives all the time does not grow.
 import contextlib
 import os
 import random
+import re
 import signal
 import statistics
 import time
@@ -32,8 +33,8 @@ pytestmark = pytest.mark.skipif(not MINUTES, reason="takes long: WBSP_MINUTES=60
 
 def version_of(worker):
     """The version that a worker has by its last line."""
-    lines = [line for line in worker.newest_lines if "done, version" in line]
-    return int(lines[-1].split()[-1]) if lines else 0
+    found = re.findall(r"done, version (\d+)", "\n".join(worker.newest_lines))
+    return int(found[-1]) if found else 0
 
 
 def flood(port, draw):
