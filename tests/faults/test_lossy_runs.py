@@ -79,11 +79,11 @@ class Spy(FakeWorker):
                 if isinstance(message, m.Model) and message.offset in self.starts:
                     self.came.append(message)
                 fetch = handle(message, chunk, now)
-                agent = communication._inbox.listener.agent
-                if isinstance(message, m.Model) and message.version in (agent._inbox,
-                                                                        agent.version):
-                    vector = communication._inbox._versions._floats
-                    self.versions[message.version] = hash(vector.tobytes())
+                if isinstance(message, m.Model):  # not before the runtime listens
+                    inbox = communication._inbox
+                    agent = inbox.listener.agent
+                    if message.version in (agent._inbox, agent.version):
+                        self.versions[message.version] = hash(inbox._versions._floats.tobytes())
                 return fetch
 
             def told(push, sent, ack):
