@@ -14,6 +14,8 @@ from proxy import Proxy
 from site_server import noted
 from sites import Sites, cuts
 
+from wbsp.figures.load import gather
+from wbsp.runlog.reader import read_run
 from wbsp.worker.comm.transport import Transport
 from wbsp.worker.errors import TransportError
 from wbsp.worker.share import Share
@@ -28,6 +30,10 @@ def test_what_sites_learn_is_in_the_model_once(tmp_path, above, inside):
         sites = Sites(jobs, above, inside).start(steps=12, seconds=0.01)
         sites.end_well()
         sites.conserved()
+        runs = [read_run(job.folder) for job in (sites.top, *sites.sites)]
+        for stats in gather(runs):  # versions from above are versions of a site, too
+            assert len(stats.versions) == stats.run.summary["version"]
+        assert all(sites.events(site, "adopt") for site in range(2))
 
 
 @contextlib.contextmanager

@@ -42,8 +42,14 @@ def test_steps_staleness_and_commits_come_from_the_events(make_run):
     [stats] = gather([make_run("run", "wbsp", rounds=10, stale=(0, 2))])
     assert stats.steps == {0: 30, 1: 10}
     assert len(stats.staleness) == 40 and set(stats.staleness) == {0, 1, 2}
-    assert stats.commits == pytest.approx([r + 0.9 for r in range(10)])
+    assert stats.versions == pytest.approx([r + 0.9 for r in range(10)])
     assert stats.duration == 10
+
+
+def test_versions_of_a_site_are_its_own_and_those_from_above(site_run):
+    [stats] = gather([site_run])
+    assert stats.versions == pytest.approx([1.0, 2.0, 3.0])
+    assert stats.steps == {0: 2}
 
 
 def test_work_that_was_sent_again_counts_as_steps(make_run):
@@ -68,6 +74,7 @@ def test_a_damaged_file_is_one_line(make_run, file, capsys):
     ("events.jsonl", '{"t": 1.0}', "missing required field `kind`"),
     ("events.jsonl", '{"t": 1.0, "kind": "accept", "worker": 0}', "missing required field `steps`"),
     ("events.jsonl", '{"t": 1.0, "kind": "commit", "version": "v7"}', "got `str` - at `$.version`"),
+    ("events.jsonl", '{"t": 1.0, "kind": "adopt"}', "missing required field `version`"),
     ("events_wk0.jsonl", '{"t": 1.0, "seconds": 1.0, "lane": "compute", "kind": "naps"}', "naps"),
     ("summary.json", "{}", "missing required field `workers`"),
     ("summary.json", '{"workers": {"first": {"seconds": {}}}}', "got `str`"),

@@ -36,6 +36,11 @@ def test_table_has_the_numbers_of_the_runs(make_run, tmp_path):
     assert [row["compute %"] for row in tables["Workers"]] == ["20.0", "70.0", "60.0", "70.0"]
 
 
+def test_the_versions_of_a_site_are_all_counted(site_run, tmp_path):
+    [row] = read(write_table(gather([site_run]), tmp_path / "figures.md"))["Runs"]
+    assert (row["versions"], row["steps per worker"]) == ("3", "0: 2")
+
+
 def test_a_missing_measurement_is_a_dash(make_run, tmp_path):
     statistics = gather([make_run("run", "wbsp", rounds=0, ended=False)])
     tables = read(write_table(statistics, tmp_path / "figures.md", target=0.5))

@@ -6,6 +6,7 @@ from collections import defaultdict
 import pytest
 from jobs import ROOT
 
+from wbsp.figures import timeline
 from wbsp.figures.load import gather
 from wbsp.figures.timeline import default_window, draw_timeline, write_trace
 
@@ -43,6 +44,24 @@ def test_trace_holds_every_span_and_every_event(make_run, tmp_path):
     assert [e["name"] for e in commits] == [f"v{v}" for v in range(1, 11)]
     assert commits[0]["ts"] == pytest.approx(9e5) and commits[0]["s"] == "g"
     assert sum(e["cat"] == "accept" for e in trace if e["ph"] == "i") == 40
+
+
+def test_versions_from_above_are_drawn_through_all_processes(site_run, tmp_path):
+    [stats] = gather([site_run])
+    trace = json.loads(write_trace(stats, tmp_path / "trace.json").read_text())["traceEvents"]
+    assert [(e["name"], e["cat"], e["tid"]) for e in trace if e.get("s") == "g"] == [
+        ("v1", "commit", 0), ("v2", "commit", 0), ("v3", "adopt", 0)]
+
+
+def test_the_timeline_tells_versions_from_above_from_the_sites_own(site_run, tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(timeline, "save", lambda figure, path: figures.append(figure) or path)
+    draw_timeline(*gather([site_run]), tmp_path / "timeline.png", (0.0, 3.0))
+    [axes] = figures[0].axes
+    assert [line.get_label() for line in axes.lines] == [
+        "version committed", "version committed", "version adopted from above"]
+    named = {text.get_text() for text in figures[0].legends[0].texts}
+    assert named >= {"compute", "wait", "version committed", "version adopted from above"}
 
 
 def test_trace_is_valid_json_for_numbers_that_json_lacks(make_run, tmp_path):

@@ -70,6 +70,20 @@ def write_run(folder: Path, sync: str, seed: int = 0, options: dict | None = Non
     return read_run(folder)
 
 
+def write_site(folder: Path) -> Run:
+    """Write the events of `made_of_site`, and what its worker did: it waits for a version."""
+    folder.mkdir(parents=True)
+    write_settings(folder, {"sync": "pcc", "upstream": "top.example:2606", "site": "3"})
+    log, worker = ServerLog(folder, "pcc", tensorboard=False), WorkerLog(folder, 0, "pcc")
+    for t, kind, fields in made_of_site():
+        log.event(t, kind, **fields)
+    for kind, start, end in ("compute", 0.0, 2.0), ("wait", 2.0, 3.0):
+        worker.span("compute", kind, start, end)
+    log.close()
+    worker.close()
+    return read_run(folder)
+
+
 def made_of_site() -> list[tuple[float, str, dict]]:
     """The events (t, kind, fields) of a site with one worker: two pushes of it, two to the server
     above, and a version of that, between them."""

@@ -24,6 +24,9 @@ from wbsp.runlog.reader import Event, Run, read_run
 
 MOST_WORKERS = 12  # shown of one run; more are not legible
 
+# Events that make a version, and what a figure calls them; a site also adopts versions from above.
+VERSIONS = {"commit": "version committed", "adopt": "version adopted from above"}
+
 # Settings that name a run and have no effect on it; "sync_option" repeats "options" as text.
 _NAMES = {"id", "seed", "command", "versions", "folder", "sync_option"}
 
@@ -63,7 +66,7 @@ class _Summary(TypedDict):
 
 
 _EVENTS = {"join": _OfWorker, "accept": _Accepted, "reject": _Pushed, "resent": _Pushed,
-           "commit": _Committed, "evaluation": _Evaluated}
+           "commit": _Committed, "adopt": _Committed, "evaluation": _Evaluated}
 
 
 @dataclass
@@ -83,9 +86,10 @@ class RunStatistics:
         return self.run.settings.get("seed")
 
     @cached_property
-    def commits(self) -> np.ndarray:
-        """Times at which versions were committed, float [versions]."""
-        return np.array([e["t"] for e in self.run.events if e["kind"] == "commit"], float)
+    def versions(self) -> np.ndarray:
+        """Times at which versions were made, those that a site adopted from above included; float
+        [versions]."""
+        return np.array([e["t"] for e in self.run.events if e["kind"] in VERSIONS], float)
 
     @cached_property
     def staleness(self) -> np.ndarray:

@@ -14,13 +14,14 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from wbsp.figures.colors import PHASE_COLORS
-from wbsp.figures.load import MOST_WORKERS, RunStatistics
+from wbsp.figures.load import MOST_WORKERS, VERSIONS, RunStatistics
 from wbsp.figures.style import new_figure, phases_legend, save, set_title
 from wbsp.runlog.files import to_json
 
 _STEPS = 12  # of the slowest worker in the default window
 _WARM_UP = 3  # steps of the slowest worker that are skipped, if there are enough
 _LANES = {"compute": (0.0, 0.5), "network": (0.52, 0.24)}  # offset and height in a worker's row
+_DASHES = {"commit": (0, (3, 2)), "adopt": (0, (1, 2))}  # of the lines at versions
 
 
 def default_window(stats: RunStatistics) -> tuple[float, float] | None:
@@ -41,7 +42,8 @@ def draw_timeline(stats: RunStatistics, path: Path,
                   window: tuple[float, float] | None = None) -> Path | None:
     """Draw a Gantt chart of `window` (seconds from, to); return None for a run without spans in it.
 
-    Of many workers, it shows 12. Dashed lines are commits of versions.
+    Of many workers, it shows 12. Dashed lines are commits of versions, and dotted ones those that a
+    site adopted from above.
     """
     window = window or default_window(stats)
     if window is None or not any((seen := _seen(stats, window)).values()):
@@ -60,7 +62,9 @@ def draw_timelines(runs: Sequence[RunStatistics], titles: Sequence[str], path: P
         _draw(axes, stats, spans, window)
         set_title(axes, title, 110, pad=16)
         axes.label_outer()
-    phases_legend(figure, set().union(*map(_kinds, seen)), *panels[0, 0].lines[:1])
+    lines = {line.get_label(): line for axes in panels[:, 0] for line in reversed(axes.lines)}
+    phases_legend(figure, set().union(*map(_kinds, seen)),
+                  *(lines[label] for label in VERSIONS.values() if label in lines))
     return save(figure, path)
 
 
@@ -78,7 +82,7 @@ def _kinds(seen: dict[int, list[dict]]) -> set[str]:
 
 def _draw(axes: Axes, stats: RunStatistics, seen: dict[int, list[dict]],
           window: tuple[float, float]) -> None:
-    """Draw two lanes for each worker of `seen`, and the commits of versions as dashed lines."""
+    """Draw two lanes for each worker of `seen`, and a dashed or dotted line for each version."""
     start, end = window
     workers = [*seen]
     # White edges tell one step from the next, but would hide spans of a pixel or two.
@@ -89,11 +93,11 @@ def _draw(axes: Axes, stats: RunStatistics, seen: dict[int, list[dict]],
             axes.broken_barh([(s["t"], s["seconds"]) for s in spans], (row + offset, height),
                              facecolors=[PHASE_COLORS[s["kind"]] for s in spans],
                              edgecolor="white", linewidth=edge)
-    versions = {e["version"]: e["t"] for e in stats.run.events
-                if e["kind"] == "commit" and start <= e["t"] <= end}
-    named = -np.inf  # time of the last commit with room for its number
-    for version, t in versions.items():
-        axes.axvline(t, color="black", linestyle=(0, (3, 2)), label="version committed",
+    versions = {e["version"]: (e["t"], e["kind"]) for e in stats.run.events
+                if e["kind"] in VERSIONS and start <= e["t"] <= end}
+    named = -np.inf  # time of the last version with room for its number
+    for version, (t, kind) in versions.items():
+        axes.axvline(t, color="black", linestyle=_DASHES[kind], label=VERSIONS[kind],
                      linewidth=0.8 if len(versions) <= 40 else 0.3)
         if t - named >= 0.045 * (end - start):
             axes.annotate(f"v{version}", (t, 1), (0, 2), xycoords=("data", "axes fraction"),
@@ -121,7 +125,7 @@ def _trace_events(stats: RunStatistics) -> Iterator[dict]:
     """Process 0 is the server, process i + 1 worker i; a thread is a lane."""
     lanes = {lane: thread for thread, lane in enumerate(_LANES)}
     yield _name("process_name", 0, 0, f"server ({stats.sync})")
-    yield _name("thread_name", 0, 0, "commits")
+    yield _name("thread_name", 0, 0, "versions")
     yield _name("thread_name", 0, 1, "other events")
     for worker, spans in stats.run.spans.items():
         yield _name("process_name", worker + 1, 0, f"worker {worker}")
@@ -134,11 +138,11 @@ def _trace_events(stats: RunStatistics) -> Iterator[dict]:
                    "args": extra}
     for event in stats.run.events:
         fields = {k: v for k, v in event.items() if k not in ("t", "kind")}
-        commit = event["kind"] == "commit"
-        # A commit is drawn through all processes ("g"), anything else on the server's ("p").
-        yield {"name": f"v{event['version']}" if commit else event["kind"], "cat": event["kind"],
-               "ph": "i", "s": "g" if commit else "p", "ts": event["t"] * 1e6, "pid": 0,
-               "tid": 0 if commit else 1, "args": fields}
+        made = event["kind"] in VERSIONS
+        # A version is drawn through all processes ("g"), anything else on the server's ("p").
+        yield {"name": f"v{event['version']}" if made else event["kind"], "cat": event["kind"],
+               "ph": "i", "s": "g" if made else "p", "ts": event["t"] * 1e6, "pid": 0,
+               "tid": 0 if made else 1, "args": fields}
 
 
 def _name(what: str, process: int, thread: int, name: str) -> dict:
