@@ -163,6 +163,27 @@ def test_a_run_ends_when_those_that_are_left_are_lost_after_the_stop():
     assert engine.done
 
 
+def test_a_run_does_not_end_while_the_last_worker_is_replaced():
+    engine, _ = engine_with("asp")
+    engine.leave(0, 1.0, "finished", finished=True)
+    assert engine.leave(1, 2.0, "lost", replaced=True) == [] and not engine.done
+    assert engine.join(1, 2.1) == [(1, Granted(0))]
+    assert engine.not_replaced(1, 2.2) == [], "it has joined"
+    assert engine.leave(1, 3.0, "finished", finished=True) == [(0, Final(0)), (1, Final(0))]
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_run_ends_when_the_process_that_replaces_the_last_worker_is_lost(stopped):
+    engine, _ = engine_with("asp")
+    engine.leave(0, 1.0, "finished", finished=True)
+    engine.leave(1, 2.0, "lost", replaced=True)
+    if stopped:
+        assert engine.stop("enough", 2.5) == []
+    assert engine.not_replaced(0, 3.0) == [] and not engine.done
+    assert engine.not_replaced(1, 3.0) == [(0, Final(0))] and engine.done
+    assert engine.not_replaced(1, 4.0) == []
+
+
 def test_all_workers_lost_is_no_end():
     engine, _ = engine_with("asp")
     engine.leave(0, 1.0, "lost")

@@ -20,8 +20,21 @@ def folder():
 
 @pytest.mark.parametrize("above, inside", [("bsp", "bsp"), ("pcc", "asp"), ("nbsync", "pcc"),
                                            ("esync", "bsp"), ("asp", "localsgd")])
-def test_sites_without_a_fault_end_with_one_model(above, inside, folder):
-    Sites(SitesPlan(above, inside, sites=3), 0, folder).run()
+@pytest.mark.parametrize("standby", [False, True])
+def test_sites_without_a_fault_end_with_one_model(above, inside, standby, folder):
+    Sites(SitesPlan(above, inside, sites=3, standby=standby), 0, folder).run()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_standby_takes_over_the_last_site_of_a_run(seed, folder):
+    """The server above does not end the run when it replaces the last worker that it has."""
+    run = Sites(SitesPlan("bsp", "asp", steps=80, standby=True), seed, folder)
+    for site, most in zip(run.sites, (run.plan.steps, 1), strict=True):
+        for member in site.members:
+            member.steps = most
+    run.when("top: .*worker 1 left: finished", lambda: run.kill(run.sites[0], "site0"))
+    run.run()
+    assert run.notes["kills"] == 1 and not run.late
 
 
 def test_no_law_of_sites_is_broken(folder):
@@ -64,11 +77,12 @@ def dropped(monkeypatch):
         self, above, x, True))
 
 
+@pytest.mark.parametrize("standby", [False, True])
 @pytest.mark.parametrize("fault", [early, forgotten, doubled, dropped])
-def test_a_fault_that_is_put_in_is_found(fault, folder, monkeypatch):
+def test_a_fault_that_is_put_in_is_found(fault, standby, folder, monkeypatch):
     fault(monkeypatch)
     for seed in range(200):
-        plan = SitesPlan("asp", "asp", kills=2, steps=25, slow=0.02)
+        plan = SitesPlan("asp", "asp", standby=standby, kills=2, steps=25, slow=0.02)
         try:
             Sites(plan, seed, folder).run()
         except AssertionError:

@@ -114,6 +114,7 @@ class Engine:
         self._void: set[int] = set()  # workers that resent a sum that is not in the model: `Resent`
         self.members: dict[int, Member] = {}
         self._here: set[int] = set()  # the active workers: counting them must not cost O(N)
+        self._replaced: set[int] = set()  # workers whose next process is about to join
         # worker that waits for a grant -> number of the fetch that its push left, version it has
         self._left: dict[int, tuple[int, int]] = {}
         self._at_rest: list[Callable[[float], None]] = []
@@ -210,6 +211,7 @@ class Engine:
         member = self.members.setdefault(worker, Member())
         if member.active:
             raise ValueError(f"worker {worker} has joined already")
+        self._replaced.discard(worker)
         member.active = True
         member.finished = False
         self._here.add(worker)
@@ -348,8 +350,15 @@ class Engine:
             model, worker, model.rejoin(worker, 0, now)), now), *stop,
                 *self._told_so_far(worker), *self._stop_if_due(now), *self._feed(now)]
 
-    def leave(self, worker: int, now: float, reason: str, finished: bool = False) -> list[Outgoing]:
-        """Handle a worker that finished in good order or was lost; the others continue."""
+    def leave(self, worker: int, now: float, reason: str, finished: bool = False,
+              replaced: bool = False) -> list[Outgoing]:
+        """Handle a worker that finished in good order or was lost; the others continue.
+
+        `replaced`: its next process is about to join, so that the run does not end without it;
+        otherwise `not_replaced` follows.
+        """
+        if replaced:
+            self._replaced.add(worker)
         member = self.members[worker]
         member.active = False
         member.finished = finished
@@ -369,10 +378,23 @@ class Engine:
         if worker in self.model.active and not told:
             outgoing = self._carry_out(lambda model: left(
                 model, worker, model.leave(worker, now)), now)
-        over = self.started and any(m.finished for m in self.members.values())
-        if not self._here and (over or self.stop_reason is not None):
+        if self._over:
             outgoing += self._conclude(now)
         return outgoing + self._feed(now)
+
+    def not_replaced(self, worker: int, now: float) -> list[Outgoing]:
+        """Handle the loss of a process that was about to join, see `leave`; others do not count."""
+        if worker not in self._replaced:
+            return []
+        self._replaced.discard(worker)
+        return self._conclude(now) if self._over and not self.done else []
+
+    @property
+    def _over(self) -> bool:
+        """All workers have left, and no process of theirs is about to join."""
+        return not self._here and not self._replaced and (
+            self.stop_reason is not None
+            or (self.started and any(member.finished for member in self.members.values())))
 
     def push(self, push: Push, update: np.ndarray | Blocks | None, now: float, fetch: int = 0,
              square: float | None = None) -> list[Outgoing]:
@@ -566,7 +588,7 @@ class Engine:
         if self.rendezvous.answers and not self.started:
             return self.start(now)
         if not self._here:
-            return self._conclude(now)
+            return [] if self._replaced else self._conclude(now)
         return self._tell_all(self._stop(reason))
 
     def at_rest(self, act: Callable[[float], None], now: float) -> None:

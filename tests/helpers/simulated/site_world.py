@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,7 @@ from wbsp.ps.launch import prepare_server
 from wbsp.site.upstream import Upstream, Way
 from wbsp.sync import create
 
+_HELD = b"\xa4Held"
 _APART = 8.0  # seconds between two deaths: what one process alone holds dies with it
 
 
@@ -37,7 +39,8 @@ class SitesPlan:
     """A run; see `simulated.plan.Plan` for what has no line here.
 
     above, inside: synchronization models
-    kills: of sites' servers; kill_top: of the server above
+    standby: each site has one
+    kills: of sites' servers and standbys; kill_top: of the server above
     """
 
     above: str = "bsp"
@@ -46,10 +49,12 @@ class SitesPlan:
     sites: int = 2
     workers: int = 2
     steps: int = 12
+    standby: bool = False
     kills: int = 0
     kill_top: int = 0
     breaks: int = 0
     cuts: int = 0
+    isolations: int = 0  # of a site's server or standby from all other processes
     sleeps: int = 0
     storm: float = 0.0
     drift: float = 0.0
@@ -59,7 +64,11 @@ class SitesPlan:
 
 
 class NotingUpstream(Upstream):
-    """A site's side of the server above, of which the site notes what it cuts and is told."""
+    """A site's side of the server above, of which the site notes what it pushes and is told.
+
+    A cut that is not pushed is taken again, perhaps by another process and under its number. Of two
+    processes that are the site, the one that joined last is heard above.
+    """
 
     site: Site
 
@@ -68,11 +77,20 @@ class NotingUpstream(Upstream):
         update = self._progress.cut
         shape = pattern(update.size)
         assert (update == shape * (update[0] / shape[0])).all(), f"no whole cut: {update[:5]}"
-        self.site.cuts[cut.push.seq] = float(update[0] / shape[0])
+
+    def _send_if_safe(self):
+        cut = self._cut
+        super()._send_if_safe()
+        if cut is not None and self._cut is None and self.site.heard is self:
+            update = self._progress.cut
+            self.site.cuts[cut.push.seq] = float(update[0] / pattern(update.size)[0])
 
     def _take_joined(self):
+        joined = self._listener is not None
         super()._take_joined()
         listener = self._listener
+        if listener is not None and not joined:
+            self.site.heard = self
         if listener is not None and "acked" not in vars(listener):
             acked, site = listener.acked, self.site
 
@@ -104,7 +122,9 @@ class Site:
         self.name, self.laws, self.notes = f"site{index}", _Nothing(), Counter()
         self.rng, self.world, self.token = world.rng, world.world, world.token
         self.plan = Plan(steps=world.plan.steps, workers=world.plan.workers)
-        self.address, self.run_id = f"{self.name}:{PORT}", None
+        self.names = [self.name, f"standby{index}"][:1 + world.plan.standby]  # of its servers
+        self.address, self.run_id = ",".join(f"{name}:{PORT}" for name in self.names), None
+        self.heard: NotingUpstream | None = None  # the process that the server above hears
         self.cuts: dict[int, float] = {}
         self.weights: dict[int, float] = {}
         self.members = [Member(self, worker, self.rng.randint(1, self.plan.steps))
@@ -133,9 +153,10 @@ class Sites:
 
     def __init__(self, plan: SitesPlan, seed: int, folder: Path, loud: bool = False):
         self.plan, self.number, self.folder, self.loud = plan, seed, folder, loud
+        self.holders = set()  # processes that hold a copy of their site's state
         draw = f"sites {plan.above} {plan.inside} {seed}"
         self.world, self.rng = World(draw, plan.drift), random.Random(draw)
-        self.world.on_end = self._ended
+        self.world.on_end, self.world.on_send = self._ended, self._sent
         self.world.storm, self.world.storms = plan.storm, 8 if plan.storm else 0
         self.said, self.notes, self.laws = [], Counter(), _Nothing()
         self.token = b"no secret at all, here"
@@ -146,13 +167,14 @@ class Sites:
         self.start_top(False)
         self.sites = [Site(self, index) for index in range(plan.sites)]
         for site in self.sites:
-            self.start_site(site, False)
+            for name in site.names:
+                self.start_site(site, False, name)
             for member in site.members:
                 self.world.after(self.rng.uniform(0, 0.2), member.start)
         horizon = max(0.4, 0.9 * max(member.speed for member in self.members) * plan.steps)
         for number, act in ((plan.kills, self.kill_site), (plan.kill_top, self.kill_top),
                             (plan.breaks, self.break_connection), (plan.cuts, self.cut),
-                            (plan.sleeps, self.sleep)):
+                            (plan.isolations, self.isolate), (plan.sleeps, self.sleep)):
             for _ in range(number):
                 self.world.after(self.rng.uniform(0.02, horizon), act)
 
@@ -166,7 +188,12 @@ class Sites:
 
     @property
     def servers(self):
-        return [self.processes[name] for name in ("top", *(site.name for site in self.sites))]
+        return [self.processes[name] for name in self.names]
+
+    @property
+    def names(self):
+        """Names of all servers and standbys."""
+        return ["top", *(name for site in self.sites for name in site.names)]
 
     def say(self, text):
         self.said.append(f"{self.world.now:9.3f} {text}")
@@ -181,7 +208,7 @@ class Sites:
                             Memory(process), Lines(self, name))
         return process
 
-    def _start_server(self, name, sync, options, workers, resume, above=None):
+    def _start_server(self, name, sync, options, workers, resume, above=None, standby_of=None):
         process, model = self.process(name), create(sync, **options)
 
         def main():
@@ -190,7 +217,7 @@ class Sites:
                 serve = prepare_server(settings, model, ServerConfig(
                     workers, check_period=self.plan.period, share=False, host=name, port=PORT,
                     token=self.token, base_dir=sync, log_root=ROOT, resume=resume, above=above,
-                    one_run=True), on=process.host)
+                    standby_of=standby_of, one_run=True), on=process.host)
             except (ValueError, OSError) as error:
                 self.say(f"{name}: {error}")
                 raise Broken(9, f"{name} does not begin: {error}") from None
@@ -201,16 +228,25 @@ class Sites:
         plan = self.plan
         self._start_server("top", plan.above, plan.options, plan.sites, resume)
 
-    def start_site(self, site, resume=True):
+    def start_site(self, site, resume=True, name=None):
+        """The command of a site's server, or of its standby, whose `name` it is."""
+        name = name or site.name
+
         def above(on, say):
             upstream = NotingUpstream(Way(f"top:{PORT}", site.index, self.token, share=False), say,
                                       on)
             upstream.site = site
             return upstream
-        self._start_server(site.name, self.plan.inside, {}, self.plan.workers, resume, above)
+        self._start_server(name, self.plan.inside, {}, self.plan.workers, resume, above,
+                           None if name == site.name else f"{site.name}:{PORT}")
+
+    def _sent(self, process, frames):
+        head = bytes(frames[0][1:12])
+        if head.startswith(_HELD) and frames[0][6]:
+            self.holders.add(process)
 
     def _ended(self, process, code):
-        if process.name in ("top", *(site.name for site in self.sites)):
+        if process.name in self.names:
             self.say(f"{process.name}: ended with exit code {code}")
             self.codes.setdefault(process.name, []).append(code)
             late = code and (0 in self.codes.get("top", []) or any(
@@ -219,15 +255,67 @@ class Sites:
             if late:  # the others had finished while it was away
                 self.notes["late"] += 1
                 self.late.add(process.name)
+            elif code and process.name != "top" and self._may_be_replaced:
+                if not self.over:  # as a supervisor of processes does
+                    site = next(site for site in self.sites if process.name in site.names)
+                    self.world.after(2.0, lambda: self._again(site, process.name))
             elif code:
                 raise Broken(9, f"{process.name} ended with exit code {code}")
+
+    @property
+    def _may_be_replaced(self):
+        """A server that its standby has taken over from ends with exit code 1."""
+        plan = self.plan
+        return plan.standby and (plan.kills or plan.breaks or plan.cuts or plan.isolations
+                                 or plan.sleeps or plan.storm or plan.drift)
+
+    def _again(self, site, name):
+        if not self.processes[name].alive:
+            self.start_site(site, name=name)
+
+    def _is_late(self, site):
+        """A process that served it to its end was late; a standby ends well whatever its end."""
+        return any(name in self.late for name in site.names) and not any(
+            0 in self.codes.get(name, []) and not any(
+                f"{name}: the run has ended: interrupted" in line for line in self.said)
+            for name in site.names)
 
     # Faults.
 
     def kill_site(self):
         site = self.rng.choice(self.sites)
-        if self._dies(site.name, self.kill_site):
-            self.world.after(self.rng.uniform(0.05, 3.0), lambda: self.start_site(site))
+        name = self.rng.choice(site.names)
+        if self.plan.standby and not self.over and not self._held(site):
+            self.world.after(0.5, self.kill_site)
+        elif self._dies(name, self.kill_site):
+            self._restart(site, name)
+
+    def kill(self, site, name):
+        """Kill this server or standby of a site now; it is started again."""
+        if self._dies(name, lambda: self.kill(site, name)):
+            self._restart(site, name)
+
+    def _restart(self, site, name):
+        self.world.after(self.rng.uniform(0.05, 3.0), lambda: self._again(site, name))
+
+    def when(self, line, act):
+        """Act soon after a line of any process."""
+        if any(re.search(line, one) for one in self.said):
+            act()
+        else:
+            self.world.after(0.05, lambda: self.when(line, act))
+
+    def _held(self, site):
+        """Its server and its standby run, and both hold what the server above may have."""
+        processes = [self.processes[name] for name in site.names]
+        return all(one.alive for one in processes) and any(
+            one in self.holders and self._settings(other.name).get("standby")
+            for one, other in (processes, processes[::-1]))
+
+    def _settings(self, name):
+        """The newest run.json of a server; {}: it has none."""
+        paths = [path for path in self.machines[name].names if path.endswith("/run.json")]
+        return json.loads(bytes(self.machines[name].names[max(paths)].data)) if paths else {}
 
     def kill_top(self):
         if self._dies("top", self.kill_top):
@@ -259,10 +347,20 @@ class Sites:
 
     def cut(self):
         """A site's line to the outside is cut for a while."""
-        name = self.rng.choice(self.sites).name
-        pairs = {(name, "top"), ("top", name)}
-        self.say(f"--- cut {name} off")
+        site = self.rng.choice(self.sites)
+        self.say(f"--- cut {site.name} off")
         self.notes["cuts"] += 1
+        self._part(site.names, ["top"])
+
+    def isolate(self):
+        """A site's server or standby is out of reach of all other processes for a while."""
+        name = self.rng.choice(self.rng.choice(self.sites).names)
+        self.say(f"--- isolate {name}")
+        self.notes["isolations"] += 1
+        self._part([name], [other for other in self.machines if other != name])
+
+    def _part(self, some, others):
+        pairs = {pair for one in some for other in others for pair in ((one, other), (other, one))}
         self.world.cut |= pairs
         self.world.after(self.rng.choice(self.plan.naps), lambda: self._heal(pairs))
 
@@ -299,7 +397,7 @@ class Sites:
     def check(self, done):
         if not done:
             raise Broken(9, "the run does not end")
-        stayed = [member for site in self.sites if site.name not in self.late
+        stayed = [member for site in self.sites if not self._is_late(site)
                   for member in site.members]
         for member in stayed:
             if member.given_up is not None:
@@ -312,7 +410,7 @@ class Sites:
         final, logged, total = stayed[0].final.astype(np.float64), self._logged(), 0.0
         for site in self.sites:
             weights = logged.get(site.index, {}) | site.weights
-            if site.name in self.late:
+            if self._is_late(site):
                 total += sum(weight * site.cuts[seq] for seq, weight in weights.items())
                 continue
             if sorted(weights) != sorted(site.cuts):
@@ -364,4 +462,7 @@ def drawn(seed: int) -> SitesPlan:
     plan.storm = draw.choice([0.01, 0.03]) if draw.random() < 0.2 else 0.0
     plan.drift = draw.choice([0.001, 0.02]) if draw.random() < 0.3 else 0.0
     plan.slow = draw.choice([0.0, 0.02, 0.3]) if draw.random() < 0.4 else 0.002
+    # What is drawn last changes nothing of the plans without it.
+    plan.standby = draw.random() < 0.4
+    plan.isolations = some(0.3, 2) if plan.standby else 0
     return plan

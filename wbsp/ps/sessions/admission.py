@@ -84,8 +84,8 @@ class Entrance(ABC):
         """
 
     @abstractmethod
-    def lose(self, session: WorkerSession, reason: str) -> None:
-        """End a session without a word from the worker."""
+    def lose(self, session: WorkerSession, reason: str, replaced: bool = False) -> None:
+        """End a session without a word from the worker; `replaced`: as in `Engine.leave`."""
 
     @abstractmethod
     def _joined(self, session: WorkerSession) -> None:
@@ -132,13 +132,13 @@ class Entrance(ABC):
             self._sessions.refuse(identity, hello.worker, reason, self._over is not None,
                                   ends=self._ends)
             return
+        if session is None and not self._sessions.may_come(hello.worker):
+            self._put_off(identity, hello.worker)
+            return
         old = self._sessions.of(hello.worker)
         if old is not None and old.identity != identity:
-            self.lose(old, "a new connection has replaced this one")
+            self.lose(old, "a new connection has replaced this one", hello.replaces)
         if session is None:
-            if not self._sessions.may_come(hello.worker):
-                self._put_off(identity, hello.worker)
-                return
             session = self._sessions.open(identity, hello.worker, hello.own)
         session.line = line
         session.passes = self._info.series.passes(hello.series, hello.fit)
@@ -329,7 +329,7 @@ class Lobby(Entrance):
         else:
             self._sessions.series.left(session.worker)
 
-    def lose(self, session: WorkerSession, reason: str) -> None:
+    def lose(self, session: WorkerSession, reason: str, replaced: bool = False) -> None:
         self._sessions.series.lives(session.worker)  # its process may continue
         self._end(session)
 
@@ -451,8 +451,8 @@ class Admission(Entrance):
             raise _not_requested(session)
         self._answer_again(session, session.answer)
 
-    def lose(self, session: WorkerSession, reason: str) -> None:
-        self._requests.lose(session, reason)
+    def lose(self, session: WorkerSession, reason: str, replaced: bool = False) -> None:
+        self._requests.lose(session, reason, replaced)
 
     def _joined(self, session: WorkerSession) -> None:
         self._admit(session)

@@ -247,6 +247,7 @@ class Requests:
         if session.plane is None:
             self.sessions.close(session)
             self.sessions.series.left(session.worker)
+            self._not_replaced(session)
             return
         if not session.joined:  # a repetition, because Final has not arrived yet
             return
@@ -266,12 +267,18 @@ class Requests:
             self.sessions.series.lives(session.worker)
         self.lose(session, "it left in mid-run")
 
-    def lose(self, session: WorkerSession, reason: str) -> None:
-        """End a session without a word from the worker."""
+    def lose(self, session: WorkerSession, reason: str, replaced: bool = False) -> None:
+        """End a session without a word from the worker; `replaced`: as in `Engine.leave`."""
         member = session.joined and session.plane is not None
         self.sessions.close(session)
         self.replies.forget(session.worker)
         if not member:
+            if not replaced:
+                self._not_replaced(session)
             return
         self._tell(session.worker, f" was lost: {reason}; the others continue without it")
-        self.replies.send(self.engine.leave(session.worker, self._clock.run(), reason))
+        self.replies.send(self.engine.leave(session.worker, self._clock.run(), reason,
+                                            replaced=replaced))
+
+    def _not_replaced(self, session: WorkerSession) -> None:
+        self.replies.send(self.engine.not_replaced(session.worker, self._clock.run()))
