@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from wbsp.core.permutation import LARGEST, examples
+from wbsp.core.permutation import LARGEST, Order, examples
 
 
 @pytest.mark.parametrize("n", [*range(1, 70), 299, 1000, 4096, 50_000])
@@ -32,6 +32,29 @@ def test_a_part_of_an_epoch_is_that_part_of_its_order():
     parts = [examples(at, min(at + 64, 6000), 1000, 9) for at in range(5000, 6000, 64)]
     assert np.array_equal(np.concatenate(parts), whole)
     assert not examples(5100, 5100, 1000, 9).size
+
+
+def test_a_reader_gets_the_same_order_with_and_without_gaps_and_at_the_ends_of_epochs():
+    order, draw = Order(), np.random.default_rng(0)
+    at, ends = 0, 0
+    while at < 9000:
+        stop = min(at + int(draw.integers(0, 70)), (at // 3000 + 1) * 3000)
+        found = order.examples(at, stop, 3000, 4)
+        assert found.dtype == np.int64 and np.array_equal(found, examples(at, stop, 3000, 4))
+        found[:] = -1  # the reader's own memory
+        at = stop + (int(draw.integers(-50, 900)) if draw.random() < 0.05 else 0)
+        at, ends = max(at, 0), ends + (stop % 3000 == 0)
+    assert ends, "an epoch ended"
+
+
+def test_an_order_is_of_the_data_that_are_asked_for():
+    order = Order()
+    for n, seed in ((100, 0), (100, 1), (120, 1), (100, 0)):
+        for start in (0, 10, 20):
+            assert np.array_equal(order.examples(start, start + 10, n, seed),
+                                  examples(start, start + 10, n, seed))
+    with pytest.raises(ValueError, match="not of one epoch"):
+        order.examples(95, 105, 100, 0)
 
 
 def test_the_largest_data_have_an_order():

@@ -2,10 +2,14 @@
 data in one of the loops that a worker may have, and leaves its final values in FILE.
 
 KIND is fit (of Keras, on KERAS_BACKEND), tensorflow, train_on_batch, torch or jax. Each step takes
-SECONDS more. LOCAL is what names of variables begin with that are the worker's own. The last line
-says which frameworks the process has imported.
+SECONDS more. LOCAL is what names of variables begin with that are the worker's own. With --seed all
+kinds begin with the same weights; without, each worker with others. The network is Keras's on every
+framework (Dense, BatchNormalization with its defaults, Dense), but PyTorch's running variance is
+32/31 of the others'. Accuracy is of examples that were not trained. The last line says which
+frameworks the process has imported.
 """
 
+import argparse
 import sys
 import time
 
@@ -15,12 +19,30 @@ import wbsp
 
 N, BATCH, EPOCHS, RATE = 512, 32, 12, 0.2
 WIDTHS = 6, 16, 3
+MOMENTUM, EPSILON = 0.99, 1e-3  # of BatchNorm, as Keras has them
 LOCAL: list[str] = []
+SEED = 0  # of the initial weights
 
 
 def data():
-    x = np.random.default_rng(0).normal(size=(N, WIDTHS[0])).astype("float32")
+    return drawn(N, 0)
+
+
+def unseen():
+    return drawn(10_000, 1)
+
+
+def drawn(n, seed):
+    x = np.random.default_rng(seed).normal(size=(n, WIDTHS[0])).astype("float32")
     return x, np.abs(x[:, :WIDTHS[-1]]).argmax(axis=1)
+
+
+def kernels():
+    """Both Dense layers' initial weights, drawn as Keras does by default: Glorot's uniform."""
+    draw = np.random.default_rng(SEED)
+    for shape in (WIDTHS[:2], WIDTHS[1:]):
+        most = (6 / sum(shape)) ** 0.5
+        yield draw.uniform(-most, most, shape).astype("float32")
 
 
 def worker(values, address, index, **given):
@@ -32,7 +54,10 @@ def keras_model():
     import keras
     model = keras.Sequential([
         keras.Input(WIDTHS[:1]), keras.layers.Dense(WIDTHS[1], "relu"),
-        keras.layers.BatchNormalization(), keras.layers.Dense(WIDTHS[2])])
+        keras.layers.BatchNormalization(momentum=MOMENTUM, epsilon=EPSILON),
+        keras.layers.Dense(WIDTHS[2])])
+    for layer, kernel in zip(model.layers[::2], kernels(), strict=True):
+        layer.kernel.assign(kernel)
     model.compile(keras.optimizers.SGD(RATE), keras.losses.SparseCategoricalCrossentropy(
         from_logits=True), jit_compile=False)
     return model
@@ -49,7 +74,7 @@ def fit(address, index, seconds):
 
     model.fit(hook.examples(lambda i: (x[i], y[i]), n=N, batch_size=BATCH), epochs=EPOCHS,
               steps_per_epoch=hook.UNTIL_TOLD, verbose=0, callbacks=[hook, Slow()])
-    return model.get_weights(), hook.stop_reason, model.predict(x, verbose=0)
+    return model.get_weights(), hook.stop_reason, model.predict(unseen()[0], verbose=0)
 
 
 def train_on_batch(address, index, seconds):
@@ -60,7 +85,7 @@ def train_on_batch(address, index, seconds):
             for xs, ys in w.batches(x, y):
                 time.sleep(seconds)
                 w.step(model.train_on_batch(xs, ys))
-    return model.get_weights(), w.stop_reason, model.predict(x, verbose=0)
+    return model.get_weights(), w.stop_reason, model.predict(unseen()[0], verbose=0)
 
 
 def tensorflow(address, index, seconds):
@@ -82,15 +107,19 @@ def tensorflow(address, index, seconds):
             for indices in w.indices():
                 time.sleep(seconds)
                 w.step(train(tf.constant(indices)))
-    return model.get_weights(), w.stop_reason, keras.ops.convert_to_numpy(model(x))
+    return model.get_weights(), w.stop_reason, keras.ops.convert_to_numpy(model(unseen()[0]))
 
 
 def torch(address, index, seconds):
     import torch
     x, y = map(torch.from_numpy, data())
     model = torch.nn.Sequential(
-        torch.nn.Linear(*WIDTHS[:2]), torch.nn.ReLU(), torch.nn.BatchNorm1d(WIDTHS[1]),
+        torch.nn.Linear(*WIDTHS[:2]), torch.nn.ReLU(),
+        torch.nn.BatchNorm1d(WIDTHS[1], eps=EPSILON, momentum=1 - MOMENTUM),
         torch.nn.Linear(*WIDTHS[1:]))
+    for layer, kernel in zip((model[0], model[3]), kernels(), strict=True):
+        layer.weight.data = torch.from_numpy(kernel.T.copy())
+        torch.nn.init.zeros_(layer.bias)
     optimizer = torch.optim.SGD(model.parameters(), RATE)
     with worker(model, address, index) as w:
         loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y),
@@ -106,7 +135,7 @@ def torch(address, index, seconds):
                 w.step(loss)
     model.eval()
     finals = [tensor.numpy() for tensor in model.state_dict().values() if tensor.dim()]
-    return finals, w.stop_reason, model(x).detach().numpy()
+    return finals, w.stop_reason, model(torch.from_numpy(unseen()[0])).detach().numpy()
 
 
 def jax(address, index, seconds):
@@ -114,23 +143,32 @@ def jax(address, index, seconds):
     import jax.numpy as jnp
     import optax
     x, y = data()
-    draw = jax.nn.initializers.glorot_uniform()
-    keys = jax.random.split(jax.random.key(index))
-    params = [(draw(key, shape), jnp.zeros(shape[1])) for key, shape in zip(
-        keys, (WIDTHS[:2], WIDTHS[1:]), strict=True)]
+    first, last = map(jnp.asarray, kernels())
+    wide = WIDTHS[1]
+    params = [(first, jnp.zeros(wide)),
+              (jnp.ones(wide), jnp.zeros(wide), jnp.zeros(wide), jnp.ones(wide)),
+              (last, jnp.zeros(WIDTHS[2]))]
     optimizer = optax.sgd(RATE)
 
-    def logits(params, x):
-        (first, bias), (last, end) = params
-        return jax.nn.relu(x @ first + bias) @ last + end
+    def logits(params, x, training):
+        (first, bias), (gamma, beta, mean, variance), (last, end) = params
+        h = jax.nn.relu(x @ first + bias)
+        if training:
+            mean, variance = h.mean(0), h.var(0)
+        normal = (h - mean) / jnp.sqrt(variance + EPSILON) * gamma + beta
+        return normal @ last + end, (mean, variance)
+
+    def loss_of(params, x, y):
+        scores, seen = logits(params, x, True)
+        return optax.softmax_cross_entropy_with_integer_labels(scores, y).mean(), seen
 
     @jax.jit
     def train(params, state, x, y):
-        loss, gradients = jax.value_and_grad(
-            lambda params: optax.softmax_cross_entropy_with_integer_labels(
-                logits(params, x), y).mean())(params)
+        (loss, seen), gradients = jax.value_and_grad(loss_of, has_aux=True)(params, x, y)
         updates, state = optimizer.update(gradients, state)
-        return optax.apply_updates(params, updates), state, loss
+        first, (gamma, beta, *was), last = optax.apply_updates(params, updates)
+        now = [MOMENTUM * old + (1 - MOMENTUM) * new for old, new in zip(was, seen, strict=True)]
+        return [first, (gamma, beta, *now), last], state, loss
 
     with worker(params, address, index) as w:
         params = w.values
@@ -141,13 +179,23 @@ def jax(address, index, seconds):
                 time.sleep(seconds)
                 params = w.step(loss, params)
     finals = [np.asarray(leaf) for leaf in jax.tree.leaves(w.values)]
-    return finals, w.stop_reason, np.asarray(logits(w.values, x))
+    return finals, w.stop_reason, np.asarray(logits(w.values, unseen()[0], False)[0])
 
 
 if __name__ == "__main__":
-    kind, address, index, seconds, file, *LOCAL = sys.argv[1:]
-    finals, why, outputs = globals()[kind](address, int(index), float(seconds))
-    np.savez(file, *finals)
+    parser = argparse.ArgumentParser()
+    for name, kind in {"kind": str, "address": str, "index": int, "seconds": float, "file": str
+                       }.items():
+        parser.add_argument(name, type=kind)
+    parser.add_argument("local", nargs="*")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--examples", type=int, default=N)
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    args = parser.parse_args()
+    N, EPOCHS, LOCAL = args.examples, args.epochs, args.local
+    SEED = args.index if args.seed is None else args.seed
+    finals, why, outputs = globals()[args.kind](args.address, args.index, args.seconds)
+    np.savez(args.file, *finals)
     print("ended:", why)
-    print("accuracy", (outputs.argmax(1) == data()[1]).mean())
+    print("accuracy", (outputs.argmax(1) == unseen()[1]).mean())
     print("imported:", *sorted({"keras", "tensorflow", "torch", "jax"} & set(sys.modules)))

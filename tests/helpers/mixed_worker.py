@@ -8,13 +8,12 @@ import time
 
 import loop_worker
 import numpy as np
-from loop_worker import RATE, WIDTHS, data, worker
+from loop_worker import EPSILON, MOMENTUM, RATE, WIDTHS, data, worker
 
 NAMES = ["sequential/dense/kernel", "sequential/dense/bias", "sequential/batch_normalization/gamma",
          "sequential/batch_normalization/beta", "sequential/dense_1/kernel",
          "sequential/dense_1/bias", "sequential/batch_normalization/moving_mean",
          "sequential/batch_normalization/moving_variance"]
-MOMENTUM, EPSILON = 0.99, 1e-3
 
 
 def tensorflow(address, index, seconds):

@@ -212,6 +212,7 @@ def test_the_numbers_of_a_rebase_are_those_of_one_formula(model, replica):
     expected = (w + (x - anchor))[12:14]
     assert value(model.layers[2].bias).tobytes() == expected.tobytes()
     assert cut(replica)[12:14].tobytes() == (expected - w[12:14]).tobytes()
+    assert not cut(replica).any()
 
 
 def test_half_precision_variables_take_part_as_float32(open_):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from wbsp import timeouts
-from wbsp.core.permutation import examples
+from wbsp.core.permutation import Order
 from wbsp.replica.mapped import Names
 from wbsp.replica.values import Values, rank_of
 from wbsp.runlog.console import say
@@ -135,6 +135,7 @@ class Worker:
         self._processes: Any = None if rank_of(values) is None else _ranks().Group()
         self._epochs = int(epochs)
         self._samples = batch_size or 1
+        self._order = Order()
         self._steps = 0  # since the block was entered
         self.sampler: Iterable[list[int]] = _Sampler(self)
 
@@ -368,7 +369,7 @@ class Worker:
     def _next(self, share: Share) -> np.ndarray:
         """Return the indices of the next batch; in a group of processes, this one's part of it."""
         batch = share.take()
-        indices = examples(batch.start, batch.stop, share.data.n, share.data.seed)
+        indices = self._order.examples(batch.start, batch.stop, share.data.n, share.data.seed)
         if self._processes is None:
             return indices
         self._processes.send(self._processes.BATCH, batch.start, batch.stop)
@@ -541,7 +542,8 @@ class _Rank(Worker):
     def _next(self, share: Any) -> np.ndarray:
         _, first, last, _ = self._processes.receive()
         share.handed += 1
-        return self._processes.part(examples(first, last, share.n, share.seed))
+        return self._processes.part(
+            self._order.examples(first, last, share.n, share.seed))
 
     def _of_shared(self, what: str) -> Any:
         return self._share

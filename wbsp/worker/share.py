@@ -214,6 +214,12 @@ class Share:
             return bool(self._handed)
 
     @property
+    def oldest(self) -> int:
+        """Number of examples in the oldest batch that is taken and not trained."""
+        with self._changed:
+            return self._handed[0].stop - self._handed[0].start
+
+    @property
     def next_epoch(self) -> int:
         """Epoch of the next step's batch; `epoch` if that is not ready, or of an earlier one."""
         with self._changed:

@@ -28,6 +28,17 @@ class Metered(keras.callbacks.Callback):
         assert self.meter.batches == sum(step.batches for step in self.epochs[-1])
 
 
+def test_known_samples_give_the_losses_that_the_counter_gives():
+    class Told(Metered):
+        def on_train_batch_end(self, batch, logs=None):
+            samples = 8 if batch < 11 else 4
+            self.epochs[-1].append(self.meter.step(batch, self.params["steps"], logs, samples))
+
+    counted, told = (metered((X, Y), batch_size=8, kind_of_meter=kind)[0]
+                     for kind in (Metered, Told))
+    assert told == counted
+
+
 class Silent(keras.Sequential):
     """Its own loop, which tells Keras no loss."""
 
@@ -40,11 +51,11 @@ class Silent(keras.Sequential):
         return {"mine": loss}
 
 
-def metered(data, kind=keras.Sequential, optimizer=None, per_step=1, **fit):
-    model = kind([keras.Input((3,)), keras.layers.Dense(1)])
+def metered(data, kind=keras.Sequential, optimizer=None, per_step=1, kind_of_meter=Metered, **fit):
+    model = kind([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="ones")])
     model.compile(optimizer or keras.optimizers.SGD(0.0), "mse", steps_per_execution=per_step,
                   jit_compile=False)
-    callback = Metered()
+    callback = kind_of_meter()
     model.fit(*data, epochs=2, verbose=0, shuffle=False, callbacks=[callback], **fit)
     first, second = callback.epochs
     assert [s.batches for s in first] == [s.batches for s in second]

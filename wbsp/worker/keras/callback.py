@@ -383,7 +383,8 @@ class SyncCallback(keras.callbacks.Callback):
                 self._checked = True
                 self._part.check()
                 self._still.check()
-            step = meter.step(batch, (self.params or {}).get("steps"), logs or {})
+            step = meter.step(batch, (self.params or {}).get("steps"), logs or {},
+                              self._shared.samples if self._shared else None)
             runtime.step_done(step.samples, step.loss, meter.batches - 1, step.batches)
             self._stop_if_due()
             if self._shared:

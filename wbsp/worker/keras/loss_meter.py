@@ -41,8 +41,13 @@ class LossMeter:
         self._total = 0.0
         self._updates = self._updated()
 
-    def step(self, batch: int, planned: int | None, logs: dict) -> Step:
-        """Return the newest step, which ended with `batch` of `planned` (None: unknown)."""
+    def step(self, batch: int, planned: int | None, logs: dict, samples: int | None = None
+             ) -> Step:
+        """Return the newest step, which ended with `batch` of `planned` (None: unknown).
+
+        samples: of the step, if they are known: to read the counter takes 0.1 ms, right after a
+            step of a network
+        """
         batches = batch + 1 - self.batches
         if batches > 1 and (planned is None or batch + 1 >= planned):
             trained = self._updated() - self._updates - self.batches
@@ -51,12 +56,12 @@ class LossMeter:
         mean = float(logs.get("loss", math.nan))
         if self._count is None:
             return Step(batches, 1, mean)
-        samples = round(self._count())
-        total = mean * samples
-        new, loss = samples - self._samples, math.nan
+        count = round(self._count()) if samples is None else self._samples + samples
+        total = mean * count
+        new, loss = count - self._samples, math.nan
         if new > 0:
             loss = (total - self._total) / new
-        self._samples = samples
+        self._samples = count
         self._total = total
         return Step(batches, max(new, 1), loss)
 

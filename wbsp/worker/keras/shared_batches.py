@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from wbsp.core.permutation import examples
+from wbsp.core.permutation import Order
 from wbsp.worker.share import LOOK, Range, Share
 
 Function = Callable[[np.ndarray], Any]  # indices, int64 [size] -> x, (x, y) or (x, y, weights)
@@ -25,6 +25,7 @@ class Batches:
         self.share = share
         self._function = function
         self._class_weight = class_weight
+        self._order = Order()
         self.look = self._made(np.arange(min(share.data.n, share.data.batch)))
 
     def of(self, positions: Range) -> tuple:
@@ -32,7 +33,7 @@ class Batches:
         if positions == LOOK:
             return self.look
         data = self.share.data
-        return self._made(examples(positions.start, positions.stop, data.n, data.seed))
+        return self._made(self._order.examples(positions.start, positions.stop, data.n, data.seed))
 
     def _made(self, indices: np.ndarray) -> tuple:
         batch = self._function(indices)

@@ -131,6 +131,11 @@ class SharedFit:
             self.end_for_all()
         return not self._look
 
+    @property
+    def samples(self) -> int:
+        """Number of examples of the step that has ended, until the worker notes that."""
+        return self._share.oldest
+
     def goes_on(self) -> None:
         """End the epoch if the next step's examples belong to the next one."""
         if not self._model.stop_training and self._share.next_epoch > self._share.epoch:

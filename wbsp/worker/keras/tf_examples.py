@@ -54,4 +54,6 @@ def dataset(batches: Batches) -> tf.data.Dataset:
         lambda state, *_: state == _BATCH).map(batch).prefetch(1)
     options = tf.data.Options()
     options.autotune.enabled = False  # its thread may delay an iterator's deletion for a minute
+    # Else a step's operations would wait for threads in which Python makes the next batch.
+    options.threading.private_threadpool_size = 1
     return stream.with_options(options)
