@@ -73,8 +73,8 @@ def train(kind: str, sync: str, seed: int, examples: int, epochs: int, sleeps: t
             [sys.executable, _ROOT / "tests/helpers/loop_worker.py", kind, address, str(index),
              str(seconds), Path(folder) / f"{index}.npz", f"--seed={seed}",
              f"--examples={examples}", f"--epochs={epochs}"], stdout=subprocess.PIPE, text=True,
-            stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": paths,
-                                            "OMP_NUM_THREADS": "1"})  # the workers share the processors
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"})  # all on one machine
             for index, seconds in enumerate(sleeps)]
         try:
             said = [worker.communicate(timeout=CONNECT + 600)[0] for worker in workers]
