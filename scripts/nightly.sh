@@ -22,7 +22,7 @@ run_simulation() {
 run_kills() {
     WBSP_KILLS=50 tests -n 2 tests/faults/test_server_kills.py tests/faults/test_standby.py \
         tests/faults/test_shards.py tests/faults/test_sparse_kills.py &&
-        WBSP_KILLS=10 tests -n 2 tests/faults/test_sites.py &&
+        WBSP_KILLS=10 tests -n 2 tests/faults/test_sites.py tests/faults/test_shared_sites.py &&
         WBSP_KILLS=1 tests -n 2 tests/faults/test_death_points.py
 }
 run_shared() {

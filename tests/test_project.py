@@ -75,8 +75,8 @@ WALLS = {
     "worker": "core.agent core.messages core.permutation core.resend_buffer core.stats "
               "core.work_sequence sync.base tensors wire saved "
               "runlog replica process environment limits timeouts",
-    "site": "core sync.base tensors wire.messages wire.addresses worker ps.__main__ ps.config "
-            "ps.flags ps.checkpoint process environment timeouts",
+    "site": "core sync.base tensors wire.messages wire.addresses wire.line worker "
+            "ps.__main__ ps.config ps.flags ps.checkpoint process environment timeouts",
     "simulate": "core sync tensors runlog replica figures process heterogeneity limits units",
     "watch": "core.stats runlog figures limits timeouts environment wire.messages wire.addresses "
              "wire.sockets wire.line",

@@ -219,13 +219,16 @@ def test_what_a_site_does_not_have_is_refused_in_one_line(tmp_path, flags, line)
 
 
 @pytest.mark.timeout(200)
-def test_data_that_workers_share_is_refused_in_one_line(tmp_path):
+def test_a_worker_with_shared_data_beside_one_with_its_own_is_refused_in_one_line(tmp_path):
     with Jobs(tmp_path) as jobs:
         top = jobs.server(workers=1).listens()
-        site = jobs.server(f"--upstream={top.address}", "--site=0", workers=1).listens()
-        replica, worker = IntegerReplica(0), Transport(site.address, 0)
+        site = jobs.server(f"--upstream={top.address}", "--site=0", workers=2).listens()
+        worker, replica = Transport(site.address, 0), IntegerReplica(0)
+        jobs.integer_worker(site.address, 1, steps=3)
+        site.until("worker 1 joined")
         worker.hello({}, 60)
-        with pytest.raises(TransportError, match="a site .--upstream. assigns no examples yet"):
+        with pytest.raises(TransportError, match="worker 0 brings data that all workers share, and "
+                                                 "the first worker of this site has data of its"):
             worker.join(replica.layout, replica.read, 60, share=Share(12, 4))
         worker.close()
 

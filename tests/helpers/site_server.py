@@ -3,7 +3,8 @@ what it pushes to the server above.
 
 The file RECORD has a line [seq, U] for each cut that was taken, where the cut is U * pattern
 (null: it is no such product), and
-answers.jsonl beside it one [seq, weight] for each answer. A cut
+answers.jsonl beside it one [seq, weight] for each answer. Where workers share their data, a cut is
+noted in spans.jsonl, as [seq, positions, update]. A cut
 that a checkpoint did not hold when the site was killed is taken again under its number: the last
 line of a number counts.
 """
@@ -24,10 +25,15 @@ from wbsp.site.upstream import Upstream, _Listener
 def note_cuts(record: Path) -> None:
     """Have each cut of this process noted before it leaves, and each answer as it comes."""
     take, file = Upstream._take, open(record, "a")
+    spans = open(record.with_name("spans.jsonl"), "a")
 
     def noting(self: Upstream, cut: Any, now: float) -> None:
         take(self, cut, now)
         update = self._progress.cut
+        if cut.push.spans is not None:
+            print(json.dumps([cut.push.seq, cut.push.spans, update.tolist()]), file=spans,
+                  flush=True)
+            return
         shape = pattern(update.size)
         whole = bool((update == shape * (update[0] / shape[0])).all())
         print(json.dumps([cut.push.seq, float(update[0] / shape[0]) if whole else None]),

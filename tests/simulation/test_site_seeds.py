@@ -7,6 +7,8 @@ from simulated.command import scratch
 from simulated.site_world import Sites, SitesPlan, drawn
 
 from wbsp.core.site.progress import SiteProgress
+from wbsp.core.site.work import SiteLedger
+from wbsp.core.work_ledger import WorkLedger
 from wbsp.site.upstream import Upstream
 
 RUNS = int(os.environ.get("WBSP_SITE_RUNS", "40"))
@@ -18,11 +20,12 @@ def folder():
         yield folder
 
 
+@pytest.mark.parametrize("data", [None, (60, 4, 2)], ids=["their own data", "shared data"])
 @pytest.mark.parametrize("above, inside", [("bsp", "bsp"), ("pcc", "asp"), ("nbsync", "pcc"),
                                            ("esync", "bsp"), ("asp", "localsgd")])
 @pytest.mark.parametrize("standby", [False, True])
-def test_sites_without_a_fault_end_with_one_model(above, inside, standby, folder):
-    Sites(SitesPlan(above, inside, sites=3, standby=standby), 0, folder).run()
+def test_sites_without_a_fault_end_with_one_model(above, inside, standby, data, folder):
+    Sites(SitesPlan(above, inside, sites=3, standby=standby, data=data), 0, folder).run()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -37,10 +40,11 @@ def test_a_standby_takes_over_the_last_site_of_a_run(seed, folder):
     assert run.notes["kills"] == 1 and not run.late
 
 
-def test_no_law_of_sites_is_broken(folder):
+@pytest.mark.parametrize("data", [False, True], ids=["their own data", "shared data"])
+def test_no_law_of_sites_is_broken(data, folder):
     failed = []
     for seed in range(RUNS):
-        plan = drawn(seed)
+        plan = drawn(seed, data)
         try:
             Sites(plan, seed, folder).run()
         except Exception as error:
@@ -77,12 +81,33 @@ def dropped(monkeypatch):
         self, above, x, True))
 
 
+def forgets_positions(monkeypatch):
+    """A cut names what the site has accepted since it began, but for one worker's push."""
+    real = SiteLedger.cut
+    monkeypatch.setattr(SiteLedger, "cut", lambda self: real(self)[1:] or real(self))
+
+
+def claims_all(monkeypatch):
+    """A site that returns holds what it claims, whoever has that now."""
+    monkeypatch.setattr(WorkLedger, "owns_all", lambda *_: True)
+    lost = WorkLedger.lost
+
+    def keeps(self, worker):
+        held = [*self._holders[worker].held] if worker in self._holders else []
+        lost(self, worker)
+        if held:
+            self._holders[worker].held = held
+    monkeypatch.setattr(WorkLedger, "lost", keeps)
+
+
 @pytest.mark.parametrize("standby", [False, True])
-@pytest.mark.parametrize("fault", [early, forgotten, doubled, dropped])
+@pytest.mark.parametrize("fault", [early, forgotten, doubled, dropped, forgets_positions,
+                                   claims_all])
 def test_a_fault_that_is_put_in_is_found(fault, standby, folder, monkeypatch):
     fault(monkeypatch)
+    data = (60, 4, 2) if fault in (forgets_positions, claims_all) else None
     for seed in range(200):
-        plan = SitesPlan("asp", "asp", standby=standby, kills=2, steps=25, slow=0.02)
+        plan = SitesPlan("asp", "asp", standby=standby, kills=2, steps=25, slow=0.02, data=data)
         try:
             Sites(plan, seed, folder).run()
         except AssertionError:

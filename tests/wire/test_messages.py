@@ -30,6 +30,10 @@ FROM_WORKER = [
     m.Join([TensorSpec("scale", ())], data=m.SharedData(60_000, 128, 5, 7, validate="wait"),
            first_epoch=2),
     m.AskWork(1280, 7),
+    m.AskWork(1280, 7, 256),
+    m.Join([TensorSpec("x", (2,))], work=m.WorkHeld(m.SharedData(60_000, 128, 5), 0, [], True,
+                                                    [(0, 128)], [(256, 300)], 7)),
+    m.Update(Push(3, 4, 2, 5, 640, 1.5, spans=((0, 640), (60_000, 60_128))), 0, 2),
     m.StopRun("good enough"),
     m.Measured(3, {"val_loss": 0.5}),
     m.LearningRate(3, 0.01),
@@ -86,6 +90,7 @@ FROM_SERVER = [
     m.Joined(4, 40, True, 2.5, 1),
     m.Joined(4, 40, False, 2.5, 1, work=m.WorkPlace(m.SharedData(60_000, 128, 5), 0, 0)),
     m.Work(1280, 60_000, 60_128, 1),
+    m.Withdrawn(1280),
     m.Measured(3, {"val_loss": 0.5}),
     m.LearningRate(3, 0.01),
     m.Refused("no"),
@@ -112,6 +117,7 @@ FROM_SERVER = [
     m.Reattached(2, True, 5, 3, None),
     m.Reattached(2, True, 5, 3, m.Ack(8, True, None, None, False, 0.5, 2, 40, 3)),
     m.Reattached(2, True, 5, 3, None, void=True),
+    m.Reattached(2, True, 5, 3, None, own=[(0, 128), (256, 300)], epochs=1),
     m.Unknown(),
     m.Elect(3, 1),
     m.Leading(3),
@@ -197,7 +203,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {25: "c346a4eeb7dd10a71a9d5d8133456195cb48c8fee359fb01dab2ca102540fcf3"}
+BYTES = {26: "f32b3de8bc7a059a97343b6f5c18199e8783d335299b22ea251dd0e5202c8c29"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

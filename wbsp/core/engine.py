@@ -145,21 +145,24 @@ class Engine:
         """Number of workers that have joined and not left; any thread may ask."""
         return len(self._here)
 
-    def open(self, worker: int, data: SharedData | None, first_epoch: int) -> WorkPlace | None:
+    def open(self, worker: int, data: SharedData | None, first_epoch: int,
+             held: WorkHeld | None = None) -> WorkPlace | None:
         """Return where in the shared data a worker that is about to join begins, or None.
 
         Args:
             worker: index of the worker.
             data: the data that all workers share; None: the worker has its own.
             first_epoch: epochs that its loop has completed.
+            held: what a resumed site holds of the data; None: this is none.
 
         Raises:
             ValueError: its data are not the run's; one line.
         """
         me, own = f"worker {worker}", "give its fit the data of hook.examples"
-        if data is not None and self.on_version is not None:
-            raise ValueError(f"{me} brings data that all workers share, and a site (--upstream) "
-                             "assigns no examples yet: give each worker data of its own")
+        if data is not None and self.on_version is not None and self.work is None:
+            raise ValueError(f"{me} brings data that all workers share, and the first worker of "
+                             "this site has data of its own: give all of them hook.examples, or "
+                             "none")
         if data is None:
             if self.work is not None:
                 raise ValueError(f"{me} has data of its own, and the run's workers share theirs "
@@ -172,7 +175,11 @@ class Engine:
         self._share(worker, data if self._epochs is None else data._replace(epochs=self._epochs))
         assert self.work is not None
         try:
-            return self.work.open(worker, data, first_epoch, self._epochs)
+            place = self.work.open(worker, data, first_epoch, self._epochs)
+            if held is not None and held.site:
+                due = self.ledger.next_seq(worker)
+                place = place._replace(own=self.work.claim_all(worker, held, place.at, due))
+            return place
         except ValueError:
             if not self.members:  # the run's data are not known yet
                 self.work = None
@@ -223,7 +230,7 @@ class Engine:
             self.rendezvous.enter_round(worker, self.members, self._here)
             return self._carry_out(lambda model: joined(
                 model, worker, model.join(worker, now)), now) + (
-                    self._told_so_far(worker) + self._stop_if_due(now) + self._feed(now))
+                    self._told_so_far(worker) + self._stop_if_due(now) + self.feed(now))
         return self.start(now) if self.rendezvous.complete(self._here) else []
 
     def start(self, now: float) -> list[Outgoing]:
@@ -244,7 +251,7 @@ class Engine:
             return outgoing + self._conclude(now)
         if self.stop_reason is not None:
             return outgoing + self._tell_all(self._stop(self.stop_reason))
-        return outgoing + self._stop_if_due(now) + self._feed(now)
+        return outgoing + self._stop_if_due(now) + self.feed(now)
 
     def resend(self, worker: int, work: AnsweredWork, update: np.ndarray | Blocks | None,
                now: float, square: float = 0.0, held: WorkHeld | None = None) -> None:
@@ -313,10 +320,12 @@ class Engine:
             raise ValueError(f"worker {worker} reattached, but takes part already or is too late")
         if held is not None:
             self._share(worker, held.data)
+        own, epochs = [], 0
         if self.work is not None:
             if held is None or self.work.disagrees(held.data):
                 raise ValueError(f"worker {worker} attached again with other data than the run's")
-            self.work.claim(worker, held, left, waits)
+            own = self.work.claim(worker, held, left, waits, self.ledger.next_seq(worker))
+            epochs = self.work.ledger.epoch
         member = self.members.setdefault(worker, Member())
         member.active = not left
         member.finished = left
@@ -331,7 +340,8 @@ class Engine:
             ack = replace(ack, granted=None, hold=False, durable=self.ledger.durable)
         void = worker in self._void
         self._void.discard(worker)
-        answer = Outgoing(worker, Reattached(0, True, safe, mark, ack, void=void))
+        answer = Outgoing(worker, Reattached(0, True, safe, mark, ack, void=void,
+                                             own=own, epochs=epochs))
         if not self.started:
             known = left and newest <= self.store.latest.version  # it needs no newer version
             self.rendezvous.came_back(answer, newest if known else newest + 1, left)
@@ -348,7 +358,7 @@ class Engine:
             Outgoing(worker, self._stop(self.stop_reason))]
         return [answer, *self._carry_out(lambda model: joined(
             model, worker, model.rejoin(worker, 0, now)), now), *stop,
-                *self._told_so_far(worker), *self._stop_if_due(now), *self._feed(now)]
+                *self._told_so_far(worker), *self._stop_if_due(now), *self.feed(now)]
 
     def leave(self, worker: int, now: float, reason: str, finished: bool = False,
               replaced: bool = False) -> list[Outgoing]:
@@ -380,7 +390,7 @@ class Engine:
                 model, worker, model.leave(worker, now)), now)
         if self._over:
             outgoing += self._conclude(now)
-        return outgoing + self._feed(now)
+        return outgoing + self.feed(now)
 
     def not_replaced(self, worker: int, now: float) -> list[Outgoing]:
         """Handle the loss of a process that was about to join, see `leave`; others do not count."""
@@ -442,7 +452,7 @@ class Engine:
         self._rest(now)
         stop = self._stop_if_due(now)  # before the versions: a stopped worker needs none
         return [*self._with_versions(others), *self._answer(push, ack, fetch), *stop,
-                *self._feed(now)]
+                *self.feed(now)]
 
     def norm2(self, square: float | None) -> float | None:
         """Return a squared norm in the digits that the model receives.
@@ -457,7 +467,7 @@ class Engine:
         Raises:
             ValueError: no worker can have made the push.
         """
-        if (push.to is None) != (self.work is None):
+        if (push.to is None and push.spans is None) != (self.work is None):
             raise ValueError(f"worker {push.worker} pushed with other data than the run's")
         return self.work is None or self.work.owns(push)
 
@@ -488,7 +498,7 @@ class Engine:
         if self.stop_reason is not None:
             return []
         sends = ask.pushes > self.ledger.next_seq(worker)
-        return self.work.ask(worker, ask.have, sends, now)
+        return self.work.ask(worker, ask.have, sends, now, ask.least)
 
     def measure(self, worker: int | None, measured: Measured, now: float) -> list[Outgoing]:
         """Handle the results of an epoch's version, from a worker or a reader (None).
@@ -503,8 +513,11 @@ class Engine:
         self.log(now, "measured", worker=worker, epoch=measured.epoch, values=measured.values)
         return self._tell_all(measured)
 
-    def set_rate(self, worker: int, rate: LearningRate, now: float) -> list[Outgoing]:
-        """Handle a learning rate that a worker sets for all; the first of an epoch counts."""
+    def set_rate(self, worker: int | None, rate: LearningRate, now: float) -> list[Outgoing]:
+        """Handle a learning rate that a worker sets for all; the first of an epoch counts.
+
+        worker: None: the server above has told it
+        """
         if self.rate is not None and self.rate.epoch >= rate.epoch:
             return []
         self.rate = rate
@@ -521,8 +534,8 @@ class Engine:
         if len(self.found) > _EPOCHS:
             del self.found[min(self.found)]
 
-    def _feed(self, now: float) -> list[Outgoing]:
-        """Give work to the workers that have requested it."""
+    def feed(self, now: float) -> list[Outgoing]:
+        """Give work to the workers that have requested it; due at a site that has new work."""
         if self.work is None or self.stop_reason is not None:
             return []
         return self.work.feed(now)
@@ -555,11 +568,11 @@ class Engine:
             self._apply(records, now)
             self._rest(now)
             outgoing = self._with_versions(outgoing_of(records))
-        return [*outgoing, Outgoing(worker, CutDecision(query.number, cut)), *self._feed(now)]
+        return [*outgoing, Outgoing(worker, CutDecision(query.number, cut)), *self.feed(now)]
 
     def tick(self, now: float) -> list[Outgoing]:
         """Handle the model's alarm time."""
-        return self._carry_out(lambda model: model.tick(now), now) + self._feed(now)
+        return self._carry_out(lambda model: model.tick(now), now) + self.feed(now)
 
     def adopt(self, vector: np.ndarray | None, above: int, now: float) -> None:
         """Make a version of version `above` of the server above, while nothing is pending.
@@ -576,6 +589,12 @@ class Engine:
         self._apply([Adopted(version, above)], now, update=vector)
         self._seen = version
         self._ask(partial(_hear, version, None, now))
+
+    def complete(self, now: float) -> None:
+        """Make a version of what is pending, out of turn: no other push follows for now."""
+        if self.store.accepted:
+            self._apply([Committed(self.store.latest.version + 1)], now)
+            self._rest(now)
 
     def stop(self, reason: str, now: float, ends: bool = False) -> list[Outgoing]:
         """Tell all workers to finish; the first reason counts. `ends`: as in `Stop`."""

@@ -76,20 +76,33 @@ class Range(NamedTuple):
         return self.at + self.stop - self.start
 
 
+Spans = Annotated[list[Span], msgspec.Meta(max_length=SPANS)]
+
+
 class WorkPlace(NamedTuple):
     """Start of a worker's process in the run's shared data."""
 
     data: SharedData  # of the run
     at: Count  # in the worker's sequence
     epoch: Count  # complete ones of the run
+    own: Spans = []  # of a resumed site: what it still holds of its claim
 
 
 class WorkHeld(NamedTuple):
-    """The part of the run's shared data that a reconnecting worker holds."""
+    """The part of the run's shared data that a reconnecting worker holds.
+
+    A site's pushes end in any order of its sequence, so it names positions: `own` are those that it
+    was given, and that are in no push before number `pushes`; `sent` those in its newest push,
+    whose answer it does not know. Both lists are empty for a worker, and `held` is for a site.
+    """
 
     data: SharedData  # of the run
-    answered: Count  # end of its answered pushes in its sequence
+    answered: Count  # end of its answered pushes in its sequence; of a site: end of its sequence
     held: Annotated[list[Range], msgspec.Meta(max_length=SPANS)]  # after that
+    site: bool = False
+    own: Spans = []
+    sent: Spans = []
+    pushes: Count = 0  # number of its next push
 
 
 class ShardGroup(NamedTuple):
@@ -152,6 +165,8 @@ class Reattached(Message, frozen=True):
     ticket: Mac = b""  # as in Joined, of this epoch
     since: Count = 0  # epoch with which this server, and its ledger, began; 0: this one
     void: bool = False  # the resent sum is not in the model: others had done a part of its work
+    own: Spans = []  # of a site: what it still holds of the shared data
+    epochs: Count = 0  # ... and the complete ones of the run
 
 
 class Granted(Message, frozen=True):
@@ -187,6 +202,15 @@ class Work(Message, frozen=True):
     epoch: Count  # complete ones of the run
 
 
+class Withdrawn(Message, frozen=True):
+    """To a site: the server has taken back all that the site holds of its sequence up to `at`.
+
+    It waits for a version, and others need the work now.
+    """
+
+    at: Count
+
+
 class Measured(Message, frozen=True):
     """Results of an epoch's version, measured by a worker; the server forwards them to all."""
 
@@ -218,8 +242,8 @@ class Final(Message, frozen=True):
     version: Count
 
 
-ToWorker = (Ack | Reattached | Granted | Directed | CutDecision | Model | Work | Measured
-            | LearningRate | Stop | Final)
+ToWorker = (Ack | Reattached | Granted | Directed | CutDecision | Model | Work | Withdrawn
+            | Measured | LearningRate | Stop | Final)
 
 
 class Outgoing(NamedTuple):
@@ -256,6 +280,7 @@ class AskWork(Message, frozen=True):
 
     have: Count  # end of its sequence, as the worker knows it
     pushes: Count  # number of its next push: it has made those below
+    least: Count = 0  # of a site: examples that keep its workers busy; 0: this is a worker
 
 
 class StopRun(Message, frozen=True):

@@ -7,12 +7,24 @@ the work of one push when it is granted a version; earlier requests are answered
 hold more than its push has trained, for example because batches were larger before the server was
 restarted. The rest is taken back once another worker needs it. A model may set the number of
 examples in a batch, but not which examples.
+
+A site is a worker here, which passes its work on to workers of its own. It says how many examples
+keep these busy, and is told what is taken back.
 """
 
 from __future__ import annotations
 
-from wbsp.core.messages import Outgoing, Range, SharedData, Span, Work, WorkHeld, WorkPlace
-from wbsp.core.work_ledger import WorkLedger, WorkState
+from wbsp.core.messages import (
+    Outgoing,
+    Range,
+    SharedData,
+    Span,
+    Withdrawn,
+    Work,
+    WorkHeld,
+    WorkPlace,
+)
+from wbsp.core.work_ledger import Positions, WorkLedger, WorkState
 from wbsp.sync.base import NOT_FINITE, TOO_LARGE, Push, WorkerRule
 
 _AGREED = "n", "batch", "seed", "order", "validate"
@@ -55,6 +67,11 @@ class GuidedSizes:
         if not self._speed:
             self._all = 0.0
 
+    @property
+    def total(self) -> float:
+        """The sum of all speeds."""
+        return self._all
+
     def size(self, worker: int, left: int, batch: int) -> int:
         """Return the number of examples for this worker, of `left` in the epoch."""
         speed = self._speed.get(worker)
@@ -71,13 +88,14 @@ class SharedWork:
         ledger: the positions that are free, held and done.
     """
 
-    def __init__(self, data: SharedData, rule: WorkerRule, state: WorkState | None = None):
-        """Start, or resume from `state`.
+    def __init__(self, data: SharedData, rule: WorkerRule, state: WorkState | None = None,
+                 ledger: WorkLedger | None = None):
+        """Start, or resume from `state`; `ledger`: of a site.
 
         Raises:
             ValueError: the state is invalid.
         """
-        self.ledger = WorkLedger(data, state)
+        self.ledger = WorkLedger(data, state) if ledger is None else ledger
         self._rule = rule
         self._sizes = GuidedSizes()
         self._able: set[int] = set()  # granted a version, and no push since for which it waits
@@ -87,6 +105,7 @@ class SharedWork:
         self._untold: dict[int, None] = {}  # workers not told yet that no work is free
         self._hoards: dict[int, None] = {}  # workers that wait for a version, and hold work
         self._batches: dict[int, int] = {}  # worker -> examples of a step, if the model sets them
+        self._least: dict[int, int] = {}  # site -> examples that keep its workers busy
         self._fixed = False  # a worker has told this server the number of epochs
 
     @property
@@ -142,7 +161,7 @@ class SharedWork:
         self.left(worker)
         return WorkPlace(self.data, ledger.open(worker), ledger.epoch)
 
-    def claim(self, worker: int, held: WorkHeld, left: bool, waits: bool) -> None:
+    def claim(self, worker: int, held: WorkHeld, left: bool, waits: bool, due: int) -> list[Span]:
         """Readmit a worker that continues with the work that it holds.
 
         Args:
@@ -150,11 +169,19 @@ class SharedWork:
             held: its work.
             left: it has finished.
             waits: it waits for a version.
+            due: number of its next push, as this server knows it.
+
+        Returns:
+            The positions that a site still holds.
 
         Raises:
             ValueError: no worker can hold this work.
         """
-        self.ledger.claim(worker, held.answered, held.held)
+        own: list[Span] = []
+        if held.site:
+            own = self.claim_all(worker, held, held.answered, due)
+        else:
+            self.ledger.claim(worker, held.answered, held.held)
         self._forget(worker)
         self._able.discard(worker)
         if left:
@@ -163,12 +190,32 @@ class SharedWork:
             self._keeps(worker)
         else:
             self.granted(worker)
+        return own
+
+    def claim_all(self, worker: int, held: WorkHeld, end: int, due: int) -> list[Span]:
+        """Give a site what is free of its work; return that.
+
+        Args:
+            worker: index of the site.
+            held: its work.
+            end: of its sequence.
+            due: as in `claim`.
+
+        Raises:
+            ValueError: no site can hold this work.
+        """
+        spans = Positions(held.own)
+        if due < held.pushes:  # its newest push is not decided
+            spans = spans.with_all(held.sent)
+        self._least.setdefault(worker, self.data.batch)
+        return self.ledger.claim_all(worker, end, spans.spans)
 
     def left(self, worker: int) -> None:
         """Handle a worker that has left or was lost."""
         self.ledger.lost(worker)
         self._able.discard(worker)
         self._sizes.left(worker)
+        self._least.pop(worker, None)
         self._forget(worker)
 
     def directed(self, worker: int, batch: int) -> None:
@@ -206,7 +253,10 @@ class SharedWork:
         Raises:
             ValueError: no worker can have made the push.
         """
-        assert push.to is not None, "pushes of shared data say how far they have come"
+        if push.spans is not None:
+            return self.ledger.owns_all(push.worker, push.spans)
+        if push.to is None:
+            raise ValueError(f"worker {push.worker} pushed with other data than the run's")
         if push.dropped is not None and push.dropped > push.to:
             raise ValueError(f"worker {push.worker} came to {push.to} in its work, and dropped all "
                              f"up to {push.dropped}")
@@ -224,18 +274,23 @@ class SharedWork:
             waits: its worker may not train before it is granted a version.
             now: seconds.
         """
-        assert push.to is not None, "pushes of shared data say how far they have come"
         worker = push.worker
         (self._waits if waits else self.granted)(worker)
         self._sizes.trained(worker, push.samples, now)
-        if push.dropped is not None:
-            self.ledger.settle(worker, push.dropped, accepted=False)
-        lost = self.ledger.settle(worker, push.to, accepted, reason not in (NOT_FINITE, TOO_LARGE))
+        finite = reason not in (NOT_FINITE, TOO_LARGE)
+        if push.spans is not None:
+            lost = self.ledger.settle_all(worker, push.spans, accepted, finite)
+        else:
+            assert push.to is not None, "it says how far it has come: `owns`"
+            if push.dropped is not None:
+                self.ledger.settle(worker, push.dropped, accepted=False)
+            lost = self.ledger.settle(worker, push.to, accepted, finite)
         if waits:
             self._keeps(worker)
         return lost
 
-    def ask(self, worker: int, have: int, sends: bool, now: float) -> list[Outgoing]:
+    def ask(self, worker: int, have: int, sends: bool, now: float, least: int = 0
+            ) -> list[Outgoing]:
         """Handle a worker's request for work behind position `have` of its sequence.
 
         Args:
@@ -243,6 +298,7 @@ class SharedWork:
             have: end of its sequence, as it knows it.
             sends: a push of the worker has not arrived yet.
             now: seconds.
+            least: as in `AskWork`.
 
         Raises:
             ValueError: no worker can be at `have`.
@@ -252,6 +308,8 @@ class SharedWork:
         if not self.ledger.gives_from(worker, have):
             return []  # asked long ago, and answered
         self._asked[worker] = have
+        if least:
+            self._least[worker] = least
         self._untold[worker] = None
         if worker in self._able:
             self._due[worker] = None
@@ -269,19 +327,31 @@ class SharedWork:
             if given is None:
                 if not self._hoards:
                     break
-                self.ledger.take_back(self._hoards.popitem()[0])
+                told += self._take_back(self._hoards.popitem()[0])
                 continue
             if idle:
                 self._sizes.begins(worker, now)
             self._forget(worker)
             told.append(self._work(worker, given))
-        if not self.ledger.gives:
+        if self._nothing:
             for worker in self._untold:
                 if self.ledger.held(worker):  # the others may wait for the work that it holds
                     self._sends(worker)
                 told.append(Outgoing(worker, Work(self._asked[worker], 0, 0, self.ledger.epoch)))
             self._untold.clear()
         return told
+
+    @property
+    def _nothing(self) -> bool:
+        """Whether workers that request work must be told that there is none now."""
+        return not self.ledger.gives
+
+    def _take_back(self, worker: int) -> list[Outgoing]:
+        if worker not in self._least:
+            self.ledger.take_back(worker)
+            return []
+        self.ledger.lost(worker)
+        return [Outgoing(worker, Withdrawn(self.ledger.end(worker)))]
 
     def _forget(self, worker: int) -> None:
         """Remove a worker's request, and what it holds too long."""
@@ -290,8 +360,11 @@ class SharedWork:
 
     def _size(self, worker: int) -> int:
         batch, rule = self._batches.get(worker, self.data.batch), self._rule
+        least = self._least.get(worker, 0)
         if rule.wait == "never":
-            return self._sizes.size(worker, self.ledger.left(), batch)
+            return max(least, self._sizes.size(worker, self.ledger.left(), batch))
+        if least:
+            return least
         if rule.push == "every_step":
             return batch * max(1, rule.every - self.ledger.steps(worker, batch))
         return batch  # the rest of the push is not known

@@ -3,7 +3,9 @@
 The run's work is one stream of epochs * n positions. Position g is example g % n in the order of
 epoch g // n (`wbsp.core.permutation`); workers compute it, and the server has no data. Each worker
 has a *sequence*: the ranges that it was given, one behind the other, counted in examples (`at`). A
-push carries its end in the worker's sequence (`to`). Every position is in one state:
+push carries its end in the worker's sequence (`to`). A site's push ends nowhere in its sequence,
+because the site's workers train in any order: it carries its positions. Every position is in one
+state:
 
     free   not given; or returned, because its worker was lost or its push was rejected
     held   in a worker's sequence, and not answered
@@ -85,6 +87,21 @@ class Positions:
             start = spans.pop(index)[0]
         spans.insert(index, (start, stop))
 
+    def without(self, others: Iterable[Span]) -> Positions:
+        """Return this set without the positions in `others`."""
+        rest = Positions(self.spans)
+        for span in others:
+            rest.remove(*span)
+        return rest
+
+    def with_all(self, others: Iterable[Span]) -> Positions:
+        """Return this set with the positions in `others`, which may be in it, and overlap."""
+        whole = Positions(self.spans)
+        for span in others:
+            whole.remove(*span)
+            whole.add(*span)
+        return whole
+
     def remove(self, start: int, stop: int) -> None:
         """Remove the parts of start ... stop - 1 that are in the set."""
         spans = self.spans
@@ -123,11 +140,17 @@ class _Held(NamedTuple):
 
 @dataclass(slots=True)
 class _Holder:
-    """One worker: its sequence is answered up to `done`; `held` is the rest, up to `end`."""
+    """One worker: its sequence is answered up to `done`; `held` is the rest, up to `end`.
+
+    Of a site `held` has gaps, and only what is its own; `done` is not used. A part of its newest
+    range may be settled although the site lacks the message that gives it: the site may have had
+    that part before.
+    """
 
     done: int = 0
     end: int = 0
     held: list[_Held] = field(default_factory=list)
+    newest: Range | None = None  # that was given, if this is a site
 
 
 _Spans = list[tuple[Count, Count]]
@@ -226,8 +249,7 @@ class WorkLedger:
 
     def held(self, worker: int) -> int:
         """Return the number of examples that this worker holds."""
-        holder = self._holders[worker]
-        return holder.end - holder.done
+        return sum(r.stop - r.start for r in self._holders[worker].held)
 
     def steps(self, worker: int, batch: int) -> int:
         """Return the steps of `batch` examples in which this worker trains what it holds."""
@@ -244,6 +266,8 @@ class WorkLedger:
         holder = self._holders[worker]
         if have > holder.end:
             raise ValueError(f"worker {worker} has work up to {have}, and was given {holder.end}")
+        if holder.newest is not None and holder.newest.at == have:
+            return holder.newest
         return next((Range(r.at, r.start, r.stop) for r in holder.held if r.at == have), None)
 
     def gives_from(self, worker: int, have: int) -> bool:
@@ -260,7 +284,9 @@ class WorkLedger:
         self.free.remove(given.start, given.stop)
         holder.held.append(given)
         holder.end = given.end
-        return Range(given.at, given.start, given.stop)
+        found = Range(given.at, given.start, given.stop)
+        holder.newest = holder.newest and found
+        return found
 
     def owns(self, worker: int, to: int) -> bool:
         """Return whether a push up to `to` may be accepted.
@@ -297,6 +323,70 @@ class WorkLedger:
         holder.held, holder.done = [*_behind(holder.held, to)], to
         return lost
 
+    def owns_all(self, worker: int, spans: Sequence[Span]) -> bool:
+        """Return whether a site's push of these positions may be accepted.
+
+        Raises:
+            ValueError: no site can have made the push.
+        """
+        self._check(worker, spans)
+        mine = Positions().with_all((r.start, r.stop) for r in self._holders[worker].held if r.own)
+        return all(mine.holds(*span) for span in spans)
+
+    def settle_all(self, worker: int, spans: Sequence[Span], accepted: bool, finite: bool = True
+                   ) -> list[Span]:
+        """Settle a site's push of these positions; as `settle`."""
+        holder, pushed = self._holders[worker], Positions().with_all(spans)
+        if holder.newest is None and holder.held:
+            holder.newest = Range(*holder.held[-1][:3])
+        lost: list[Span] = []
+        held: list[_Held] = []
+        for r in holder.held:
+            for part in r.parted(pushed):  # own: it is in the push
+                if not (r.own and part.own):
+                    held.append(part._replace(own=r.own))
+                elif accepted:
+                    self.undone.remove(part.start, part.stop)
+                else:
+                    self.free.add(part.start, part.stop)
+                    if not finite:
+                        lost += self._strike(part.start, part.stop)
+        holder.held = held
+        return lost
+
+    def claim_all(self, worker: int, end: int, spans: Sequence[Span]) -> list[Span]:
+        """Readmit a site; return the positions that it holds now.
+
+        Args:
+            worker: index of the site.
+            end: of its sequence.
+            spans: positions that it was given, and whose pushes are not answered.
+
+        Raises:
+            ValueError: no site can hold these positions.
+        """
+        self._check(worker, spans)
+        self.lost(worker)
+        own = [part for span in spans for part in self.free.within(*span)]
+        holder, n = self._holders[worker], self.data.n
+        for start, stop in own:
+            self.free.remove(start, stop)
+            edges = [start, *range(start // n * n + n, stop, n), stop]
+            holder.held += [_Held(-1, a, b) for a, b in pairwise(edges)]  # answers no request
+        holder.done = holder.end = end
+        holder.newest = Range(-1, 0, 0)
+        return own
+
+    def _check(self, worker: int, spans: Sequence[Span]) -> None:
+        """Raise ValueError for positions that cannot be."""
+        end = 0
+        for start, stop in spans:
+            if not end <= start < stop <= self.data.epochs * self.data.n:
+                raise ValueError(f"site {worker} names positions {start} ... {stop - 1}, which "
+                                 f"cannot be: there are {self.data.epochs * self.data.n}, each "
+                                 "once")
+            end = stop
+
     def lost(self, worker: int) -> None:
         """Free what a worker holds that is lost or leaves."""
         holder = self._holders.setdefault(worker, _Holder())
@@ -308,6 +398,10 @@ class WorkLedger:
         holder = self._holders[worker]
         self._free_held(holder)
         holder.held = [r._replace(own=False) for r in holder.held]
+
+    def end(self, worker: int) -> int:
+        """Return the end of a worker's sequence."""
+        return self._holders[worker].end
 
     def _free_held(self, holder: _Holder) -> None:
         for r in holder.held:

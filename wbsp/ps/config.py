@@ -6,6 +6,7 @@ import json
 import math
 import pathlib
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from wbsp import timeouts
 from wbsp.core.engine import Engine
+from wbsp.core.messages import LearningRate, Measured, Message, SharedData
 from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.limits import SHARDS
 from wbsp.process.host import HOST, Host
@@ -27,6 +29,7 @@ from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.frozen import NOTHING, FrozenValues
 from wbsp.tensors.layout import LayerState, TensorSpec
 from wbsp.wire.addresses import split_addresses
+from wbsp.wire.messages.reading import AskVersion, VersionAt
 from wbsp.wire.proof import SIZE, mac, ticket
 from wbsp.wire.rate import RateLimiter
 
@@ -84,6 +87,21 @@ class Above(Protocol):
     def give_up(self, reason: str) -> None:
         """Leave at once."""
 
+    def tell(self, message: Message) -> None:
+        """Send what a worker of this site has said to all: results, a rate, the end of the run."""
+
+    def told(self) -> list[Measured | LearningRate]:
+        """Return, once, what the server above says to all workers."""
+
+    def ask_version(self, ask: AskVersion) -> None:
+        """Ask the server above for an epoch's version, for a worker of this site."""
+
+    def version_at(self) -> VersionAt | None:
+        """Return, once, the answer to the newest `ask_version`."""
+
+    def read_version(self, at: VersionAt, path: pathlib.Path) -> Future[bool]:
+        """Read the file of that version into `path`; as `wbsp.wire.line.read_version`."""
+
     def state(self) -> AboveState:
         """Return the state at this moment, with nothing pending."""
 
@@ -92,13 +110,15 @@ class Above(Protocol):
 
 
 class Model(NamedTuple):
-    """A worker's model, as it joins with it, and its W_0."""
+    """A worker's model, as it joins with it, its W_0, and the data that all workers share."""
 
     vector: np.ndarray  # float32 [size]
     layout: list[TensorSpec]
     frozen: FrozenValues
     layers: list[LayerState] | None
     local: list[str]
+    data: SharedData | None = None
+    first_epoch: int = 0
 
 
 class ShardPlan(NamedTuple):
@@ -209,8 +229,8 @@ class ServerConfig:
         """Raise ValueError, in one line, for what a site does not have yet."""
         for flag, given in (("--epochs", self.epochs), ("--shards", not self.shards.single)):
             if given:
-                raise ValueError(f"{flag} and --upstream do not go together yet: a site is one "
-                                 "server, whose workers have data of their own")
+                raise ValueError(f"{flag} and --upstream do not go together: a site is one server, "
+                                 "and the server above sets the end of the run")
         self.one_run = True  # the server above serves one run, too
 
     @property
@@ -265,6 +285,7 @@ class RunInfo:
             first; None: not known yet.
         frozen: variables that no step changes, from the worker that sent W_0.
         local: names of variables that each worker keeps for itself, from the same.
+        data, first_epoch: as in `Join`, of the worker that sent W_0.
     """
 
     config: ServerConfig
@@ -282,6 +303,8 @@ class RunInfo:
         self.layers: list[LayerState] | None = None
         self.frozen = NOTHING
         self.local: list[str] = []
+        self.data: SharedData | None = None
+        self.first_epoch = 0
 
     def owner(self, identity: bytes) -> str:
         """Return the owner's hash of the process with this socket identity."""

@@ -28,9 +28,10 @@ from wbsp.limits import one_line
 from wbsp.ps.checkpoint.epoch_versions import NAME, EpochVersion, EpochVersions
 from wbsp.ps.checkpoint.state import Best, RunState
 from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT, Checkpoints
-from wbsp.ps.config import Reporter, RunInfo
+from wbsp.ps.config import Above, Reporter, RunInfo
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.session import WorkerSession, other_protocol
+from wbsp.ps.sessions.versions_above import VersionsAbove
 from wbsp.runlog.files import read_document, write_document
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Request
@@ -95,6 +96,7 @@ class Readers:
         self._validates: dict[int, EpochVersion] = {}  # worker -> the version that it validates
         self._validated: EpochVersion | None = None  # the newest validated one
         self._evaluated: set[int] = set()
+        self._above: VersionsAbove | None = None  # of a site
         self._engine: Engine | None = None
         self._checkpoints: Checkpoints | None = None
         self._epochs: EpochVersions | None = None
@@ -132,6 +134,12 @@ class Readers:
                       f"{self.best.value:.4g}), is in the folder of the server before; a better "
                       "one will be kept here")
 
+    def relay(self, above: Above) -> None:
+        """Have the server above decide which worker of this site validates."""
+        assert self._engine is not None, "a run has begun"
+        self._above = VersionsAbove(above, self._engine, self._folder, self._files_at,
+                                    self._answer_worker, self._info.run, self._clock.now)
+
     def epoch_is_trained(self, now: float, state: Callable[[float], RunState]) -> None:
         """Note that the newest version, or the next, holds a whole epoch; `now` is of the run."""
         if self._engine is not None and self._epochs is not None and self._epochs.wanted:
@@ -167,6 +175,9 @@ class Readers:
     def asked(self, session: WorkerSession, ask: m.AskVersion) -> None:
         """Handle a worker's request, or announced request, for an epoch's version."""
         if not session.joined or session.plane is None:
+            return
+        if self._above is not None:
+            self._above.asked(session.worker, ask)
             return
         if self._epochs is not None:
             self._epochs.wanted = True
@@ -251,6 +262,8 @@ class Readers:
         """Forget lost readers, and answer workers."""
         now = self._clock.now()
         self._answer_workers()
+        if self._above is not None:
+            self._above.poll()
         if self._keeping and self._keeping[0].done() and (problem := self._keeping.pop(0).result()):
             self._say(problem)
         if now >= self._look_at:
@@ -362,6 +375,8 @@ class Readers:
 
     def closing(self, worker: int) -> bool:
         """Return whether a worker still validates an ended run's last epoch, or waits for that."""
+        if self._above is not None:
+            return self._above.closing(worker)
         work = None if self._engine is None else self._engine.work
         if work is None or not work.ledger.over:
             return False
@@ -471,6 +486,7 @@ class Readers:
         needed.update(one.version for one in (newest, self._validated, *self._validates.values())
                       if one is not None)
         names = {NAME.format(version) for version in needed}
+        names.update([] if self._above is None else self._above.kept)
         for path in list(self._folder.glob(NAME.format("*"))):
             if path.name not in names:
                 with contextlib.suppress(OSError):

@@ -90,6 +90,7 @@ class Run:
         self._stopping_since: float | None = None
         self._done_since: float | None = None
         self._leaves_above: float | None = None
+        self._stopped_above: float | None = None  # time at which that was known
         self._dismissed = False  # further workers are too late
         self._waits_for_standby = Throttle(_NOTICE)
         self._saves_until = -math.inf  # where the final version could not be saved
@@ -98,10 +99,13 @@ class Run:
         self._requests = dispatcher.begin(self.engine, layout)
         if above is not None:
             self._requests.replies.waits = lambda: above.waits
+            self._requests.above = above.tell
         self._readers.begin(
             self.engine, self.checkpoints,
             EpochVersions(reporter.folder, layout, self.engine, dispatcher.on, frozen),
             self._take_found, self._tell_measured, None if state is None else state.best)
+        if above is not None:
+            self._readers.relay(above)
         if self.engine.rendezvous.ended:  # others may have its final version, and end with that
             dispatcher.entrance.dismiss("the run has ended")
         if self._over:
@@ -209,11 +213,23 @@ class Run:
             if self.hasty and now - self._leaves_above > timeouts.INTERRUPTED:
                 above.give_up(f"the server above did not answer within {timeouts.INTERRUPTED:g} s")
         above.poll(run_time)
-        if above.stopped is not None and engine.stop_reason is None and not engine.done:
+        for told in above.told():
+            self._requests.replies.send(engine.measure(None, told, run_time) if isinstance(
+                told, Measured) else engine.set_rate(None, told, run_time))
+        if above.stopped is not None and engine.stop_reason is None and not (
+                engine.done or self._awaits_own(now)):
             self._stop(f"the server above: {above.stopped}")
         if above.hurries:
             self.checkpoints.demand()
         self._requests.go_on()
+
+    def _awaits_own(self, now: float) -> bool:
+        """Return whether the workers of a resumed site are to learn of the end, and are not back.
+        """
+        self._stopped_above = self._stopped_above or now
+        engine = self.engine
+        return (engine.rendezvous.resumed and not engine.started
+                and now - self._stopped_above < timeouts.REATTACH)
 
     @property
     def _settled(self) -> bool:
@@ -256,7 +272,8 @@ class Run:
             reason = f"all other workers finished; missing: {_some(missing)}"
         say(log.summary(now, self.engine.members, self._dispatcher.sessions.reports, newest,
                         self._accuracy_of(newest), reason, missing), sys.stdout)
-        if (work := self.engine.work) is not None and work.ledger.undone.count:
+        work = self.engine.work
+        if self._above is None and work is not None and work.ledger.undone.count:
             say(f"not trained: {work.ledger.undone.count:,} of the {work.data.n:,} examples of "
                 f"{work.data.epochs} epochs; {work.ledger.epoch} are complete", sys.stdout)
         if missing:
@@ -554,7 +571,8 @@ class Run:
         elif kind == "epoch":
             self._epoch = fields["epoch"] - 1
             self._epoch_loss.tell()
-            self._readers.epoch_is_trained(t, self._state)
+            if self._above is None:
+                self._readers.epoch_is_trained(t, self._state)
             self._reporter.say(f"epoch {fields['epoch']} of {fields['epochs']} is trained, by "
                                f"version {fields['version']:,}")
         elif kind == "give_up":

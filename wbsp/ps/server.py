@@ -260,7 +260,8 @@ class Server:
         """Take the W_0 of a site's first worker, which the server above may lack."""
         if self.brought is None and self.above is not None:
             info = self.dispatcher.info
-            self.brought = Model(vector, layout, frozen, info.layers, info.local)
+            self.brought = Model(vector, layout, frozen, info.layers, info.local, info.data,
+                                 info.first_epoch)
             self.above.bring(self.brought)
 
     @property

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import pathlib
 import queue
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import astuple, dataclass, replace
 from typing import NamedTuple
 
@@ -25,17 +27,32 @@ import numpy as np
 from wbsp import timeouts
 from wbsp.core.agent import Agent, Command, Cut, Expect
 from wbsp.core.engine import Engine
-from wbsp.core.messages import Message
+from wbsp.core.messages import (
+    LearningRate,
+    Measured,
+    Message,
+    Reattached,
+    Stop,
+    StopRun,
+    Withdrawn,
+    WorkPlace,
+)
+from wbsp.core.messages import Work as Given
 from wbsp.core.site.progress import SiteProgress
+from wbsp.core.site.work import SiteWork, SiteWorkState
 from wbsp.core.site.worker import SiteWorker, Work, objection
 from wbsp.core.stats import Report
+from wbsp.core.work_ledger import WorkState
 from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint.state import ANCHOR, CUT, OWED, AboveState, RunState
 from wbsp.ps.config import AboveError, Model
+from wbsp.site.share import SiteShare
 from wbsp.sync.base import UNFIT
 from wbsp.tensors.frozen import FrozenValues
 from wbsp.tensors.layout import total_size
+from wbsp.wire.line import read_version
 from wbsp.wire.messages import codec as m
+from wbsp.wire.messages.reading import AskVersion, VersionAt
 from wbsp.worker.comm.communication import SendUpdate
 from wbsp.worker.comm.inbox import Next
 from wbsp.worker.comm.transport import Transport
@@ -44,6 +61,7 @@ from wbsp.worker.metrics import Recorder
 from wbsp.worker.shared_agent import SharedAgent
 
 _GRAIN = 0.2  # seconds between two looks at whether the site ends, of the joining thread
+_AGAIN = 5.0  # seconds after which an unanswered request is repeated
 
 
 @dataclass(frozen=True)
@@ -101,18 +119,32 @@ class _Listener(SharedAgent):
         answered: number of the newest answered cut; guarded by `changed`.
         unfit: a cut since the last version was rejected because of its values; guarded by
             `changed`.
+        share: of the data that all workers of the run share; None: each has its own.
+        news: what concerns these data, for the event loop, in order; guarded by `changed`.
     """
 
     wake: Callable[[], object]
     behind: Callable[[], int]
     answered = -1
     unfit = False
+    share: SiteShare | None = None
+    news: list[Message]
 
     def acked(self, ack: m.Ack, seconds: float) -> Next:
         with self.changed:
             self.answered = ack.seq
             self.unfit = self.unfit or ack.reason in UNFIT
+            self.news.append(ack)
         return super().acked(ack, seconds)
+
+    def received(self, message: m.Message) -> Next:
+        if self.share is not None and isinstance(message, _NEWS):
+            with self.changed:
+                if isinstance(message, Given | Withdrawn | Reattached):
+                    self.share.heard(message)
+                self.news.append(message)
+            self.wake()
+        return super().received(message)
 
     def report(self) -> Report:
         return replace(super().report(), behind=self.behind())
@@ -125,6 +157,9 @@ class _Listener(SharedAgent):
         fetch = super()._follow(commands)
         self.wake()
         return fetch
+
+
+_NEWS = Given, Withdrawn, Reattached, Stop, Measured, LearningRate, VersionAt
 
 
 class Upstream(SiteWorker):
@@ -159,6 +194,14 @@ class Upstream(SiteWorker):
         self._kept: Work | None = None  # in the newest cut, until its answer
         self._next_seq = 0
         self._owed: np.ndarray | None = None
+        self._share: SiteShare | None = None  # of the data that all workers share
+        self._place: WorkPlace | None = None  # in these
+        self._wanted: int | None = None  # epochs of the loop of this site's first worker
+        self._told: list[Measured | LearningRate] = []
+        self._version_at: VersionAt | None = None
+        self._asks_version: AskVersion | None = None  # the open question
+        self._reads: Executor | None = None  # files of versions
+        self._tells: dict[type[Message], tuple[Message, float]] = {}  # and when: not confirmed
         self._waited = False
         self._leaves: str | None = None  # why this site leaves without the last version
         self._final = False
@@ -182,6 +225,10 @@ class Upstream(SiteWorker):
             assert engine.store.latest.vector is not None, "a site's store has tensors"
             self._progress = SiteProgress(engine.store.latest.vector)
             self._recorder.step_begins("compute")
+            if (place := self._place) is not None:
+                work = engine.work = SiteWork(place.data, engine.model.rule)
+                work.begin(place, False, self._wanted)
+                work.paused = lambda: self.waits
         else:
             self._known = known = state.above or AboveState()
             self.settled = self._final = known.final or state.over
@@ -191,6 +238,8 @@ class Upstream(SiteWorker):
             self._kept = None if known.kept is None else Work(*known.kept)
             self._uncut = Work(known.steps, known.samples, known.seconds)
             self._untold = replace(self._uncut)
+            if state.work is not None:
+                self._resume(engine, state.work, known.work or SiteWorkState())
             if not self.settled:
                 self._start(timeouts.WORKER_PATIENCE)
                 self._models.put(model)
@@ -199,8 +248,22 @@ class Upstream(SiteWorker):
         engine.on_version = self._made
         self._keep()
 
+    def _resume(self, engine: Engine, state: WorkState, beside: SiteWorkState) -> None:
+        """Resume with the data that all workers share."""
+        work = engine.work = SiteWork(state.data, engine.model.rule, state, beside)
+        ledger = work.ledger
+        if self._progress.cut is None:  # its answer is known
+            ledger.answered(True)
+        own = ledger.undone.with_all(ledger.uncut.spans)
+        self._share = SiteShare(state.data, 0, self._on, True, own.spans, ledger.sent.spans,
+                                self._next_seq)
+        # what it held may be others' by now
+        work.paused = lambda: self.waits or self._listener is None
+
     def close(self) -> None:
         self._closing = True
+        if self._reads is not None:
+            self._reads.shutdown(wait=False, cancel_futures=True)
         if self._transport is not None:
             if not self._told_finish and self._transport.error is None:
                 self._transport.leave(self._leaves or "its server ends", finished=False)
@@ -230,8 +293,14 @@ class Upstream(SiteWorker):
                     f"{self._known.run}: resume that one, or start this site without --resume")
             model = self._model()
             still = _Still(model.frozen) if model.frozen.layout else None
+            if model.data is not None and self._share is None:
+                self._share = SiteShare(model.data, model.first_epoch, self._on)
+                self._wanted = model.data.epochs
             joined = transport.join(model.layout, lambda: model.vector, timeout, model.layers,
-                                    None, still, False, model.local)  # type: ignore[arg-type]
+                                    self._share, still, False,  # type: ignore[arg-type]
+                                    model.local)
+            if self._share is not None and joined.work is None:
+                raise AboveError(f"the server above at {way.address} assigns no examples")
             frozen = model.frozen
             if joined.frozen and still is not None:
                 frozen = FrozenValues(frozen.layout, transport.frozen(still.size, timeout))
@@ -272,6 +341,12 @@ class Upstream(SiteWorker):
         self._listener = _Listener(agent, self._recorder, self._say, None, on=self._on)
         self._listener.wake = lambda: self._waker.send(b"\0")
         self._listener.behind = lambda: self._engine.present if self._engine else 0
+        self._listener.news, self._listener.share = [], self._share
+        if self._share is not None and joined.work is not None:
+            self._share.begin(joined.work, joined.seq, joined.work.own)
+            self._place = joined.work
+            if self._work is not None:
+                self._work.begin(joined.work, True, None)
         transport.listen(self._listener, found.model.layout)
         self._say(f"site {self._way.site}: is a worker of the server at {self._way.address} "
                   f"({found.welcome.settings.get('sync', '')})")
@@ -292,15 +367,18 @@ class Upstream(SiteWorker):
             self.settled = True
             raise AboveError(f"another process has taken the place of site {self._way.site}: start "
                              "this one without --resume")
-        decided = None
+        decided, work = None, self._work
         if progress.cut is not None:
             if due == known:
                 decided, progress.cut = progress.cut, None
+                if work is not None:
+                    work.ledger.answered(True)
             elif self._kept is not None:
                 known -= 1
                 progress.take_back()
-                for work in (self._uncut, self._untold):
-                    work.add(self._kept)
+                if work is not None:
+                    work.ledger.take_back_cut()
+                self._count(self._kept)
         self._kept = None
         transport.owe(self._owed, decided)
         if due < known:
@@ -326,6 +404,7 @@ class Upstream(SiteWorker):
         if transport.error is not None and not self._closing:
             self.settled = True
             raise AboveError(f"the server above: {transport.error}")
+        self._hear(now)
         with listener.changed:
             self._due += listener.commands
             listener.commands = []
@@ -338,7 +417,10 @@ class Upstream(SiteWorker):
             self.settled = True
             raise AboveError(f"the run above has ended before it began here: {self.stopped}")
         self._carry_out(now)
+        self._starve_if_dry(now)
         self._finish_if_due(now)
+        self._ask_for_work()
+        self._tell_again()
         self._send_if_safe()
         waits = self.waits
         if waits != self._waited:
@@ -362,11 +444,88 @@ class Upstream(SiteWorker):
             self._say(f"site {self._way.site}: {reason}; its uncut progress is in its checkpoint")
             self.settled = True
 
+    # The data that all workers share.
+
+    def _hear(self, now: float) -> None:
+        """Handle what the server above has said about them."""
+        listener, engine, work = self._listener, self._engine, self._work
+        if listener is None or engine is None:
+            return
+        with listener.changed:
+            news, listener.news = listener.news, []
+        for message in news:
+            if isinstance(message, Measured | LearningRate):
+                self._told.append(message)
+            elif isinstance(message, VersionAt):
+                self._version_at, self._asks_version = message, None
+            elif work is not None and isinstance(message, m.Ack):
+                work.ledger.answered(message.accepted)
+            elif work is not None and isinstance(message, Given | Withdrawn | Reattached | Stop):
+                if isinstance(message, Reattached) and self._asks_version is not None:
+                    self.ask_version(self._asks_version)
+                before = work.ledger.epoch
+                work.heard(message, self._on.clock.monotonic())
+                if (epoch := work.ledger.epoch) > before:
+                    engine.log(now, "epoch", epoch=epoch, epochs=work.data.epochs,
+                               version=engine.store.latest.version)
+
+    def _ask_for_work(self) -> None:
+        work, engine, agent = self._work, self._engine, self._agent
+        if (work is None or engine is None or agent is None or self._finishing or self.settled
+                or engine.stop_reason is not None):
+            return
+        question = work.question(agent.rule, self.waits, engine.present, agent.seq,
+                                 self._on.clock.monotonic(), _AGAIN)
+        if question is not None and self._transport is not None:
+            self._transport.request(question)
+
+    def tell(self, message: Message) -> None:
+        self._tells[type(message)] = message, -math.inf
+        self._tell_again()  # before this site leaves
+
+    def _tell_again(self) -> None:
+        """Send what workers say to all, and again until the server above has confirmed it."""
+        engine, now = self._engine, self._on.clock.monotonic()
+        if engine is None or self._transport is None:
+            return
+        for message, at in [*self._tells.values()]:
+            known = engine.measured if isinstance(message, Measured) else engine.rate
+            if (self.stopped is not None if isinstance(message, StopRun) else
+                    known is not None and isinstance(message, Measured | LearningRate)
+                    and known.epoch >= message.epoch):
+                del self._tells[type(message)]
+            elif now - at >= _AGAIN:
+                self._tells[type(message)] = message, now
+                self._transport.request(message)
+
+    def ask_version(self, ask: AskVersion) -> None:
+        self._version_at, self._asks_version = None, ask
+        if self._transport is not None:
+            self._transport.request(ask)
+            self._transport.wake()
+
+    def version_at(self) -> VersionAt | None:
+        at, self._version_at = self._version_at, None
+        return at
+
+    def read_version(self, at: VersionAt, path: pathlib.Path) -> Future[bool]:
+        assert self._transport is not None, "its server has answered"
+        self._reads = self._reads or self._on.scheduler.pool("wbsp-above-versions")
+        return self._reads.submit(read_version, self._transport.host, at, self._way.token, path)
+
+    def told(self) -> list[Measured | LearningRate]:
+        told, self._told = self._told, []
+        return told
+
+    def _with_spans(self, cut: Cut, now: float) -> Cut:
+        self._hear(now)  # the answer to the cut before
+        return super()._with_spans(cut, now)
+
     def state(self) -> AboveState:
-        kept, uncut = self._kept, self._uncut
+        kept, uncut, work = self._kept, self._uncut, self._work
         return AboveState(self._run, self._next_seq, uncut.steps, uncut.samples, uncut.seconds,
                           None if kept is None else astuple(kept),
-                          self._final)
+                          self._final, None if work is None else work.beside())
 
     # Between two versions.
 
@@ -417,6 +576,8 @@ class Upstream(SiteWorker):
             return
         assert transport is not None and self._progress.cut is not None
         cut, self._cut = self._cut, None
+        if self._share is not None:
+            self._share.sends(cut.push)
         transport.request(SendUpdate(cut.push, self._progress.cut, cut.fetch))
         transport.wake()
 

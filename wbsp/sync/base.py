@@ -79,6 +79,8 @@ class Push(NamedTuple):
         to: with shared data: the position in the worker's sequence at the end of this push.
         dropped: with shared data: examples up to this position, since the worker's last push, are
             in no push, because they were dropped with a model that was not finite.
+        spans: of a site, with shared data: the positions in this push, each as its first and the
+            one behind its last, in ascending order; `to` is None then.
         norm2: squared norm of the update, as it was sent, to 5 digits; None: the caller knows no
             tensors. It is the same on one server and on shards.
     """
@@ -94,6 +96,7 @@ class Push(NamedTuple):
     memory: float | None = None
     to: int | None = None
     dropped: int | None = None
+    spans: tuple[tuple[int, int], ...] | None = None
     norm2: float | None = None
 
 

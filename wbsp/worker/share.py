@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Literal
+from typing import Literal, Protocol
 
 from wbsp.core.messages import (
     AskWork,
@@ -33,6 +33,28 @@ _GRAIN = 1.0  # seconds of waiting until a NOTHING
 _AGAIN = 5.0  # seconds after which an unanswered request is repeated
 _TRIPS = 2  # round trips that held examples must last at the next look; else more are requested
 _NEWEST = 0.2  # weight of the newest duration in a mean
+
+
+class Claims(Protocol):
+    """What a connection must know of a share: of `Share`, or of a site's.
+
+    Attributes:
+        data: as in `Share`.
+        first_epoch: as in `Share`.
+    """
+
+    data: SharedData
+    first_epoch: int
+
+    @property
+    def claim(self) -> WorkHeld | None:
+        """What this process takes over from the one before it; None: nothing."""
+
+    def answered(self, push: Push) -> list[Span]:
+        """Note the answer to the newest push; return the positions in it."""
+
+    def held(self) -> WorkHeld:
+        """Return the state for a server that this worker attaches to."""
 
 
 class Share:
@@ -90,6 +112,10 @@ class Share:
         self._asked_at = 0.0
         self._none = False  # the answer was that no work is free now; another follows by itself
         self._trip = self._step = 0.0  # seconds of a request and its answer, and of a step
+
+    @property
+    def claim(self) -> WorkHeld | None:
+        return None
 
     def wants(self, epochs: int, first_epoch: int = 0) -> None:
         """Set the passes over the data, of which the loop has completed `first_epoch`."""

@@ -61,6 +61,9 @@ class SitesPlan:
     slow: float = 0.002
     period: float = 0.2
     naps: tuple[float, ...] = (0.2, 1.0, 3.0)
+    data: tuple[int, int, int] | None = None  # that all workers share, in place of their steps
+    validate: str = "newest"
+    kill_workers: int = 0
 
 
 class NotingUpstream(Upstream):
@@ -84,6 +87,7 @@ class NotingUpstream(Upstream):
         if cut is not None and self._cut is None and self.site.heard is self:
             update = self._progress.cut
             self.site.cuts[cut.push.seq] = float(update[0] / pattern(update.size)[0])
+            self.site.spans[cut.push.seq] = cut.push.spans
 
     def _take_joined(self):
         joined = self._listener is not None
@@ -121,11 +125,13 @@ class Site:
         self.all, self.index = world, index
         self.name, self.laws, self.notes = f"site{index}", _Nothing(), Counter()
         self.rng, self.world, self.token = world.rng, world.world, world.token
-        self.plan = Plan(steps=world.plan.steps, workers=world.plan.workers)
+        self.plan = Plan(steps=world.plan.steps, workers=world.plan.workers, data=world.plan.data,
+                         validate=world.plan.validate)
         self.names = [self.name, f"standby{index}"][:1 + world.plan.standby]  # of its servers
         self.address, self.run_id = ",".join(f"{name}:{PORT}" for name in self.names), None
         self.heard: NotingUpstream | None = None  # the process that the server above hears
         self.cuts: dict[int, float] = {}
+        self.spans: dict[int, tuple] = {}  # of shared data, in each cut
         self.weights: dict[int, float] = {}
         self.members = [Member(self, worker, self.rng.randint(1, self.plan.steps))
                         for worker in range(self.plan.workers)]
@@ -174,7 +180,8 @@ class Sites:
         horizon = max(0.4, 0.9 * max(member.speed for member in self.members) * plan.steps)
         for number, act in ((plan.kills, self.kill_site), (plan.kill_top, self.kill_top),
                             (plan.breaks, self.break_connection), (plan.cuts, self.cut),
-                            (plan.isolations, self.isolate), (plan.sleeps, self.sleep)):
+                            (plan.isolations, self.isolate), (plan.sleeps, self.sleep),
+                            (plan.kill_workers, self.kill_worker)):
             for _ in range(number):
                 self.world.after(self.rng.uniform(0.02, horizon), act)
 
@@ -321,6 +328,16 @@ class Sites:
         if self._dies("top", self.kill_top):
             self.world.after(self.rng.uniform(0.05, 3.0), self.start_top)
 
+    def kill_worker(self):
+        site = self.rng.choice(self.sites)
+        member = self.rng.choice(site.members)
+        if not self.over and member.process is not None and member.process.alive and (
+                not member.ended and member.joined is not None):
+            self.say(f"--- kill {member.process.name}")
+            self.notes["kill_workers"] += 1
+            member.process.kill()
+            member.comes_again()
+
     def _dies(self, name, again):
         if self.over or not self.processes[name].alive:
             return False
@@ -400,8 +417,10 @@ class Sites:
         stayed = [member for site in self.sites if not self._is_late(site)
                   for member in site.members]
         for member in stayed:
-            if member.given_up is not None:
+            if member.given_up is not None and not (
+                    member.lives > 1 and "too late" in member.given_up):
                 raise Broken(9, f"worker {member.index} has given up: {member.given_up}")
+        stayed = [member for member in stayed if member.final is not None]
         finals = {member.final.tobytes() for member in stayed}
         if len(finals) > 1:
             raise Broken(2, "workers end with different versions")
@@ -413,24 +432,58 @@ class Sites:
             if self._is_late(site):
                 total += sum(weight * site.cuts[seq] for seq, weight in weights.items())
                 continue
+            if self.plan.data is not None:
+                self._cuts_are_whole(site)
             if sorted(weights) != sorted(site.cuts):
                 raise Broken(1, f"{site.name} has cut {sorted(site.cuts)}, and was answered "
                              f"{sorted(weights)}")
             total += sum(weights[seq] * cut for seq, cut in site.cuts.items())
             accepted = 0.0
-            for member in site.members:
+            for member in site.members if not self.plan.kill_workers else ():
                 if sorted(member.weights) != list(range(len(member.cuts))):
                     raise Broken(1, f"{site.name}: worker {member.index} has cut "
                                  f"{len(member.cuts)}, and was answered {sorted(member.weights)}")
                 accepted += sum(UNIT * member.weights[seq] * cut
                                 for seq, cut in enumerate(member.cuts))
+            if self.plan.kill_workers:  # what the last push of a dead one weighs is not known
+                continue
             if abs(accepted - sum(site.cuts.values())) > 1e-6:
                 raise Broken(1, f"{site.name} has accepted {accepted} in all, and its cuts are "
                              f"{site.cuts}")
+        if self.plan.data is not None:
+            self._once(logged)
         rest = final - total * pattern(final.size)
         first = round(rest[0])
         if np.abs(rest - first).max() > 1e-6 or not 1 <= first <= self.plan.workers:
             raise Broken(1, f"the final version without the cuts is {rest[:5]}")
+
+    def _once(self, logged):
+        """Each example is once an epoch in the cuts that the server above has accepted."""
+        n, _, epochs = self.plan.data
+        done = Counter()
+        for site in self.sites:
+            for seq, weight in (logged.get(site.index, {}) | site.weights).items():
+                for span in site.spans[seq] if weight else ():
+                    done.update(range(*span))
+        if done != Counter(range(n * epochs)) and not self.stopped_early:
+            wrong = {g: done[g] for g in range(n * epochs) if done[g] != 1}
+            raise Broken(17, f"positions that are not once in the model: {wrong}")
+
+    @property
+    def stopped_early(self):
+        return not any("epochs are trained" in line or "epoch is trained" in line
+                       for line in self.said if " top: " in line)
+
+    def _cuts_are_whole(self, site):
+        """A site's cuts name what it has accepted of its workers, and nothing else."""
+        if self.plan.kill_workers:
+            return
+        named = Counter(g for spans in site.spans.values() for span in spans for g in range(*span))
+        accepted = Counter(g for member in site.members for seq, weight in member.weights.items()
+                           if weight for span in member.spans[seq] for g in range(*span))
+        if named != accepted:
+            raise Broken(17, f"{site.name} has accepted {accepted - named} that no cut names, and "
+                         f"cuts name {named - accepted}")
 
     def _logged(self):
         """The weights of the sites' cuts by the log of the server above."""
@@ -445,8 +498,11 @@ class Sites:
         return found
 
 
-def drawn(seed: int) -> SitesPlan:
-    """A plan with some kinds of faults, as the seed draws it."""
+def drawn(seed: int, data: bool | None = None) -> SitesPlan:
+    """A plan with some kinds of faults, as the seed draws it.
+
+    data: whether all workers share data; None: as drawn
+    """
     draw = random.Random(f"plan of sites {seed}")
 
     def some(chance, most):
@@ -465,4 +521,8 @@ def drawn(seed: int) -> SitesPlan:
     # What is drawn last changes nothing of the plans without it.
     plan.standby = draw.random() < 0.4
     plan.isolations = some(0.3, 2) if plan.standby else 0
+    if draw.random() < 0.4 if data is None else data:
+        plan.data = draw.choice([24, 45, 60, 200]), draw.choice([1, 4, 7]), draw.choice([1, 2, 3])
+        plan.validate = draw.choice(["newest", "newest", "wait"])
+        plan.kill_workers = some(0.3, 2)
     return plan

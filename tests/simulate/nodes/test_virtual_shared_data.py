@@ -10,6 +10,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from one_an_example import OneAnExample
 
 from wbsp.core.agent import Cut
 from wbsp.core.messages import SharedData
@@ -17,30 +18,6 @@ from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Incarnation, Machine, constant, lognormal
 from wbsp.simulate.world.shards import ServerSpec
 from wbsp.sync import MODELS, create
-
-
-class OneAnExample:
-    def __init__(self, n, batch, workers):
-        self.n, self.batch = n, batch
-        self.x = np.zeros((workers, n), np.float32)
-        self.anchor = np.zeros((workers, n), np.float32)
-
-    def initial(self):
-        return np.zeros(self.n, np.float32)
-
-    def step(self, worker, samples, start):
-        self.x[worker, np.arange(start, start + samples) % self.n] += 1
-        return samples, 0.0
-
-    def cut(self, worker):
-        update = self.x[worker] - self.anchor[worker]
-        self.anchor[worker] = self.x[worker]
-        return update
-
-    def adopt(self, worker, vector, how):
-        progress = self.x[worker] - self.anchor[worker]
-        self.anchor[worker] = vector
-        self.x[worker] = vector if how == "replace" else vector + progress
 
 
 class Run:

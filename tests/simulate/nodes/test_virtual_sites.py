@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from quadratic import QuadraticWorkload
 
-from wbsp.core.messages import SharedData
 from wbsp.core.outer_optimizer import create_outer
 from wbsp.core.site.worker import SiteWorker
 from wbsp.simulate.nodes.cluster import Cluster
@@ -212,15 +211,14 @@ def site_of(*workers):
     return Site(workers, create("bsp"), line(0))
 
 
-@pytest.mark.parametrize("sites, above, data, words", [
-    ([site_of(0)], create("bsp"), None, "each worker belongs to one site"),
-    ([site_of(0, 1), site_of()], create("bsp"), None, "each site has a worker"),
-    ([site_of(0, 1)], create("lbbsp"), None, "runs lbbsp, which assigns the examples of each step"),
-    ([site_of(0, 1)], create("bsp"), SharedData(10, 2, 1), "a site assigns no examples yet"),
+@pytest.mark.parametrize("sites, above, words", [
+    ([site_of(0)], create("bsp"), "each worker belongs to one site"),
+    ([site_of(0, 1), site_of()], create("bsp"), "each site has a worker"),
+    ([site_of(0, 1)], create("lbbsp"), "runs lbbsp, which assigns the examples of each step"),
 ])
-def test_sites_that_cannot_be_are_refused_in_one_line(sites, above, data, words):
+def test_sites_that_cannot_be_are_refused_in_one_line(sites, above, words):
     with pytest.raises(ValueError, match=words) as error:
-        Cluster(above, [Machine(constant(1.0))] * 2, sites=sites, data=data)
+        Cluster(above, [Machine(constant(1.0))] * 2, sites=sites)
     assert "\n" not in str(error.value)
 
 

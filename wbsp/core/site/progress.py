@@ -20,11 +20,13 @@ class SiteProgress:
     Attributes:
         anchor: the site's version at its last cut, or the version from above that it adopted last.
         cut: the newest cut, until it is answered; else None.
+        dropped: the newest `adopt` has left out the uncut progress.
     """
 
     def __init__(self, anchor: np.ndarray, cut: np.ndarray | None = None):
         self.anchor = anchor
         self.cut = cut
+        self.dropped = False
 
     def take(self, x: np.ndarray) -> np.ndarray:
         """Return the cut x - anchor, and set anchor = x; `x`: the site's newest version."""
@@ -42,10 +44,13 @@ class SiteProgress:
         """
         progress = x - self.anchor
         self.anchor = _kept(above)
-        if drop:
-            return above.copy()
-        found = np.add(above, progress, out=progress)
-        return found if is_finite(found) else above.copy()
+        self.dropped = False
+        if not drop:
+            found = np.add(above, progress, out=progress)
+            if is_finite(found):
+                return found
+        self.dropped = True
+        return above.copy()
 
     def take_back(self) -> None:
         """Turn the newest cut into progress again, because the server above lacks it."""

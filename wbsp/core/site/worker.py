@@ -16,6 +16,7 @@ import numpy as np
 from wbsp.core.agent import Adopt, Agent, Command, Cut, Leave
 from wbsp.core.engine import Engine
 from wbsp.core.site.progress import SiteProgress
+from wbsp.core.site.work import SiteWork
 from wbsp.sync.base import WorkerRule
 
 _LEAST = 1e-6  # seconds of a step: models divide by them
@@ -97,6 +98,12 @@ class SiteWorker:
     def _lacks(self, work: Work) -> None:
         """Handle the end of a run above that has ended without this work."""
 
+    @property
+    def _work(self) -> SiteWork | None:
+        """This site's part of the data that all workers of the run share, if they do."""
+        work = None if self._engine is None else self._engine.work
+        return work if isinstance(work, SiteWork) else None
+
     # The site's life.
 
     @property
@@ -148,14 +155,43 @@ class SiteWorker:
         seconds = _LEAST if self._since is None else max(now - self._since, _LEAST)
         self._since = now
         if samples:  # else only its number is new
-            for work in (self._uncut, self._untold):
-                work.add(Work(1, samples, seconds))
+            self._count(Work(1, samples, seconds))
         if agent is None or self.settled:
             return
         self._carry_out(now)
         if (self._untold.steps and agent.waiting is None and not self._due
                 and not self._told_finish and not self._fresh):
             self._tell_step(now)
+
+    def _count(self, work: Work) -> None:
+        for known in (self._uncut, self._untold):
+            known.add(work)
+
+    def _starve_if_dry(self, now: float) -> None:
+        """Push what this site has trained if the server above has no more examples for it now.
+
+        Others may wait for that; and no push of a worker follows that makes a version.
+        """
+        engine, agent, work = self._engine, self._agent, self._work
+        if (engine is None or agent is None or work is None or self.settled or self._fresh
+                or self._finishing):
+            return
+        if not work.dry:
+            if agent.starving:
+                self._ask(_feed)
+            return
+        if self.waits or self._due:
+            return
+        engine.complete(now)
+        if agent.waiting is not None or self._due:
+            return
+        if work.ledger.uncut.spans and agent.handed_over and not self._untold.steps:
+            self._count(Work(1, 0, _LEAST))  # all of it was given up, and the push says so
+        if self._untold.steps:
+            self._tell_step(now)
+        if not (agent.starving or self._due) and agent.waiting is None:
+            self._ask(lambda agent: agent.starved())
+            self._carry_out(now)
 
     def _tell_step(self, now: float) -> None:
         untold, self._untold = self._untold, Work()
@@ -172,13 +208,18 @@ class SiteWorker:
             self._due.popleft()
             match command:
                 case Cut():
-                    self._take(command, now)
+                    self._take(self._with_spans(command, now), now)
                 case Adopt():
                     self._adopt(command.version, now)
                 case Leave():
                     self._leave()
                 case _:
                     self._request(command)
+
+    def _with_spans(self, cut: Cut, now: float) -> Cut:
+        """Return the cut, which names its positions in the data that all workers share, if any."""
+        work = self._work
+        return cut if work is None else cut._replace(push=cut.push._replace(spans=work.cut()))
 
     def _take(self, cut: Cut, now: float) -> None:
         """Cut what the versions have added since the last cut, into `_progress.cut`."""
@@ -202,8 +243,16 @@ class SiteWorker:
         """
         engine = self._engine
         assert engine is not None
-        x = engine.store.latest.vector
+        x, dropped = engine.store.latest.vector, drop
         if vector is not None and x is not None:
             vector = self._progress.adopt(vector, x, drop)
+            dropped = self._progress.dropped
+        if dropped and self._work is not None:
+            self._work.ledger.dropped()
         engine.adopt(vector, version, now)
         self._version = engine.store.latest.version
+
+
+def _feed(agent: Agent) -> list[Command]:
+    agent.fed()
+    return []

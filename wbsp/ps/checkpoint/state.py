@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypedDict, TypeVar
 
 import msgspec
 
+from wbsp.core.site.work import SiteWorkState
 from wbsp.core.stats import ALWAYS, Report
 from wbsp.core.work_ledger import WorkState
 from wbsp.limits import Count, Worker
@@ -96,6 +97,7 @@ class AboveState:
         kept: work in the newest cut, whose answer is not known: steps, samples, seconds; None: it
             is known.
         final: this site's newest version is the last one of the run above.
+        work: of the data that all workers of the run share; None: each has its own.
     """
 
     run: str = ""
@@ -105,6 +107,7 @@ class AboveState:
     seconds: Amount = 0.0
     kept: tuple[Sum, Sum, Amount] | None = None
     final: bool = False
+    work: SiteWorkState | None = None
 
 
 @dataclass(kw_only=True)

@@ -351,6 +351,8 @@ class Lobby(Entrance):
             if found is not None:
                 self._note_layers(session)
                 self._info.local = session.local
+                if isinstance(request := session.request, m.Join):
+                    self._info.data, self._info.first_epoch = request.data, request.first_epoch
                 vector, *still = found
                 if still:  # one piece of memory with the vector, which goes its own way
                     vector, still = vector.copy(), [still[0].copy()]
@@ -539,8 +541,8 @@ class Admission(Entrance):
             return
         join = session.request
         try:
-            work = engine.open(session.worker, join.data, join.first_epoch) if isinstance(
-                join, m.Join) else None
+            work = engine.open(session.worker, join.data, join.first_epoch,
+                               join.work) if isinstance(join, m.Join) else None
         except ValueError as error:
             self._refuse(session, str(error))
             return

@@ -7,6 +7,7 @@ answers are sent.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from wbsp.core.engine import Engine
 from wbsp.limits import one_line
@@ -36,6 +37,8 @@ class Requests:
         self.returned = False
         # Complete pushes that came while this site waits for the server above: worker -> the newest
         self._kept: dict[int, tuple[WorkerSession, m.Update, Arrived]] = {}
+        # Of a site: sends what a worker says to all to the server above, which decides.
+        self.above: Callable[[m.Message], None] | None = None
 
     def handlers(self) -> Handlers:
         """Return the handlers for members' requests."""
@@ -166,7 +169,7 @@ class Requests:
         """Handle what came while this site waited for the server above, until it waits again."""
         if self.replies.waits():
             return
-        self.replies.send([])
+        self.replies.send(self.engine.feed(self._clock.run()))
         while self._kept and not self.replies.waits():
             session, update, arrived = self._kept.pop(next(iter(self._kept)))
             if self.sessions.of(session.worker) is session and session.joined:
@@ -228,19 +231,26 @@ class Requests:
         self.replies.send(answer)
 
     def measured(self, session: WorkerSession, measured: m.Measured) -> None:
-        if session.joined and session.plane is not None:
+        if session.joined and session.plane is not None and not self._goes_up(measured):
             self.replies.send(self.engine.measure(session.worker, measured, self._clock.run()))
 
     def learning_rate(self, session: WorkerSession, rate: m.LearningRate) -> None:
         """Handle a learning rate that a worker's callback has set for all."""
-        if session.joined and session.plane is not None:
+        if session.joined and session.plane is not None and not self._goes_up(rate):
             self.replies.send(self.engine.set_rate(session.worker, rate, self._clock.run()))
 
     def stop_run(self, session: WorkerSession, stop: m.StopRun) -> None:
         """Handle a worker's request to end the run for all."""
         if session.joined and session.plane is not None and not self.engine.done:
             reason = f"worker {session.worker}: {one_line(stop.reason)}"
-            self.replies.send(self.engine.stop(reason, self._clock.run()))
+            if not self._goes_up(m.StopRun(reason)):
+                self.replies.send(self.engine.stop(reason, self._clock.run()))
+
+    def _goes_up(self, message: m.Message) -> bool:
+        """Send a message to the server above, if this is a site; return whether it is."""
+        if self.above is not None:
+            self.above(message)
+        return self.above is not None
 
     def leave(self, session: WorkerSession, leaving: m.Leaving) -> None:
         self.sessions.note_report(session, leaving.report)

@@ -85,7 +85,7 @@ class Cluster:
                  sites: Sequence[Site] = ()):
         if not machines:
             raise ValueError("a cluster needs at least one worker")
-        _check(sites, len(machines), model, data)
+        _check(sites, len(machines), model)
         trained: Workload = TimingWorkload() if workload is None else workload
         self.clock = Clock()
         self.machines = list(machines)
@@ -107,7 +107,7 @@ class Cluster:
         self.server = SimulatedServer(context, self.engine, server, evaluator, data)
         self.servers: list[SimulatedServer] = [self.server] * len(machines)
         for index, site in enumerate(sites):
-            one = self._site(index, site, model_bytes)
+            one = self._site(index, site, model_bytes, data)
             for worker in site.workers:
                 self.servers[worker] = one
         self._mates = Counter(self.servers)
@@ -203,7 +203,8 @@ class Cluster:
         worker.die()
         self.servers[worker.index].lose(worker)
 
-    def _site(self, index: int, site: Site, model_bytes: float) -> SiteServer:
+    def _site(self, index: int, site: Site, model_bytes: float,
+              data: SharedData | None) -> SiteServer:
         """Return the server of a site, which has joined nothing yet."""
         machines, above = [self.machines[worker] for worker in site.workers], self.server.context
         initial = self.engine.store.latest.vector
@@ -215,10 +216,10 @@ class Cluster:
         engine = Engine(site.model, Store(initial, outer=site.outer, wire=payload.wire),
                         starts.count(min(starts)), log=site.log)
         peer = SimulatedSite(above, self.server.receive, index, site.machine, engine)
-        return SiteServer(context, engine, site.server, peer)
+        return SiteServer(context, engine, site.server, peer, data)
 
 
-def _check(sites: Sequence[Site], workers: int, model: SyncModel, data: SharedData | None) -> None:
+def _check(sites: Sequence[Site], workers: int, model: SyncModel) -> None:
     """Raise ValueError for sites that cannot be."""
     if not sites:
         return
@@ -227,8 +228,6 @@ def _check(sites: Sequence[Site], workers: int, model: SyncModel, data: SharedDa
         raise ValueError("each worker belongs to one site, and each site has a worker")
     if reason := objection(model.rule, model.name):
         raise ValueError(reason)
-    if data is not None:
-        raise ValueError("workers that share data have one server: a site assigns no examples yet")
 
 
 @contextmanager

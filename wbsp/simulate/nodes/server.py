@@ -132,7 +132,7 @@ class SimulatedServer:
         self._joined[index] = worker
         place = None if self._data is None else engine.open(index, self._data, 0)
         worker.admit(Agent(index, engine.model.rule, engine.ledger.next_seq(index), engine.steps,
-                           None if place is None else place.at))
+                           None if place is None else place.at), place)
         self._send(engine.join(index, self._clock.now))
 
     def _forget(self, worker: Peer, reason: str, finished: bool = False) -> None:

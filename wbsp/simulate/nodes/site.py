@@ -18,9 +18,22 @@ import numpy as np
 
 from wbsp.core.agent import Agent, Command, Cut, Expect, Leave
 from wbsp.core.engine import Engine
-from wbsp.core.messages import Ack, AskWork, Final, Model, Outgoing, ToWorker
+from wbsp.core.messages import (
+    Ack,
+    AskWork,
+    Final,
+    Model,
+    Outgoing,
+    SharedData,
+    Stop,
+    ToWorker,
+    Withdrawn,
+    Work,
+    WorkPlace,
+)
 from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.core.site.progress import SiteProgress
+from wbsp.core.site.work import SiteWork
 from wbsp.core.site.worker import SiteWorker
 from wbsp.core.store import Snapshot
 from wbsp.simulate.nodes.server import SimulatedServer
@@ -97,12 +110,23 @@ class SimulatedSite(SiteWorker):
 
     # The server above.
 
-    def admit(self, agent: Agent) -> None:
-        self._member = agent
+    def admit(self, agent: Agent, place: WorkPlace | None = None) -> None:
+        self._member, engine = agent, self._engine
+        if place is not None and engine is not None:
+            agent.trained = None  # its pushes name their positions
+            engine.work = work = SiteWork(place.data, engine.model.rule)
+            work.begin(place, False, place.data.epochs)
+            work.paused = lambda: self.waits
 
     def receive(self, message: ToWorker) -> None:
-        if isinstance(message, Ack) and message.reason in UNFIT:
-            self._unfit = True
+        work = self._work
+        if isinstance(message, Ack):
+            if message.reason in UNFIT:
+                self._unfit = True
+            if work is not None:
+                work.ledger.answered(message.accepted)
+        elif isinstance(message, Work | Withdrawn | Stop) and work is not None:
+            work.heard(message, self.context.clock.now)
         self._ask(lambda agent: agent.received(message))
         self.go_on()
 
@@ -118,7 +142,7 @@ class SimulatedSite(SiteWorker):
         self._ask(lambda agent: agent.fetched(snapshot.version))
         self.go_on()
 
-    def send(self, message: Join | Command) -> None:
+    def send(self, message: Join | AskWork | Command) -> None:
         """Send a message without floats to the server above."""
         self.context.clock.after(self.machine.latency, self.tell, self, message)
 
@@ -137,9 +161,20 @@ class SimulatedSite(SiteWorker):
                 self.server.stop(self.stopped)
             if engine.done and not self._finishing:
                 self._finish(now)
+            self._starve_if_dry(now)
             self._finish_if_due(now)
+            self._ask_for_work(now)
             if not self.server.go_on():
                 return
+
+    def _ask_for_work(self, now: float) -> None:
+        work, agent, engine = self._work, self._member, self._engine
+        if (work is None or agent is None or engine is None or engine.stop_reason is not None
+                or engine.done or self._finishing):
+            return
+        question = work.question(agent.rule, self.waits, engine.present, agent.seq, now)
+        if question is not None:
+            self.send(question)
 
     def _take(self, cut: Cut, now: float) -> None:
         super()._take(cut, now)
@@ -174,8 +209,9 @@ class SimulatedSite(SiteWorker):
 class SiteServer(SimulatedServer):
     """The server of a site, as its workers see it; `site` is its side of the server above."""
 
-    def __init__(self, context: Context, engine: Engine, spec: ServerSpec, site: SimulatedSite):
-        super().__init__(context, engine, spec, None)
+    def __init__(self, context: Context, engine: Engine, spec: ServerSpec, site: SimulatedSite,
+                 data: SharedData | None):
+        super().__init__(context, engine, spec, None, data)
         self._site = site
         self._early: list[tuple[Callable[..., object], tuple]] = []  # before the site has begun
         self._asked = False  # to join the server above
@@ -214,7 +250,7 @@ class SiteServer(SimulatedServer):
         """Do what has waited for the server above; return whether a push was among it."""
         if self._site.waits:
             return False
-        self._tell([])
+        self._tell(self.engine.feed(self._clock.now))
         came = bool(self._pushes)
         while self._pushes and not self._site.waits:
             worker, cut, update = self._pushes.pop(0)

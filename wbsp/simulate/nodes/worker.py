@@ -23,6 +23,7 @@ from wbsp.core.messages import (
     Range,
     ToWorker,
     Work,
+    WorkPlace,
 )
 from wbsp.core.stats import Lane, Phase, PhaseTimer, Report
 from wbsp.core.store import Snapshot
@@ -119,7 +120,7 @@ class Peer(Protocol):
     def held(self) -> int | None:
         """Version to which differences can be added, or None."""
 
-    def admit(self, agent: Agent) -> None: ...
+    def admit(self, agent: Agent, place: WorkPlace | None) -> None: ...
 
     def receive(self, message: ToWorker) -> None: ...
 
@@ -174,7 +175,7 @@ class SimulatedWorker:
         return None if self.snapshot is None or self.sending.wire.lossless else (
             self.snapshot.version)
 
-    def admit(self, agent: Agent) -> None:
+    def admit(self, agent: Agent, place: WorkPlace | None = None) -> None:
         """Follow this agent; if the workers share their data, from its position on."""
         self.agent = agent
         if agent.trained is not None:

@@ -90,9 +90,6 @@ class Plan:
             if not self.cluster.sites:
                 raise ValueError(f"--sync={inside.sync.name}/{variant.sync.name} needs sites: give "
                                  "a --cluster file with [[sites]]")
-            if self.data is not None:
-                raise ValueError(f"--sync={inside.sync.name}/{variant.sync.name} and --shared_data "
-                                 "do not go together: a site assigns no examples yet")
             inside = replace(inside, outer=inside.outer or self.outer,
                              wire=inside.wire or self.wire)
         return replace(self, outer=variant.outer or self.outer, wire=variant.wire or self.wire,

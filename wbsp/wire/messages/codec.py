@@ -36,6 +36,7 @@ from wbsp.core.messages import (
     SharedData,
     Stop,
     StopRun,
+    Withdrawn,
     Work,
     WorkHeld,
     WorkPlace,
@@ -100,15 +101,15 @@ from wbsp.wire.messages.watch import FilesAt, News, Read, Watch
 __all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "ShardGroup", "SharedData",
            "WorkHeld", "WorkPlace", "Impossible", "WireError"]
 
-PROTOCOL = 25  # raise it when a message, or a type that a message embeds, changes
+PROTOCOL = 26  # raise it when a message, or a type that a message embeds, changes
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving
               | AskWork | Measured | LearningRate | StopRun | Reattach | Kept | Goodbye | Elected
               | Follow | Held | Ask | Watch | Lead | NextVersion | AskVersion
               | AskPast | Evaluated | AskFrozen)
 FromServer = (Welcome | Joined | Refused | Ack | Granted | Directed | CutDecision | Model | Work
-              | Measured | LearningRate | Stop | Final | Alive | Resend | Reattached | Unknown
-              | Elect | Leading | NotServing | Following | Copy | CopyChunk | AllHave | Vacant
-              | Over | FilesAt | Challenge | VersionAt | Noted | FrozenPart)
+              | Withdrawn | Measured | LearningRate | Stop | Final | Alive | Resend | Reattached
+              | Unknown | Elect | Leading | NotServing | Following | Copy | CopyChunk | AllHave
+              | Vacant | Over | FilesAt | Challenge | VersionAt | Noted | FrozenPart)
 FromWatcher = Read | ReadVersion
 
 _encoder = msgspec.msgpack.Encoder()

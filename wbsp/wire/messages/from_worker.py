@@ -38,6 +38,7 @@ class Join(Message, frozen=True):
     digest: Id = ""  # of their values
     sgd: bool = False  # its updates are sums of gradients times a rate: see `sums_gradients`
     local: Names = []  # of variables that each worker keeps for itself
+    work: WorkHeld | None = None  # of a resumed site: what it holds of the shared data
 
 
 class Initial(Message, frozen=True):

@@ -21,7 +21,7 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Claim
 from wbsp.worker.comm.connection import Connection
 from wbsp.worker.errors import TransportError
-from wbsp.worker.share import Share
+from wbsp.worker.share import Claims
 
 
 class Session:
@@ -62,7 +62,7 @@ class Session:
         self.sending = ErrorFeedback(self.wire)
         self.sparse = False
         self.held = m.NONE
-        self.share: Share | None = None
+        self.share: Claims | None = None
         self._run: str | None = None  # id
         self._joined: m.Joined | None = None
         self._epoch = 0  # of the server that this worker belongs to: the highest that it knows

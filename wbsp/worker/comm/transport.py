@@ -23,7 +23,7 @@ from wbsp.worker.comm.communication import CallQueue, Communication, Request, Se
 from wbsp.worker.comm.connection import Connection
 from wbsp.worker.comm.inbox import Listener
 from wbsp.worker.errors import TransportError
-from wbsp.worker.share import Share
+from wbsp.worker.share import Claims
 
 _GRAIN = 0.5  # seconds between two checks for an interrupt while waiting
 _FIRST_NOTICE, _NEXT_NOTICE = 2.0, 10.0  # seconds of waiting for the server before a line
@@ -131,7 +131,7 @@ class Transport:
 
     def join(self, layout: Sequence[TensorSpec], initial: Callable[[], np.ndarray],
              timeout: float, layers: list[LayerState] | None = None,
-             share: Share | None = None, frozen: Frozen | None = None,
+             share: Claims | None = None, frozen: Frozen | None = None,
              sgd: bool = False, local: Sequence[str] = ()) -> m.Joined:
         """Become a member; `initial` makes W_0 (float32 [size]) if the server has none.
 
@@ -147,7 +147,8 @@ class Transport:
         data, first_epoch = (None, 0) if share is None else (share.data, share.first_epoch)
         join = m.Join(list(layout), self._connection.door, layers, data, first_epoch,
                       [] if frozen is None else frozen.layout,
-                      "" if frozen is None else frozen.digest, sgd, list(local))
+                      "" if frozen is None else frozen.digest, sgd, list(local),
+                      None if share is None else share.claim)
         self._communication.session.share = share
         try:
             check_layout(layout, () if frozen is None else frozen.layout)

@@ -1,0 +1,27 @@
+"""A workload in virtual time with one float an example: a step adds 1 at each of its examples."""
+
+import numpy as np
+
+
+class OneAnExample:
+    def __init__(self, n, batch, workers):
+        self.n, self.batch = n, batch
+        self.x = np.zeros((workers, n), np.float32)
+        self.anchor = np.zeros((workers, n), np.float32)
+
+    def initial(self):
+        return np.zeros(self.n, np.float32)
+
+    def step(self, worker, samples, start):
+        self.x[worker, np.arange(start, start + samples) % self.n] += 1
+        return samples, 0.0
+
+    def cut(self, worker):
+        update = self.x[worker] - self.anchor[worker]
+        self.anchor[worker] = self.x[worker]
+        return update
+
+    def adopt(self, worker, vector, how):
+        progress = self.x[worker] - self.anchor[worker]
+        self.anchor[worker] = vector
+        self.x[worker] = vector if how == "replace" else vector + progress

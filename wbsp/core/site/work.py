@@ -1,0 +1,299 @@
+"""A site's part of the run's shared data: given by the server above, and passed on to its workers.
+
+    free above -> free here -> held by a worker -> uncut -> sent -> done above
+                      ^______________|
+
+A position is *uncut* when it is in an accepted push of a worker, and so in a version of the site,
+but in no cut; it is *sent* when it is in the newest cut, until that is answered. A cut carries all
+uncut positions. So what the server above accepts is done there, and what it rejects is free there.
+
+No sockets, threads or clocks: a real site and one in virtual time both keep these objects.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from wbsp.core.messages import (
+    AskWork,
+    Outgoing,
+    Reattached,
+    SharedData,
+    Span,
+    Spans,
+    Stop,
+    Withdrawn,
+    Work,
+    WorkPlace,
+)
+from wbsp.core.shared_work import SharedWork
+from wbsp.core.work_ledger import STRIKES, Positions, WorkLedger, WorkState
+from wbsp.limits import Count
+from wbsp.sync.base import WorkerRule
+
+_TRIPS = 2  # round trips to the server above that free examples must last
+_NEWEST = 0.2  # weight of the newest duration in a mean
+
+
+@dataclass
+class SiteWorkState:
+    """What a site must know of its work to go on, beside its ledger's `WorkState`.
+
+    Attributes:
+        epochs: complete ones of the run.
+        uncut, sent: positions, as at the head of this file.
+    """
+
+    epochs: Count = 0
+    uncut: Spans = field(default_factory=list)
+    sent: Spans = field(default_factory=list)
+
+
+class SiteLedger(WorkLedger):
+    """The ledger of a site: its positions are those that it was given.
+
+    Attributes:
+        epochs: complete ones of the run, as the server above has told.
+        finished: all work of the run is done.
+        uncut, sent: as at the head of this file; a position is at most in one of `undone` and
+            these.
+    """
+
+    def __init__(self, data: SharedData, state: WorkState | None, beside: SiteWorkState):
+        """Start with nothing given, or resume.
+
+        Raises:
+            ValueError: the state is invalid.
+        """
+        super().__init__(data, state or WorkState(data, [], {}, [[] for _ in range(STRIKES)]))
+        self.epochs, self.finished = beside.epochs, False
+        self.uncut, self.sent = Positions(beside.uncut), Positions(beside.sent)
+        self._again: list[Span] = []  # of what is sent: given again before its answer has come
+
+    @property
+    def epoch(self) -> int:
+        return self.epochs
+
+    @property
+    def over(self) -> bool:
+        return self.finished
+
+    @property
+    def gives(self) -> bool:
+        return bool(self.free.spans)
+
+    def settle(self, worker: int, to: int, accepted: bool, finite: bool = True) -> list[Span]:
+        """Settle a worker's push; what is given up is done, and the next cut says so."""
+        pushed = [(r.start, min(r.stop, r.start + to - r.at))
+                  for r in self._holders[worker].held if r.own and r.at < to]
+        lost = super().settle(worker, to, accepted, finite)
+        for span in pushed if accepted else lost:
+            self.uncut.add(*span)
+        return lost
+
+    def resent(self, accepted: Iterable[Sequence[int]]) -> bool:
+        spans = [(start, stop) for start, stop in accepted]
+        valid = super().resent(spans)
+        for span in spans if valid else ():
+            self.uncut.add(*span)
+        return valid
+
+    def grant(self, start: int, stop: int) -> None:
+        """Handle a range from the server above.
+
+        The site may have a part of it: the server gave it to others meanwhile, and now again to
+        this site. Or the server has rejected the newest cut, and its answer is later than this.
+        """
+        epochs = -(-stop // self.data.n)
+        if epochs > self.data.epochs:  # of a resumed run
+            self.data = self.data._replace(epochs=epochs)
+        self._again += self.sent.within(start, stop)
+        for span in self._news([(start, stop)]).spans:
+            self.undone.add(*span)
+            self.free.add(*span)
+
+    def keep(self, own: Sequence[Span]) -> None:
+        """Hold exactly these positions of the server above; the rest belongs to others."""
+        for positions in (self.undone, self.free):
+            for span in positions.without(own).spans:
+                positions.remove(*span)
+        for holder in self._holders.values():
+            if any(r.own and not self.undone.holds(r.start, r.stop) for r in holder.held):
+                holder.held = [part for r in holder.held
+                               for part in (r.parted(self.undone) if r.own else [r])]
+        for span in own:
+            self.grant(*span)
+
+    def cut(self) -> tuple[Span, ...]:
+        """Return the positions in the cut that is taken now."""
+        self.sent, self.uncut, self._again = self.uncut, Positions(), []
+        return tuple(self.sent.spans)
+
+    def answered(self, accepted: bool) -> None:
+        """Note that the newest cut is answered."""
+        self.sent, again, self._again = Positions(), self._again, []
+        for span in again if not accepted else ():
+            self.grant(*span)
+
+    def take_back_cut(self) -> None:
+        """Note that the newest cut is progress again, because the server above lacks it."""
+        self.uncut, self.sent = self.uncut.with_all(self.sent.spans), Positions()
+
+    def dropped(self) -> None:
+        """Free what is uncut, because the site has dropped its progress."""
+        spans, self.uncut = self.uncut.spans, Positions()
+        for span in spans:
+            self.undone.add(*span)
+            self.free.add(*span)
+
+    def _news(self, spans: Sequence[Span]) -> Positions:
+        """Return the positions that this site does not have."""
+        news = Positions().with_all(spans)
+        for known in (self.undone, self.uncut, self.sent):
+            news = news.without([part for span in spans for part in known.within(*span)])
+        return news
+
+
+class SiteWork(SharedWork):
+    """The work of a site, for its engine in place of `SharedWork`.
+
+    Attributes:
+        none: the server above has no free work now; more follows without a request.
+        paused: returns whether to give no work now, because the site waits.
+    """
+
+    ledger: SiteLedger
+
+    def __init__(self, data: SharedData, rule: WorkerRule, state: WorkState | None = None,
+                 beside: SiteWorkState | None = None):
+        """Start, or resume from a `state`.
+
+        Raises:
+            ValueError: the state is invalid.
+        """
+        ledger = SiteLedger(data, state, beside or SiteWorkState())
+        super().__init__(data, rule, ledger=ledger)
+        self.paused: Callable[[], bool] = lambda: False
+        self.none = False
+        self._set: int | None = None  # epochs, if they may be other than those of workers' loops
+        self._fixed = True
+        self._end = 0  # of this site's sequence above
+        self._withdrawn = -1  # end of what was withdrawn last
+        self._open: int | None = None  # end of the sequence at the open request
+        self._asked_at = self._trip = 0.0  # seconds
+        self._worth = 0  # examples in the newest cut
+
+    @property
+    def ended(self) -> str | None:
+        return None  # the end comes from above
+
+    @property
+    def dry(self) -> bool:
+        """True if all given work is in versions, and the server above has none now."""
+        return self.none and not self.ledger.undone.spans
+
+    def beside(self) -> SiteWorkState:
+        """Return the state beside the ledger's."""
+        ledger = self.ledger
+        return SiteWorkState(ledger.epochs, list(ledger.uncut.spans), list(ledger.sent.spans))
+
+    # The server above.
+
+    def begin(self, place: WorkPlace, resumed: bool, wanted: int | None) -> None:
+        """Begin as a member of the server above.
+
+        Args:
+            place: of this site.
+            resumed: `place.own` is what this site still holds.
+            wanted: epochs of the first worker's loop; None: not known.
+        """
+        self.ledger.data = place.data
+        self.ledger.epochs = place.epoch
+        self._set = None if wanted == place.data.epochs else place.data.epochs
+        self._end, self._withdrawn = place.at, -1
+        if resumed:
+            self.ledger.keep(place.own)
+
+    def heard(self, message: Work | Withdrawn | Reattached | Stop, now: float) -> None:
+        """Handle a message of the server above."""
+        ledger = self.ledger
+        match message:
+            case Work(at, start, stop, epoch) if at == self._end:
+                if self._open is not None and not self.none:
+                    trip = now - self._asked_at
+                    self._trip = trip if not self._trip else (
+                        self._trip + _NEWEST * (trip - self._trip))
+                self._open, self.none = None, start == stop
+                self._end += stop - start
+                if start < stop:
+                    ledger.grant(start, stop)
+                ledger.epochs = max(ledger.epochs, epoch)
+            case Withdrawn(at) if at > self._withdrawn:
+                self._withdrawn = at
+                ledger.keep([])
+            case Reattached():
+                self._open, self.none = None, False
+                if message.joined:
+                    self._withdrawn = -1
+                    ledger.keep(message.own)
+                    ledger.epochs = max(ledger.epochs, message.epochs)
+            case Stop():
+                ledger.finished = not message.early
+                if ledger.finished:
+                    ledger.epochs = ledger.data.epochs
+
+    def question(self, above: WorkerRule, waits: bool, workers: int, pushes: int, now: float,
+                 again: float = math.inf) -> AskWork | None:
+        """Return the request for more work that is due now, new or repeated, or None.
+
+        Where the server above lets no worker wait, this site asks ahead, so that its workers do not
+        stand for a round trip. Elsewhere it holds about the work of one push: more may be what
+        another site needs, for whose push this one waits.
+
+        Args:
+            above: rule of the server above.
+            waits: this site waits for that server.
+            workers: number of the site's active workers.
+            pushes: number of the site's next push.
+            now: seconds.
+            again: seconds after which an unanswered request is repeated.
+        """
+        if self._open is not None:
+            if now - self._asked_at < again:
+                return None
+        elif self.none or not workers:
+            return None
+        free, batch = self.ledger.free.count, self.data.batch
+        least = batch * workers
+        if above.wait == "never":
+            if free > least + self._sizes.total * _TRIPS * self._trip:
+                return None
+        else:
+            least = max(least, self._worth)
+            hungry = bool(self._due) and not free
+            if not (hungry or (waits and free < least)) and self._open is None:
+                return None
+        self._open, self._asked_at = self._end, now
+        return AskWork(self._end, pushes, least)
+
+    def cut(self) -> tuple[Span, ...]:
+        """Return the positions in the cut that is taken now."""
+        spans = self.ledger.cut()
+        examples = self.ledger.sent.count
+        self._worth = -(-examples // self.data.batch) * self.data.batch
+        return spans
+
+    # The site's workers.
+
+    def open(self, worker: int, data: SharedData, first_epoch: int, epochs: int | None
+             ) -> WorkPlace:
+        return super().open(worker, data, first_epoch, self._set if epochs is None else epochs)
+
+    def feed(self, now: float) -> list[Outgoing]:
+        return [] if self.paused() else super().feed(now)
+
+    @property
+    def _nothing(self) -> bool:
+        return self.none and super()._nothing

@@ -1,0 +1,173 @@
+"""Versions of epochs at a site: the server above decides which worker of the run validates one.
+
+A worker of a site asks its site, as below any server, and the site asks the server above, of which
+it is one worker. So at most one of the site's workers validates an epoch's version, or none, if one
+of another site does. The site reads the version's file from the server above, and its own file
+server gives it to the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from msgspec import structs
+
+from wbsp import timeouts
+from wbsp.core.engine import Engine
+from wbsp.ps.checkpoint.epoch_versions import NAME
+from wbsp.ps.config import Above
+from wbsp.wire.messages import codec as m
+
+_FAST = 0.8  # a worker with this part of the most trained examples may validate
+
+
+class _Question(NamedTuple):
+    """A worker's question, received `at` that time (the server's own)."""
+
+    worker: int
+    ask: m.AskVersion
+    at: float
+
+
+class VersionsAbove:
+    """The versions of epochs that the workers of a site ask for; used by the event loop.
+
+    Attributes:
+        kept: names of the files in the run's folder that are needed.
+    """
+
+    def __init__(self, above: Above, engine: Engine, folder: pathlib.Path,
+                 files_at: Callable[[], m.FilesAt], answer: Callable[[int, m.Message], None],
+                 run: str, now: Callable[[], float]):
+        """Set up; the arguments are as in `Readers`."""
+        self._above, self._engine, self._folder = above, engine, folder
+        self._files_at, self._answer, self._run, self._now = files_at, answer, run, now
+        self._questions: dict[int, _Question] = {}  # worker -> its newest, not answered
+        self._open: _Question | None = None  # the one that the server above has not answered
+        self._found: tuple[_Question, m.VersionAt, Future[bool] | None] | None = None
+        self._validates: dict[int, int] = {}  # worker -> epoch of the version that it validates
+        self._announced = False
+        self.kept: list[str] = []
+
+    def asked(self, worker: int, ask: m.AskVersion) -> None:
+        """Handle a worker's request, or announced request, for an epoch's version."""
+        self._files_at()  # starts the process early
+        if ask.epoch == m.NONE:
+            if not self._announced:
+                self._announced = True
+                self._above.ask_version(ask)
+            self._nothing(worker)
+            return
+        known = self._questions.get(worker)
+        if known is None or known.ask != ask:
+            self._questions[worker] = _Question(worker, ask, self._now())
+        self.poll()
+
+    def poll(self) -> None:
+        """Answer what can be answered."""
+        measured = self._engine.measured
+        newest = -1 if measured is None else measured.epoch
+        self._validates = {worker: epoch for worker, epoch in self._validates.items()
+                           if epoch > newest and worker in self._engine.active}
+        at = self._above.version_at()
+        if at is not None and self._open is not None:
+            question, self._open = self._open, None
+            if self._questions.get(question.worker) == question:
+                self._take(question, at)
+        if self._found is not None:
+            self._give(*self._found)
+        for question in list(self._questions.values()):
+            self._look_at(question, newest)
+
+    def closing(self, worker: int) -> bool:
+        """Return whether a worker still validates an ended run's last epoch, or waits for that."""
+        work, question = self._engine.work, self._questions.get(worker)
+        if work is None or not work.ledger.over:
+            return False
+        last = work.data.epochs - 1
+        return self._validates.get(worker) == last or (
+            question is not None and question.ask.epoch == last)
+
+    def _look_at(self, question: _Question, newest: int) -> None:
+        """Ask the server above, or answer, if it is time; `newest`: epoch with results."""
+        worker, ask, at = question
+        if question == self._open or (self._found is not None and question == self._found[0]):
+            return
+        engine = self._engine
+        work = engine.work
+        if worker not in engine.active or work is None:
+            del self._questions[worker]
+            return
+        if ask.validates:
+            busy = any(epoch >= ask.epoch for other, epoch in self._validates.items()
+                       if other != worker) or any(
+                one is not None and one.ask.validates and one.ask.epoch >= ask.epoch
+                for one in (self._open, None if self._found is None else self._found[0]))
+            if work.data.validate == "wait":
+                ends = engine.stop_reason is not None and not work.ledger.over
+                if newest >= ask.epoch or ends:
+                    self._nothing(worker)
+                    return
+                if busy or not (self._may_validate(worker)
+                                or self._now() - at >= timeouts.EPOCH_WHOLE):
+                    return
+            elif busy or not self._may_validate(worker):
+                self._nothing(worker)
+                return
+        if self._open is None and self._found is None:
+            self._open = question
+            self._above.ask_version(ask)
+
+    def _take(self, question: _Question, at: m.VersionAt) -> None:
+        """Handle the answer of the server above."""
+        if not at.name:
+            self._nothing(question.worker)
+            return
+        name, reading = NAME.format(at.version), None
+        if name not in self.kept:
+            self.kept = [*self.kept[-1:], name]  # one is validated, and one may be saved
+            reading = self._above.read_version(at, self._folder / f".{name}")
+        self._found = question, at, reading
+
+    def _give(self, question: _Question, at: m.VersionAt, reading: Future[bool] | None) -> None:
+        """Give a worker the version that was found for it, once it can be read here."""
+        name, files = NAME.format(at.version), self._files_at()
+        if reading is not None:
+            if not reading.done():
+                return
+            there = False
+            with contextlib.suppress(Exception):
+                there = reading.result()
+                if there:
+                    (self._folder / f".{name}").replace(self._folder / name)
+            if not there:
+                self.kept.remove(name)
+                self._found = None
+                self._nothing(question.worker)
+                return
+            self._found = question, at, None
+        if not (files.port or files.problem):
+            return
+        self._found = None
+        if files.problem or self._questions.get(question.worker) != question:
+            self._nothing(question.worker)
+            return
+        del self._questions[question.worker]
+        if question.ask.validates:
+            self._validates[question.worker] = at.epoch
+        self._answer(question.worker, structs.replace(at, run=self._run, name=name,
+                                                      port=files.port))
+
+    def _nothing(self, worker: int) -> None:
+        self._questions.pop(worker, None)
+        self._answer(worker, m.VersionAt(self._run))
+
+    def _may_validate(self, worker: int) -> bool:
+        """Return whether this worker is one of the fastest of the site."""
+        members = self._engine.members
+        most = max((members[other].samples for other in self._engine.active), default=0)
+        return worker in members and members[worker].samples >= _FAST * most
