@@ -34,7 +34,13 @@ def fits(jobs):
                         **{name: value for name, value in plan.items() if name.isidentifier()}}
                 workers.append(jobs.start(
                     f"worker{site}{worker}", WORKER,
-                    Plan(server.address, worker, str(folder), **told).text, fork=forked.KERAS))
+                    Plan(server.address, worker, str(folder), hold_at=1, **told).text,
+                    fork=forked.KERAS))
+        for server in sites:  # none trains all before the others are there
+            server.until("worker 0 joined")
+            server.until("worker 1 joined")
+        for site in range(2):
+            (jobs.folder / f"site{site}" / "go").touch()
         return top, sites, workers
     return start
 
@@ -77,7 +83,7 @@ def test_where_all_wait_for_a_validation_all_sites_have_the_results_of_each_epoc
 
 
 def test_any_worker_ends_the_run_for_all_sites(jobs, fits):
-    top, sites, workers = fits(**{"11": {"stop_at": 5}})
+    top, sites, workers = fits(epochs=200, **{"11": {"stop_at": 5}})
     end_well(top, sites, workers)
     assert top.find("stopping: worker 1: worker 1: enough")
     assert len(finals(jobs)) == 1
