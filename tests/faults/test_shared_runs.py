@@ -7,6 +7,7 @@ cut, and which of that a server has accepted.
 `WBSP_SHARED_RUNS=200` plays so many runs, for a long night; `WBSP_KILLS_SEED` chooses others.
 """
 
+import itertools
 import json
 import os
 import random
@@ -38,6 +39,7 @@ class SharedRun(ServerAndStandby):
     def __init__(self, jobs, sync, standby):
         super().__init__(jobs, sync, standby=standby, flags=(OFTEN, *OPTIONS.get(sync, ())))
         self.lives = []  # all processes of workers
+        self.killed = set()  # workers, and "server" for one that served
         self.workers = [self.start_worker(index) for index in range(2)]
         for worker in self.workers:
             worker.until("^begins")
@@ -53,13 +55,23 @@ class SharedRun(ServerAndStandby):
     def steps(self):
         return sum(len(job.find("^step")) for job in self.lives)
 
+    def stand(self):
+        """True if the workers have trained all that they shall before they are told."""
+        hold = [worker.find("^holds") for worker in self.workers]
+        return any(hold) and all(held or not worker.find("^begins")  # it waits for a version
+                                 for held, worker in zip(hold, self.workers, strict=True))
+
     def strike(self, what):
         """A process dies, or a worker leaves, and is started again; back when all go on."""
         if what in ("server", "standby"):
             if self.standby is not None:
-                until(lambda: self.held({}), "who does not serve to hold what is there")
+                until(lambda: self.held({}) or self.stand(),
+                      "who does not serve to hold what is there")
+                if not self.held({}):
+                    return  # the next version, and a snapshot of it, come when the workers go on
             told = [len(worker.find("connected again")) for worker in self.workers]
             serves = self.serving is getattr(self, what)
+            self.killed |= {"server"} if serves else set()
             self.kill(what)
             for worker, before in zip(self.workers, told, strict=True) if serves else ():
                 until(lambda one=worker, least=before: len(one.find("connected again")) > least,
@@ -67,6 +79,7 @@ class SharedRun(ServerAndStandby):
             return
         index = int(what[-1])
         if what.startswith("kill"):
+            self.killed.add(index)
             self.workers[index].kill()
         else:
             self.workers[index].signal(signal.SIGTERM)
@@ -78,18 +91,28 @@ class SharedRun(ServerAndStandby):
     def trained(self):
         """How often each example is in the model, by what was accepted: [N].
 
-        A worker that was killed was perhaps not told; then a server's log says it.
+        A worker that was killed was perhaps not told; then a server's log says it. If the server
+        was killed as well, within a second of its decision, nobody says it: then these pushes are
+        in the model if the examples are right with them.
         """
         events = [event for path in (self.jobs.folder / "runs").rglob("events.jsonl")
                   for event in read_run(path.parent).events]
-        logged = {(event["worker"], event["seq"]) for event in events if event["kind"] == "accept"}
+        logged = {(event["worker"], event["seq"]): kind == "accept" for kind in ("reject", "accept")
+                  for event in events if event["kind"] == kind}
         lost = {(event["worker"], seq) for event in events if event["kind"] == "lost"
                 for seq in range(event["first"], event["last"] + 1)}
-        total = np.zeros(N)
+        total, unknown = np.zeros(N), []
         for index in range(2):
             notes = Trained(self.jobs.folder / f"notes-{index}.jsonl")
-            total += notes.once(N, [seq for seq in notes.cuts if (index, seq) not in lost
-                                    and notes.told.get(seq, (index, seq) in logged)])
+            said = {seq: notes.told.get(seq, logged.get((index, seq))) for seq in notes.cuts
+                    if (index, seq) not in lost}
+            total += notes.once(N, [seq for seq, accepted in said.items() if accepted])
+            unknown += [notes.once(N, [seq]) for seq, accepted in said.items()
+                        if accepted is None and self.killed >= {index, "server"}]
+        for some in itertools.product((0, 1), repeat=len(unknown)):
+            whole = total + sum(map(np.multiply, some, unknown))
+            if (whole == EPOCHS).all():
+                return whole
         return total
 
 

@@ -167,8 +167,10 @@ def main(plan: Plan) -> int:
         say("begins")
         while not (runtime.stopped or caught):
             batch = share.take()
-            while batch.stop > plan.hold and not (caught or (folder / "go").exists()):
-                time.sleep(0.01)
+            if batch.stop > plan.hold and not (folder / "go").exists():
+                say("holds")
+                while not (caught or (folder / "go").exists()):
+                    time.sleep(0.01)
             runtime.step_begins()
             time.sleep(plan.seconds)
             replica.step(examples(batch.start, batch.stop, plan.n, share.data.seed))
