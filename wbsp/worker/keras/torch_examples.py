@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Generator, Iterator
 
 import torch
 
@@ -19,8 +20,18 @@ def loader(batches: Batches, processes: int) -> torch.utils.data.DataLoader:
 class _Stream(torch.utils.data.IterableDataset):
     def __init__(self, batches: Batches, processes: int):
         self._batches, self._processes = batches, processes
+        self._last: Callable[[], Generator[tuple, None, None] | None] = lambda: None
 
     def __iter__(self) -> Iterator[tuple]:
+        if (last := self._last()) is not None:
+            # The processes of an earlier fit end now: those of this one would inherit the object
+            # that ends them, which raises an error there.
+            last.close()
+        stream = self._tuples()
+        self._last = weakref.ref(stream)  # it ends with its fit, if nothing else holds it
+        return stream
+
+    def _tuples(self) -> Generator[tuple, None, None]:
         positions = iter(self._batches.share)
         if self._processes and self._batches.share.running:
             yield from _ahead(self._batches, positions, self._processes)
