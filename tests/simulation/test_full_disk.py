@@ -7,7 +7,7 @@ from simulated.command import scratch
 from simulated.plan import Plan
 
 
-@pytest.mark.parametrize("seconds, code", [(20.0, 0), (1e9, 1)],
+@pytest.mark.parametrize("seconds, code", [(26.0, 0), (1e9, 1)],
                          ids=["space is made", "it stays full"])
 def test_a_server_with_a_full_disk_tries_for_a_minute_to_save_the_final_version(seconds, code):
     with scratch() as folder:
@@ -25,8 +25,10 @@ def test_a_server_with_a_full_disk_tries_for_a_minute_to_save_the_final_version(
         cluster.run()
     said = [line for line in cluster.said if "server: " in line]
     assert said[-1].endswith(f"ended with exit code {code}")
-    lasted = float(said[-1].split()[0]) - ends[0]
-    tries = sum("trying to save the final version for" in line for line in said)
+    tries = [line for line in said if "trying to save the final version for" in line]
+    # A network may be slow to say that all workers have left: the minute begins at the first try.
+    begins = ends[0] if code == 0 else float(tries[0].split()[0])
+    lasted = float(said[-1].split()[0]) - begins
     again = sum("checkpoint.safetensors is written again" in line for line in said)
-    assert (again, tries) == ((1, 2) if code == 0 else (0, 4))
-    assert 20 < lasted < 22 if code == 0 else 60 < lasted < 62
+    assert (again, len(tries)) == ((1, 2) if code == 0 else (0, 4))
+    assert 26 < lasted < 28 if code == 0 else 60 <= lasted < 62
