@@ -64,6 +64,7 @@ class SitesPlan:
     data: tuple[int, int, int] | None = None  # that all workers share, in place of their steps
     validate: str = "newest"
     kill_workers: int = 0
+    patience: float = 3600.0  # virtual seconds in which it must end
 
 
 class NotingUpstream(Upstream):
@@ -405,7 +406,7 @@ class Sites:
         with alone(self):
             try:
                 done = self.world.run(lambda: self.over and not any(
-                    one.alive for one in self.servers), 3600.0)
+                    one.alive for one in self.servers), self.plan.patience)
                 self.check(done)
             finally:
                 self.world.close()

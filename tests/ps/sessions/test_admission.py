@@ -174,7 +174,7 @@ def test_a_process_that_replaces_another_retries_until_that_has_ended(server):
     (owner, _), _ = begun(server)
     assert isinstance(server.asked(0, replaces=True)[1], m.NotServing)
     owner.send(m.Leaving("no more", False, None))
-    assert isinstance(server.asked(0, replaces=True)[1], m.Welcome)
+    until(lambda: isinstance(server.asked(0, replaces=True)[1], m.Welcome), "the owner to leave")
 
 
 def test_a_worker_that_knows_a_later_server_is_turned_away(server):
