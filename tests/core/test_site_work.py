@@ -11,6 +11,7 @@ from random import Random
 
 import msgspec
 import pytest
+from random_events import play
 
 from wbsp.core.messages import Range, Reattached, SharedData, Stop, Withdrawn, Work, WorkPlace
 from wbsp.core.site.work import SiteLedger, SiteWork, SiteWorkState
@@ -292,16 +293,7 @@ class World:
             assert spread([*ledger.free.spans, *held]) == spread(ledger.undone.spans)
 
     def run(self):
-        for event in range(200_000):
-            self.faults = event < 4000
-            self.step()
-            if event % 7 == 0:
-                self.check()
-            if self.top.over and not self.awaited:
-                break
-        else:
-            raise AssertionError("the run does not end")
-        self.check()
+        play(self, lambda: self.top, 200_000, 4000)
         assert self.model == Counter(range(self.n * self.epochs))
         return self.count
 

@@ -10,6 +10,7 @@ from random import Random
 
 import msgspec
 import pytest
+from random_events import play
 
 from wbsp.core.messages import Range, SharedData
 from wbsp.core.work_ledger import Positions, WorkLedger, WorkState
@@ -185,17 +186,7 @@ class World:
         assert ledger.given_up == self.given_up.total()
 
     def run(self):
-        self.faults = True
-        for event in range(100_000):
-            self.faults = event < 3000
-            self.step()
-            if event % 7 == 0:
-                self.check()
-            if self.ledger.over and not self.awaited:
-                break
-        else:
-            raise AssertionError("the run does not end")
-        self.check()
+        play(self, lambda: self.ledger, 100_000, 3000)
         return self.count
 
 

@@ -9,7 +9,7 @@ restarted. The rest is taken back once another worker needs it. A model may set 
 examples in a batch, but not which examples.
 
 A site is a worker here, which passes its work on to workers of its own. It says how many examples
-keep these busy, and is told what is taken back.
+keep these busy, and a `Withdrawn` names what the server takes back.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from wbsp.core.messages import (
 )
 from wbsp.core.work_ledger import Positions, WorkLedger, WorkState
 from wbsp.sync.base import NOT_FINITE, TOO_LARGE, Push, WorkerRule
+from wbsp.sync.meter import averaged
 
 _AGREED = "n", "batch", "seed", "order", "validate"
 _MOST = 5.0  # seconds
-_NEWEST = 0.3  # weight of the newest speed
 
 
 class GuidedSizes:
@@ -55,8 +55,8 @@ class GuidedSizes:
         seconds = now - self._since.get(worker, now)
         self._since[worker] = now
         if seconds > 0 and samples:
-            newest, speed = samples / seconds, self._speed.get(worker)
-            mean = newest if speed is None else speed + _NEWEST * (newest - speed)
+            speed = self._speed.get(worker)
+            mean = averaged(speed, samples / seconds)
             self._all += mean - (speed or 0.0)
             self._speed[worker] = mean
 

@@ -7,6 +7,15 @@ from __future__ import annotations
 
 from wbsp.core.messages import Range, Span
 
+AGAIN = 5.0  # seconds after which an unanswered request for more work is repeated
+TRIPS = 2  # round trips that held examples must last; else more are requested
+_NEWEST = 0.2  # weight of the newest duration in a mean
+
+
+def mean_of(mean: float, newest: float) -> float:
+    """Return the moving average of durations, in seconds; `mean` is 0 before the first."""
+    return newest if not mean else mean + _NEWEST * (newest - mean)
+
 
 class WorkSequence:
     """A worker's ranges, one behind the other: given, taken, trained, and answered.

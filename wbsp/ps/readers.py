@@ -31,7 +31,7 @@ from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT, Checkpoints
 from wbsp.ps.config import Above, Reporter, RunInfo
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.session import WorkerSession, other_protocol
-from wbsp.ps.sessions.versions_above import VersionsAbove
+from wbsp.ps.sessions.versions_above import VersionsAbove, is_fast
 from wbsp.runlog.files import read_document, write_document
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Request
@@ -41,7 +41,6 @@ SCORE = "best.json"  # metrics of the best version
 PAST = "fit-{}.safetensors"  # of a file with the final version of an earlier run of the series
 _MOST = 16  # readers
 _LOOK = 2.0  # seconds between two checks of the readers' connections
-_FAST = 0.8  # a worker with this part of the most trained examples may validate
 
 Take = Callable[[float, int, Mapping[str, float], bool], None]
 
@@ -438,10 +437,8 @@ class Readers:
     def _may_validate(self, worker: int) -> bool:
         """Return whether this worker is one of the fastest, and no reader evaluates epochs."""
         assert self._engine is not None
-        members = self._engine.members
-        most = max((members[other].samples for other in self._engine.active), default=0)
-        return (worker in members and members[worker].samples >= _FAST * most
-                and not any(reader.epochs for reader in self._readers.values()))
+        return is_fast(self._engine, worker) and not any(
+            reader.epochs for reader in self._readers.values())
 
     def _is_validated(self, one: EpochVersion, worker: int) -> bool:
         """Return whether this version or a later one was validated, or another worker does it."""

@@ -43,6 +43,7 @@ from wbsp.core.site.work import SiteWork, SiteWorkState
 from wbsp.core.site.worker import SiteWorker, Work, objection
 from wbsp.core.stats import Report
 from wbsp.core.work_ledger import WorkState
+from wbsp.core.work_sequence import AGAIN
 from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint.state import ANCHOR, CUT, OWED, AboveState, RunState
 from wbsp.ps.config import AboveError, Model
@@ -61,7 +62,6 @@ from wbsp.worker.metrics import Recorder
 from wbsp.worker.shared_agent import SharedAgent
 
 _GRAIN = 0.2  # seconds between two looks at whether the site ends, of the joining thread
-_AGAIN = 5.0  # seconds after which an unanswered request is repeated
 
 
 @dataclass(frozen=True)
@@ -475,7 +475,7 @@ class Upstream(SiteWorker):
                 or engine.stop_reason is not None):
             return
         question = work.question(agent.rule, self.waits, engine.present, agent.seq,
-                                 self._on.clock.monotonic(), _AGAIN)
+                                 self._on.clock.monotonic(), AGAIN)
         if question is not None and self._transport is not None:
             self._transport.request(question)
 
@@ -494,7 +494,7 @@ class Upstream(SiteWorker):
                     known is not None and isinstance(message, Measured | LearningRate)
                     and known.epoch >= message.epoch):
                 del self._tells[type(message)]
-            elif now - at >= _AGAIN:
+            elif now - at >= AGAIN:
                 self._tells[type(message)] = message, now
                 self._transport.request(message)
 

@@ -23,16 +23,13 @@ from wbsp.core.messages import (
     WorkPlace,
 )
 from wbsp.core.stats import Phase
-from wbsp.core.work_sequence import WorkSequence
+from wbsp.core.work_sequence import AGAIN, TRIPS, WorkSequence, mean_of
 from wbsp.process.host import HOST, Host
 from wbsp.sync.base import Push
 
 LOOK = Range(0, 0, 0)  # in place of a batch: shows the form of examples, and is not counted
 NOTHING = Range(0, -1, -1)  # no batch yet
 _GRAIN = 1.0  # seconds of waiting until a NOTHING
-_AGAIN = 5.0  # seconds after which an unanswered request is repeated
-_TRIPS = 2  # round trips that held examples must last at the next look; else more are requested
-_NEWEST = 0.2  # weight of the newest duration in a mean
 
 
 class Claims(Protocol):
@@ -271,7 +268,7 @@ class Share:
             samples = batch.stop - batch.start
             self._sequence.train(samples)
             self.epoch = max(self.epoch, batch.start // self.data.n)
-            self._step = _mean(self._step, seconds)
+            self._step = mean_of(self._step, seconds)
             return samples
 
     def question(self, pushes: int) -> AskWork | None:
@@ -284,7 +281,7 @@ class Share:
             if self._stopped or self._none:
                 return None
             if self._asked == have:
-                if now - self._asked_at < _AGAIN:
+                if now - self._asked_at < AGAIN:
                     return None
             elif not self._runs_low():
                 return None
@@ -296,7 +293,7 @@ class Share:
         if not (left and self._ahead):
             return left == 0
         behind = -(-left // self.batch) - 1  # batches at the next look, which is a step later
-        return behind == 0 or 0 < behind * self._step < _TRIPS * self._trip
+        return behind == 0 or 0 < behind * self._step < TRIPS * self._trip
 
     # The communication thread.
 
@@ -306,7 +303,7 @@ class Share:
             if work.at != self._sequence.end:
                 return  # received before
             if self._asked is not None and not self._none:
-                self._trip = _mean(self._trip, self._clock.monotonic() - self._asked_at)
+                self._trip = mean_of(self._trip, self._clock.monotonic() - self._asked_at)
             self._asked = None
             self._none = work.start == work.stop
             self._sequence.give(Range(work.at, work.start, work.stop))
@@ -340,7 +337,3 @@ class Share:
         with self._changed:
             self._asked = None
             self._none = False
-
-
-def _mean(mean: float, newest: float) -> float:
-    return newest if not mean else mean + _NEWEST * (newest - mean)

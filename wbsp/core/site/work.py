@@ -30,11 +30,9 @@ from wbsp.core.messages import (
 )
 from wbsp.core.shared_work import SharedWork
 from wbsp.core.work_ledger import STRIKES, Positions, WorkLedger, WorkState
+from wbsp.core.work_sequence import TRIPS, mean_of
 from wbsp.limits import Count
 from wbsp.sync.base import WorkerRule
-
-_TRIPS = 2  # round trips to the server above that free examples must last
-_NEWEST = 0.2  # weight of the newest duration in a mean
 
 
 @dataclass
@@ -222,9 +220,7 @@ class SiteWork(SharedWork):
         match message:
             case Work(at, start, stop, epoch) if at == self._end:
                 if self._open is not None and not self.none:
-                    trip = now - self._asked_at
-                    self._trip = trip if not self._trip else (
-                        self._trip + _NEWEST * (trip - self._trip))
+                    self._trip = mean_of(self._trip, now - self._asked_at)
                 self._open, self.none = None, start == stop
                 self._end += stop - start
                 if start < stop:
@@ -268,7 +264,7 @@ class SiteWork(SharedWork):
         free, batch = self.ledger.free.count, self.data.batch
         least = batch * workers
         if above.wait == "never":
-            if free > least + self._sizes.total * _TRIPS * self._trip:
+            if free > least + self._sizes.total * TRIPS * self._trip:
                 return None
         else:
             least = max(least, self._worth)

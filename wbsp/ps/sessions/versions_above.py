@@ -25,6 +25,13 @@ from wbsp.wire.messages import codec as m
 _FAST = 0.8  # a worker with this part of the most trained examples may validate
 
 
+def is_fast(engine: Engine, worker: int) -> bool:
+    """Return whether this worker is one of the fastest, so that it may validate."""
+    members = engine.members
+    most = max((members[other].samples for other in engine.active), default=0)
+    return worker in members and members[worker].samples >= _FAST * most
+
+
 class _Question(NamedTuple):
     """A worker's question, received `at` that time (the server's own)."""
 
@@ -112,10 +119,10 @@ class VersionsAbove:
                 if newest >= ask.epoch or ends:
                     self._nothing(worker)
                     return
-                if busy or not (self._may_validate(worker)
+                if busy or not (is_fast(self._engine, worker)
                                 or self._now() - at >= timeouts.EPOCH_WHOLE):
                     return
-            elif busy or not self._may_validate(worker):
+            elif busy or not is_fast(self._engine, worker):
                 self._nothing(worker)
                 return
         if self._open is None and self._found is None:
@@ -165,9 +172,3 @@ class VersionsAbove:
     def _nothing(self, worker: int) -> None:
         self._questions.pop(worker, None)
         self._answer(worker, m.VersionAt(self._run))
-
-    def _may_validate(self, worker: int) -> bool:
-        """Return whether this worker is one of the fastest of the site."""
-        members = self._engine.members
-        most = max((members[other].samples for other in self._engine.active), default=0)
-        return worker in members and members[worker].samples >= _FAST * most
