@@ -10,7 +10,7 @@
 # part shared (default: 200).
 source "$(dirname "$0")/common.sh"
 
-PARTS="simulation kills shared backends cuts ray slurm endurance imagenet benchmarks claims reports properties docs"
+PARTS="simulation kills shared long cuts ray slurm endurance imagenet benchmarks claims reports properties docs"
 
 # Each part: can_PART says in a line why it cannot run here, or nothing; run_PART runs it.
 tests() { "$python" -m pytest -q --timeout=0 -p no:cacheprovider "$@"; }
@@ -28,9 +28,10 @@ run_kills() {
 run_shared() {
     WBSP_SHARED_RUNS=${WBSP_SHARED_RUNS:-200} tests -n 2 tests/faults/test_shared_runs.py
 }
-run_backends() {
-    WBSP_BACK_ENDS=1 tests tests/worker/keras/test_shared_fits.py tests/replica/test_back_ends.py \
-        tests/worker/test_every_loop.py tests/worker/test_ranks.py tests/test_examples.py
+run_long() {
+    WBSP_LONG=1 tests -m long &&
+        WBSP_LONG=1 tests tests/faults/test_reattach.py tests/replica/test_back_ends.py &&
+        tests -k torch tests/replica tests/worker
 }
 run_cuts() {
     WBSP_CUTS=1 tests -n 4 tests/faults/test_partitions.py &&

@@ -11,7 +11,7 @@ from hypothesis import settings
 from jobs import Jobs
 
 # The same examples in every run; a test takes a multiple of this max_examples.
-settings.register_profile("repeatable", max_examples=60, derandomize=True, deadline=None,
+settings.register_profile("repeatable", max_examples=30, derandomize=True, deadline=None,
                           database=None)
 # For long nights, other examples in each run: pytest --hypothesis-profile=night. Hypothesis keeps
 # what fails in .hypothesis/ and tries that first the next time.
@@ -33,6 +33,10 @@ def jobs(tmp_path):
 def pytest_collection_modifyitems(items):
     """Order of the files: many slow tests first, so that no process ends up alone with one; and by
     turns one that computes and one that waits, so that there is always something to compute."""
+    if "WBSP_LONG" not in os.environ:
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip("takes long: WBSP_LONG=1"))
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     files = sorted(dict.fromkeys(item.path for item in items), key=lambda path: -slow[path])
     waiting = [path for path in files if path.parent.name in ("faults", "ps")]

@@ -1,14 +1,12 @@
 """The scripts in `examples/` run as their first lines say, and train."""
 
 import importlib.util
-import os
 
 import pytest
 from back_ends import TORCH
 from jobs import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(
-    "WBSP_BACK_ENDS" not in os.environ, reason="takes minutes: WBSP_BACK_ENDS=1")]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 HUGGINGFACE = pytest.param("huggingface", marks=pytest.mark.skipif(

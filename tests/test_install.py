@@ -131,6 +131,7 @@ assert "tensorflow" not in sys.modules
 """
 
 
+@pytest.mark.long
 def test_workers_on_jax_train_without_tensorflow(jobs):
     missing = jobs.folder / "missing"
     missing.mkdir()

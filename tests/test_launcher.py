@@ -55,8 +55,8 @@ def test_a_run_from_its_start_to_the_model_it_leaves(jobs):
     workers = [worker(jobs, port, 0, "--base_dir=wbsp/", gpu="0", fork=""),
                worker(jobs, port, 1, "--BUFF_SIZE=1024", "--epsilon=0.3", fork="")]
     workers[0].until("worker 0: waiting for the server at localhost")
-    server = ps(jobs, port, *SMALL, "--worker_num=2", "--base_dir=wbsp/", "--epochs=2",
-                fork="")
+    server = ps(jobs, port, *SMALL, "--worker_num=2", "--base_dir=wbsp/", "--epochs=1",
+                "--check_period=5", fork="")
     for job in (*workers, server):
         job.ends_well(200)
         assert not job.find("cuInit|cuda driver|InitializeLog"), "TensorFlow's, not for our users"
@@ -68,7 +68,7 @@ def test_a_run_from_its_start_to_the_model_it_leaves(jobs):
     assert not workers[0].find("compatibility")
     for index, job in enumerate(workers):  # neither was told the model
         assert job.find(f"worker {index}: training small on shapes10 under wbsp")
-        assert job.find(f"worker {index}: done \\(20,.* samples were trained\\)")
+        assert job.find(f"worker {index}: done \\(10,.* samples were trained\\)")
 
     folder = server.folder
     assert folder == jobs.folder / "runs/wbsp/run-001"
@@ -80,7 +80,7 @@ def test_a_run_from_its_start_to_the_model_it_leaves(jobs):
     summary = json.loads((folder / "summary.json").read_text())
     settings = json.loads((folder / "run.json").read_text())
     assert (settings["sync"], settings["model"], settings["workers"]) == ("wbsp", "small", 2)
-    assert summary["total"]["samples"] >= 20_000
+    assert summary["total"]["samples"] >= 10_000
     for index in range(2):
         one = summary["workers"][str(index)]
         assert one["steps"] > 10 and one["pulls"] > 1 and one["finished"], "it contributed"
@@ -122,7 +122,7 @@ def test_a_schedule_may_count_the_mean_workers_steps(jobs):
     port = free_port()
     server = ps(jobs, port, "--model=own:network", "--dataset=shapes10", "--base_dir=asp/",
                 "--heterogeneity=none", "--worker_num=2", "--lr_steps=mean", "--epochs=100",
-                "--check_period=0.1")
+                "--check_period=0.1", "--test_images=100")
     slow = worker(jobs, port, 1, "--sleep_time=1", "--max_steps=7")
     fast = worker(jobs, port, 0, "--max_steps=20", "--sleep_time=0.1")
     for job in (slow, fast, server):

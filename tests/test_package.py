@@ -46,6 +46,7 @@ def wbsp(installed, tmp_path):
     return run
 
 
+@pytest.mark.long
 def test_the_wheel_advises_for_a_cluster_that_it_ships(wbsp, tmp_path):
     assert "| - | pcc |" in wbsp("advise", "wan", "--model=timing", "--sync=pcc", "--nofigures")
     assert (tmp_path / "runs/simulate/pcc/run-001/run.json").exists()

@@ -2,6 +2,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 import data
 from data import shapes10
@@ -33,6 +34,7 @@ def test_the_splits_share_no_image():
     assert not any(image.tobytes() in seen for image in test)
 
 
+@pytest.mark.long
 def test_a_linear_classifier_fails():
     def features(split):
         images, labels = data.load("shapes10", split=split)

@@ -11,6 +11,7 @@ from wbsp.ps.checkpoint import format as checkpoint
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_commands_train_the_script_unchanged(jobs):
     (jobs.folder / "train.py").write_text(python_of("tutorial/your-model.md"))
     commands = commands_of("how-to/several-machines.md", "By hand")

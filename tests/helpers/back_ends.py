@@ -1,7 +1,6 @@
 """What Keras runs on, as parameters of tests; one back end a process."""
 
 import importlib.util
-import os
 
 import pytest
 
@@ -10,5 +9,4 @@ ON_TORCH = pytest.mark.skipif(importlib.util.find_spec("torch") is None,
                               reason="PyTorch is not installed: scripts/test_torch.sh")
 TORCH = pytest.param("torch", marks=ON_TORCH)
 # Where one test more of the same says little, and takes half a minute.
-JAX_WHEN_ASKED = pytest.param("jax", marks=pytest.mark.skipif(
-    "WBSP_BACK_ENDS" not in os.environ, reason="takes longer: WBSP_BACK_ENDS=1"))
+JAX_AT_NIGHT = pytest.param("jax", marks=pytest.mark.long)

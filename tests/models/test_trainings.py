@@ -64,6 +64,7 @@ def test_lr_replaces_the_learning_rate_of_a_compiled_model():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_small_learns_shapes10_in_a_few_hundred_steps():
     model = training.compile(models.build("small", seed=1), "small")
     batches = data.train_dataset("shapes10", batch_size=128, seed=1, worker_index=0)
@@ -101,6 +102,7 @@ print("mapped anew:", mapped())
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_training_on_a_cpu_leaves_freed_memory_to_be_used_again(tmp_path):
     script = tmp_path / "trains.py"
     script.write_text(TRAINS)

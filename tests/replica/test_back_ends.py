@@ -3,14 +3,14 @@
 import os
 
 import pytest
-from back_ends import JAX_WHEN_ASKED, TORCH
+from back_ends import JAX_AT_NIGHT, TORCH
 from jobs import ROOT
 
 pytestmark = pytest.mark.slow  # a back end takes its seconds to start
 
 # Each layer of Keras by itself takes longest; what holds of all of them is in the others, too.
 FILES = ["model", "layers", "states", "saved", "frozen", "local",
-         *["every_layer"] * ("WBSP_BACK_ENDS" in os.environ)]
+         *["every_layer"] * ("WBSP_LONG" in os.environ)]
 WEIGHTS = "put_into or in_a_batch or swap_ema or early or backup"
 
 
@@ -24,7 +24,7 @@ def test_another_back_end_passes_the_same_tests(jobs, back_end):
     assert job.find(r"\d\d passed")
 
 
-@pytest.mark.parametrize("back_end", [JAX_WHEN_ASKED, TORCH])
+@pytest.mark.parametrize("back_end", [JAX_AT_NIGHT, TORCH])
 def test_callbacks_change_weights_in_steps_only_on_every_back_end(jobs, back_end):
     job = jobs.start("pytest", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", WEIGHTS,
                      f"--basetemp={jobs.folder / 'inner'}",

@@ -64,6 +64,7 @@ print("all is as it should be")
 """
 
 
+@pytest.mark.long
 def test_workers_on_two_devices_each_train_one_model(jobs):
     server = jobs.server(sync="pcc").listens()
     script = jobs.folder / "distributed.py"

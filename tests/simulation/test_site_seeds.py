@@ -12,7 +12,7 @@ from wbsp.core.site.work import SiteLedger
 from wbsp.core.work_ledger import WorkLedger
 from wbsp.site.upstream import Upstream
 
-RUNS = int(os.environ.get("WBSP_SITE_RUNS", "40"))
+RUNS = int(os.environ.get("WBSP_SITE_RUNS", "20"))
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def claims_all(monkeypatch):
     monkeypatch.setattr(WorkLedger, "lost", keeps)
 
 
-@pytest.mark.parametrize("standby", [False, True])
+@pytest.mark.parametrize("standby", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.parametrize("fault", [early, forgotten, doubled, dropped, forgets_positions,
                                    claims_all])
 def test_a_fault_that_is_put_in_is_found(fault, standby, folder, monkeypatch):

@@ -1,6 +1,5 @@
 """The same network in every kind of loop that a worker may have, by real processes."""
 
-import os
 
 import numpy as np
 import pytest
@@ -32,8 +31,7 @@ def test_a_loop_without_keras_imports_neither_keras_nor_tensorflow(jobs, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("WBSP_BACK_ENDS" not in os.environ,
-                    reason="takes minutes: WBSP_BACK_ENDS=1")
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sync", ["pcc", "bsp"])
 def test_two_unequal_workers_share_the_data_and_end_with_one_model(jobs, kind, sync):
@@ -52,8 +50,7 @@ LAST = {"jax": "2", "torch": "3"}  # the last layer; elsewhere by Keras's name o
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("WBSP_BACK_ENDS" not in os.environ,
-                    reason="takes minutes: WBSP_BACK_ENDS=1")
+@pytest.mark.long
 @pytest.mark.parametrize("kind, back_end", [
     ("fit", "tensorflow"), ("fit", "jax"), pytest.param("fit", "torch", marks=ON_TORCH),
     ("tensorflow", "tensorflow"), ("train_on_batch", "tensorflow"), ("jax", "jax"),
@@ -74,8 +71,7 @@ def test_each_worker_keeps_a_last_layer_of_its_own(jobs, kind, back_end):
 
 @pytest.mark.slow
 @ON_TORCH
-@pytest.mark.skipif("WBSP_BACK_ENDS" not in os.environ,
-                    reason="takes minutes: WBSP_BACK_ENDS=1")
+@pytest.mark.long
 @pytest.mark.parametrize("sync", ["pcc", "bsp"])
 def test_workers_of_three_frameworks_train_one_model(jobs, sync):
     server = jobs.server(sync=sync, workers=3).listens()

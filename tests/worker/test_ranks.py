@@ -1,14 +1,11 @@
 """A worker that is a group of PyTorch processes, by real processes."""
 
-import os
-
 import numpy as np
 import pytest
 from back_ends import ON_TORCH
 from jobs import ROOT, free_port
 
-pytestmark = [pytest.mark.slow, ON_TORCH, pytest.mark.skipif(
-    "WBSP_BACK_ENDS" not in os.environ, reason="takes a minute: WBSP_BACK_ENDS=1")]
+pytestmark = [pytest.mark.slow, pytest.mark.long, ON_TORCH]
 
 
 def start(jobs, address, index, how):

@@ -369,7 +369,7 @@ def test_an_event_takes_as_many_calls_in_a_large_cluster_as_in_a_small_one(name)
         finally:
             sys.setprofile(None)
         return calls / cluster.clock.events
-    assert calls_an_event(1000) == pytest.approx(calls_an_event(20), rel=0.15)
+    assert calls_an_event(300) == pytest.approx(calls_an_event(20), rel=0.15)
 
 
 def test_a_study_of_time_leaves_the_garbage_collector_as_it_was():

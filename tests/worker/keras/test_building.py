@@ -1,7 +1,6 @@
 """Models whose variables Keras makes in the first step, and tuners, which build such models."""
 
 import importlib.util
-import os
 import textwrap
 
 import keras
@@ -137,7 +136,7 @@ TUNERS = {"keras_tuner": """
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("WBSP_BACK_ENDS" not in os.environ, reason="takes a minute: WBSP_BACK_ENDS=1")
+@pytest.mark.long
 @pytest.mark.parametrize("tuner", [pytest.param(name, marks=pytest.mark.skipif(
     importlib.util.find_spec(name) is None, reason="pip install keras-tuner optuna"))
     for name in TUNERS])

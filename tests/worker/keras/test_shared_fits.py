@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import forked
 import numpy as np
 import pytest
-from back_ends import JAX_WHEN_ASKED, TORCH
+from back_ends import JAX_AT_NIGHT, TORCH
 from counting_worker import Plan
 from docs_code import python_of
 from jobs import ROOT, free_port, until
@@ -58,8 +58,9 @@ def told(job, what):
 
 
 @pytest.mark.parametrize("sync, back_end", [
-    ("pcc", "tensorflow"), ("pcc", "jax"), pytest.param("pcc", *TORCH.values, marks=TORCH.marks),
-    ("bsp", "tensorflow"), pytest.param("bsp", *JAX_WHEN_ASKED.values, marks=JAX_WHEN_ASKED.marks),
+    ("pcc", "tensorflow"), pytest.param("pcc", *JAX_AT_NIGHT.values, marks=JAX_AT_NIGHT.marks),
+    pytest.param("pcc", *TORCH.values, marks=TORCH.marks),
+    ("bsp", "tensorflow"), pytest.param("bsp", *JAX_AT_NIGHT.values, marks=JAX_AT_NIGHT.marks),
     pytest.param("bsp", *TORCH.values, marks=TORCH.marks)])
 def test_each_example_is_in_the_model_once_an_epoch(jobs, worker, sync, back_end):
     server = jobs.server(sync=sync).listens()
@@ -85,7 +86,7 @@ def test_a_worker_of_two_devices_trains_each_example_once_an_epoch(jobs, worker)
     assert (np.load(jobs.folder / "final-0.npy") == EPOCHS).all()
 
 
-@pytest.mark.parametrize("back_end", ["tensorflow", JAX_WHEN_ASKED, TORCH])
+@pytest.mark.parametrize("back_end", ["tensorflow", JAX_AT_NIGHT, TORCH])
 def test_the_examples_of_a_killed_worker_are_trained_by_others(jobs, worker, back_end):
     server = jobs.server(sync="pcc").listens()
     stays = worker(server, 0, back_end, seconds=0.02, hold_at=20, epochs=4)
@@ -101,7 +102,7 @@ def test_the_examples_of_a_killed_worker_are_trained_by_others(jobs, worker, bac
     assert (trained(server, jobs.folder) == 4).all()
 
 
-@pytest.mark.parametrize("back_end", ["tensorflow", JAX_WHEN_ASKED, TORCH])
+@pytest.mark.parametrize("back_end", ["tensorflow", JAX_AT_NIGHT, TORCH])
 def test_a_worker_that_comes_when_nothing_is_left_gets_the_final_version(jobs, worker, back_end):
     port = free_port()
     holds = worker(SimpleNamespace(address=f"localhost:{port}"), 0, back_end, epochs=1,
@@ -196,12 +197,13 @@ def test_where_all_wait_for_a_validation_each_has_the_results_of_each_epoch(jobs
 def test_no_worker_waits_for_one_that_dies_in_its_validation(jobs, worker):
     server = jobs.server(sync="pcc").listens()
     dies = worker(server, 0, seconds=0.01, validate=True, waits=True, die_validating=1)
-    stays = worker(server, 1, seconds=0.05, validate=True, waits=True)
+    stays = worker(server, 1, seconds=0.2, validate=True, waits=True)
     assert dies.ends() == -9
     for job in (stays, server):
         job.ends_well()
     measured = server.events("measured")
-    assert [(event["epoch"], event["worker"]) for event in measured] == [(0, 0), (1, 1), (2, 1)]
+    assert [event["epoch"] for event in measured] == [0, 1, 2]
+    assert [event["worker"] for event in measured[1:]] == [1, 1]
     assert told(stays, "history")["val_epoch"] == [0, 1, 2]
     assert (trained(server, jobs.folder) == EPOCHS).all()
 
@@ -273,7 +275,7 @@ def test_the_pages_function_reads_records_of_a_file_in_any_order(tmp_path, monke
     page["file"].close()
 
 
-@pytest.mark.parametrize("back_end", ["tensorflow", JAX_WHEN_ASKED, TORCH])
+@pytest.mark.parametrize("back_end", ["tensorflow", JAX_AT_NIGHT, TORCH])
 def test_the_same_data_serve_one_fit_after_the_other(jobs, worker, back_end):
     server = jobs.server(sync="pcc", series=True).listens()
     workers = [worker(server, index, back_end, epochs=2, fits=2, reads=0.02,

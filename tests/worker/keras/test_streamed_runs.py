@@ -176,6 +176,7 @@ def test_the_learning_rate_falls_after_as_many_mini_batches_however_they_are_spl
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_launcher_splits_mini_batches(jobs):
     port = free_port()
     server = launch(jobs, "ps", port, "--job_name=ps", "--sync=split", "--worker_num=1", *SMALL

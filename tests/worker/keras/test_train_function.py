@@ -4,7 +4,7 @@ import json
 
 import forked
 import pytest
-from back_ends import TORCH
+from back_ends import JAX_AT_NIGHT, TORCH
 
 pytestmark = pytest.mark.slow  # a back end takes its seconds to start
 
@@ -80,7 +80,7 @@ if keras.backend.backend() == "tensorflow":
 """
 
 
-@pytest.mark.parametrize("back_end", ["tensorflow", "jax", TORCH])
+@pytest.mark.parametrize("back_end", ["tensorflow", JAX_AT_NIGHT, TORCH])
 def test_data_compute_and_callbacks_are_told_apart_and_nothing_else_changes(jobs, back_end):
     (jobs.folder / "train.py").write_text(SCRIPT)
     job = jobs.start("train", "train.py", KERAS_BACKEND=back_end,
