@@ -1,5 +1,6 @@
 """Configuration of all tests: hypothesis profiles, processes, and how tests share the machine."""
 
+import functools
 import gc
 import os
 import sys
@@ -56,10 +57,16 @@ def pytest_runtest_protocol(item):
     result = yield
     if item.get_closest_marker("slow") and "tensorflow" in sys.modules:
         gc.collect()
+        exempt("tensorflow")
     return result
 
 
 def pytest_collection_finish():
-    """Exempt all imported objects, which stay to the end, from garbage collection."""
     gc.collect()
+    exempt("what all tests import")
+
+
+@functools.cache
+def exempt(imported):
+    """Exempt all objects there are, which stay to the end, from garbage collection, once."""
     gc.freeze()

@@ -252,6 +252,7 @@ def test_a_bad_flag_is_named_without_a_traceback(jobs, flags, says):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_of_no_epochs_ends_well(jobs):
     port = free_port()
     server = ps(jobs, port, *SMALL, "--worker_num=1", "--epochs=0")

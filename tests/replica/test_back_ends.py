@@ -8,9 +8,9 @@ from jobs import ROOT
 
 pytestmark = pytest.mark.slow  # a back end takes its seconds to start
 
-# Each layer of Keras by itself takes longest; what holds of all of them is in the others, too.
-FILES = ["model", "layers", "states", "saved", "frozen", "local",
-         *["every_layer"] * ("WBSP_LONG" in os.environ)]
+# The others, and each layer of Keras by itself, take longest.
+FILES = ["model", "states", "frozen",
+         *["layers", "saved", "local", "every_layer"] * ("WBSP_LONG" in os.environ)]
 WEIGHTS = "put_into or in_a_batch or swap_ema or early or backup"
 
 
