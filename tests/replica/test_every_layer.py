@@ -226,7 +226,9 @@ ROWS = PLAIN | OWN_WAY if BACK_END == "tensorflow" else {
     name: OWN_WAY[name] for name in ELSEWHERE if name in OWN_WAY}
 
 
-@pytest.mark.parametrize("make", ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize("make", [
+    pytest.param(make, id=name, marks=[pytest.mark.long] * (name in PLAIN))
+    for name, make in ROWS.items()])
 def test_two_workers_train_one_model_with_every_layer(make):
     (first, second), _ = exchanged(make)
     x, _ = data(first, 3)

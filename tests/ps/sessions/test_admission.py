@@ -162,9 +162,12 @@ def test_a_process_retries_while_the_owner_of_its_index_is_silent(server):
     later, answer = server.asked(0)
     assert isinstance(answer, m.NotServing)
     assert answer.reason.startswith("worker 0 has another connection, whose process may have ende")
-    server.serves(owner)
-    later.send(m.Hello(m.PROTOCOL, 0, {}))
-    assert "is already connected" in server.hears(later, m.Refused, m.NotServing).reason
+    owner.send(m.Heartbeat(None))
+
+    def refused():
+        later.send(m.Hello(m.PROTOCOL, 0, {}))
+        return "is already connected" in server.hears(later, m.Refused, m.NotServing).reason
+    until(refused, "the owner to be heard")
     server.now += timeouts.INDEX_HELD + 1
     owner.__exit__()
     until(lambda: isinstance(server.asked(0)[1], m.Welcome), "the loss of the owner to be known")
