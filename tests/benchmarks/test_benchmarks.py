@@ -40,6 +40,14 @@ def test_wire_compares_all_for_each_number_of_workers(tmp_path):
 
 
 @minutes
+def test_site_data_compares_runs_with_the_ideal(tmp_path):
+    rows = figures(tmp_path, "site_data", "--sites=2", "--epochs=2", "--latency", "0", "0.05",
+                   "--sync", "pcc/pcc", "pcc")
+    assert [row["sync"] for row in rows] == ["pcc/pcc", "pcc"]
+    assert all(1 < one < 1.5 for row in rows for one in row["ratios"])
+
+
+@minutes
 def test_step_overhead_compares_two_fits(tmp_path):
     result = figures(tmp_path, "step_overhead", "--model=small", "--batch_size=8", "--pairs=2",
                      "--epochs=1")
