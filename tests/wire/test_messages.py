@@ -30,7 +30,7 @@ FROM_WORKER = [
     m.Join([TensorSpec("scale", ())], data=m.SharedData(60_000, 128, 5, 7, validate="wait"),
            first_epoch=2),
     m.AskWork(1280, 7),
-    m.AskWork(1280, 7, 256),
+    m.AskWork(1280, 7, 256, 512),
     m.Join([TensorSpec("x", (2,))], work=m.WorkHeld(m.SharedData(60_000, 128, 5), 0, [], True,
                                                     [(0, 128)], [(256, 300)], 7)),
     m.Update(Push(3, 4, 2, 5, 640, 1.5, spans=((0, 640), (60_000, 60_128))), 0, 2),
@@ -203,7 +203,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {26: "f32b3de8bc7a059a97343b6f5c18199e8783d335299b22ea251dd0e5202c8c29"}
+BYTES = {27: "8effaeeecc718b5b9c371174f8b21969d821c4cf9a568dbcd4274932fe94a76b"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

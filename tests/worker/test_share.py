@@ -67,7 +67,7 @@ def test_a_push_over_the_end_of_a_range_has_parts_of_two(share):
     given(share, 0, 4)
     share.take()
     share.step_done(0.1)
-    assert share.question(7) == AskWork(104, 7)
+    assert share.question(7).have == 104
     share.received(Work(104, 8, 16, 0))
     share.take()
     share.step_done(0.1)
@@ -100,7 +100,7 @@ def test_a_worker_that_waits_for_versions_asks_when_all_is_trained_and_others_in
     waits, busy = begun(ahead=False), begun(ahead=True)
     for share in (waits, busy):
         given(share, 0, 16)
-        share._trip = 0.02  # seconds of a question and its answer
+        share._requests.trip = 0.02  # seconds of a question and its answer
         for _ in range(2):
             share.take()
             share.step_done(0.05)
@@ -108,7 +108,7 @@ def test_a_worker_that_waits_for_versions_asks_when_all_is_trained_and_others_in
     for share in (waits, busy):
         share.take()
         share.step_done(0.01)
-    assert waits.question(7) is None and busy.question(7) == AskWork(116, 7)
+    assert waits.question(7) is None and busy.question(7) == AskWork(116, 7, ahead=6)
     for share in (waits, busy):
         share.take()
         share.step_done(0.01)

@@ -498,7 +498,7 @@ class Engine:
         if self.stop_reason is not None:
             return []
         sends = ask.pushes > self.ledger.next_seq(worker)
-        return self.work.ask(worker, ask.have, sends, now, ask.least)
+        return self.work.ask(worker, ask.have, sends, now, ask.least, ask.ahead)
 
     def measure(self, worker: int | None, measured: Measured, now: float) -> list[Outgoing]:
         """Handle the results of an epoch's version, from a worker or a reader (None).

@@ -281,6 +281,7 @@ class AskWork(Message, frozen=True):
     have: Count  # end of its sequence, as the worker knows it
     pushes: Count  # number of its next push: it has made those below
     least: Count = 0  # of a site: examples that keep its workers busy; 0: this is a worker
+    ahead: Count = 0  # examples that it needs until an answer to its next request arrives
 
 
 class StopRun(Message, frozen=True):

@@ -1,18 +1,21 @@
 """Assignment of the run's shared data to workers. No I/O, clocks or tensors.
 
 Under rules where workers never wait for each other, a worker requests work ahead, and is given a
-part of the rest in proportion to its speed. Under all other rules a worker that waits for a version
-must not hold work that another worker, for whose push it waits, could do. There a worker is given
-the work of one push when it is granted a version; earlier requests are answered then. It may still
-hold more than its push has trained, for example because batches were larger before the server was
-restarted. The rest is taken back once another worker needs it. A model may set the number of
-examples in a batch, but not which examples.
+part of the rest in proportion to its speed, or more where that would not last for a round trip.
+Under all other rules a worker that waits for a version must not hold work that another worker, for
+whose push it waits, could do. There a worker is given the work of one push when it is granted a
+version; earlier requests are answered then. It may still hold more than its push has trained, for
+example because batches were larger before the server was restarted. The rest is taken back once
+another worker needs it. A model may set the number of examples in a batch, but not which examples.
 
 A site is a worker here, which passes its work on to workers of its own. It says how many examples
-keep these busy, and a `Withdrawn` names what the server takes back.
+keep these busy, and a `Withdrawn` names what the server takes back. Its ranges may reach into later
+epochs: its own ledger ends a worker's range with an epoch.
 """
 
 from __future__ import annotations
+
+import math
 
 from wbsp.core.messages import (
     Outgoing,
@@ -72,6 +75,11 @@ class GuidedSizes:
         """The sum of all speeds."""
         return self._all
 
+    def share(self, worker: int, workers: int) -> float:
+        """Return a worker's part of the total speed; an equal one of `workers` if not known."""
+        speed = self._speed.get(worker)
+        return 1 / max(1, workers) if speed is None else speed / self._all
+
     def size(self, worker: int, left: int, batch: int) -> int:
         """Return the number of examples for this worker, of `left` in the epoch."""
         speed = self._speed.get(worker)
@@ -106,6 +114,7 @@ class SharedWork:
         self._hoards: dict[int, None] = {}  # workers that wait for a version, and hold work
         self._batches: dict[int, int] = {}  # worker -> examples of a step, if the model sets them
         self._least: dict[int, int] = {}  # site -> examples that keep its workers busy
+        self._ahead: dict[int, int] = {}  # worker that requests work -> as in `AskWork`
         self._fixed = False  # a worker has told this server the number of epochs
 
     @property
@@ -289,8 +298,8 @@ class SharedWork:
             self._keeps(worker)
         return lost
 
-    def ask(self, worker: int, have: int, sends: bool, now: float, least: int = 0
-            ) -> list[Outgoing]:
+    def ask(self, worker: int, have: int, sends: bool, now: float, least: int = 0,
+            ahead: int = 0) -> list[Outgoing]:
         """Handle a worker's request for work behind position `have` of its sequence.
 
         Args:
@@ -298,7 +307,7 @@ class SharedWork:
             have: end of its sequence, as it knows it.
             sends: a push of the worker has not arrived yet.
             now: seconds.
-            least: as in `AskWork`.
+            least, ahead: as in `AskWork`.
 
         Raises:
             ValueError: no worker can be at `have`.
@@ -307,7 +316,7 @@ class SharedWork:
             return [self._work(worker, known)]
         if not self.ledger.gives_from(worker, have):
             return []  # asked long ago, and answered
-        self._asked[worker] = have
+        self._asked[worker], self._ahead[worker] = have, ahead
         if least:
             self._least[worker] = least
         self._untold[worker] = None
@@ -323,7 +332,7 @@ class SharedWork:
         while self._due:
             worker = next(iter(self._due))
             idle = not self.ledger.held(worker)
-            given = self.ledger.give(worker, self._size(worker))
+            given = self.ledger.give(worker, self._size(worker), across=worker in self._least)
             if given is None:
                 if not self._hoards:
                     break
@@ -355,19 +364,30 @@ class SharedWork:
 
     def _forget(self, worker: int) -> None:
         """Remove a worker's request, and what it holds too long."""
-        for listed in (self._asked, self._due, self._untold, self._hoards):
+        for listed in (self._asked, self._ahead, self._due, self._untold, self._hoards):
             listed.pop(worker, None)
 
     def _size(self, worker: int) -> int:
         batch, rule = self._batches.get(worker, self.data.batch), self._rule
         least = self._least.get(worker, 0)
         if rule.wait == "never":
-            return max(least, self._sizes.size(worker, self.ledger.left(), batch))
+            return max(self._sizes.size(worker, self.ledger.left(), batch),
+                       self._lasting(worker, batch))
         if least:
             return least
         if rule.push == "every_step":
             return batch * max(1, rule.every - self.ledger.steps(worker, batch))
         return batch  # the rest of the push is not known
+
+    def _lasting(self, worker: int, batch: int) -> int:
+        """Return how many examples the worker needs until an answer to its next request arrives.
+
+        They and what it holds are at most its share of the rest, so that all end together.
+        """
+        wanted = max(self._least.get(worker, 0), self._ahead.get(worker, 0))
+        share = self._sizes.share(worker, len(self._able))
+        fair = share * self.ledger.rest() - self.ledger.held(worker)
+        return math.ceil(min(wanted, fair) / batch) * batch
 
     def _work(self, worker: int, given: Range) -> Outgoing:
         return Outgoing(worker, Work(*given, self.ledger.epoch))

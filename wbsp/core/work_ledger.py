@@ -224,6 +224,13 @@ class WorkLedger:
         epoch = self.free.spans[0][0] // n
         return sum(b - a for a, b in self.free.within(epoch * n, epoch * n + n))
 
+    def rest(self) -> int:
+        """Positions that are undone; where epochs do not overlap, of the first incomplete one."""
+        if self.data.validate == "newest":
+            return self.undone.count
+        n, epoch = self.data.n, self.epoch
+        return sum(b - a for a, b in self.undone.within(epoch * n, epoch * n + n))
+
     def extend(self, epochs: int) -> None:
         """Raise the run's number of epochs.
 
@@ -274,13 +281,18 @@ class WorkLedger:
         """Return whether this worker's sequence ends at `have`, so that it can be extended."""
         return self._holders[worker].end == have
 
-    def give(self, worker: int, size: int) -> Range | None:
-        """Give a worker up to `size` positions of one epoch; None: none can be given now."""
+    def give(self, worker: int, size: int, across: bool = False) -> Range | None:
+        """Give a worker up to `size` positions; None: none can be given now.
+
+        They are of one epoch, unless `across`: to a site, where epochs overlap.
+        """
         if not self.gives:
             return None
         holder, n = self._holders[worker], self.data.n
         start, stop = self.free.spans[0]
-        given = _Held(holder.end, start, min(stop, start + max(1, size), start // n * n + n))
+        if not (across and self.data.validate == "newest"):
+            stop = min(stop, start // n * n + n)
+        given = _Held(holder.end, start, min(stop, start + max(1, size)))
         self.free.remove(given.start, given.stop)
         holder.held.append(given)
         holder.end = given.end

@@ -1,20 +1,76 @@
-"""A worker's part of the run's shared data, in its order: see `wbsp.core.work_ledger`.
+"""A worker's part of the run's shared data, in its order, and its requests for more: see
+`wbsp.core.work_ledger`.
 
 No threads, sockets or clocks.
 """
 
 from __future__ import annotations
 
+import math
+
 from wbsp.core.messages import Range, Span
 
 AGAIN = 5.0  # seconds after which an unanswered request for more work is repeated
-TRIPS = 2  # round trips that held examples must last; else more are requested
+_TRIPS = 2  # round trips that held examples must last; else more are requested
 _NEWEST = 0.2  # weight of the newest duration in a mean
 
 
 def mean_of(mean: float, newest: float) -> float:
     """Return the moving average of durations, in seconds; `mean` is 0 before the first."""
     return newest if not mean else mean + _NEWEST * (newest - mean)
+
+
+class Requests:
+    """A worker's or site's requests for work, of which one at a time is open.
+
+    The examples that it holds when an answer arrives last for two round trips. So they last until
+    the next answer even if this one was short.
+
+    Attributes:
+        none: the server has no free work now; more follows without a request.
+        trip: seconds of a request and its answer, on average.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+        self.trip = 0.0
+
+    def forget(self) -> None:
+        """Begin with another server or connection."""
+        self.none = self._open = False
+        self._since = self._newest = 0.0  # seconds: first and newest message of the open request
+
+    def due(self, low: bool, now: float, again: float = AGAIN) -> bool:
+        """Note and return whether a request is sent now.
+
+        Args:
+            low: more work is needed.
+            now: seconds.
+            again: seconds after which the open request is repeated.
+        """
+        if self._open:
+            if now - self._newest < again:
+                return False
+        elif self.none or not low:
+            return False
+        else:
+            self._open, self._since = True, now
+        self._newest = now
+        return True
+
+    def answered(self, none: bool, now: float) -> None:
+        """Note a range, or the answer that there is none."""
+        if self._open and not self.none:
+            self.trip = mean_of(self.trip, now - self._since)
+        self._open, self.none = False, none
+
+    def low(self, left: float, speed: float) -> bool:
+        """Return whether `left` examples, at so many a second, do not last long enough."""
+        return left < speed * _TRIPS * self.trip
+
+    def ahead(self, left: float, speed: float) -> int:
+        """Return how many examples to request, so that they last long enough when they arrive."""
+        return max(0, math.ceil(speed * (_TRIPS + 1) * self.trip - left))
 
 
 class WorkSequence:

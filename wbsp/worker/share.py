@@ -23,7 +23,7 @@ from wbsp.core.messages import (
     WorkPlace,
 )
 from wbsp.core.stats import Phase
-from wbsp.core.work_sequence import AGAIN, TRIPS, WorkSequence, mean_of
+from wbsp.core.work_sequence import Requests, WorkSequence, mean_of
 from wbsp.process.host import HOST, Host
 from wbsp.sync.base import Push
 
@@ -105,10 +105,8 @@ class Share:
         self._iterated = False
         self._stopped = True
         self._ahead = False
-        self._asked: int | None = None  # end of the sequence at the open request
-        self._asked_at = 0.0
-        self._none = False  # the answer was that no work is free now; another follows by itself
-        self._trip = self._step = 0.0  # seconds of a request and its answer, and of a step
+        self._requests = Requests()
+        self._step = 0.0  # seconds of a step
 
     @property
     def claim(self) -> WorkHeld | None:
@@ -135,8 +133,8 @@ class Share:
             self._handed.clear()
             self._made, self._awaits = 0, None
             self._run = object()
-            self._iterated = self._stopped = self._none = self.early = False
-            self._asked = None
+            self._iterated = self._stopped = self.early = False
+            self._requests.forget()
             self._ahead = ahead
 
     def stop(self, early: bool = False) -> None:
@@ -255,7 +253,7 @@ class Share:
     def dry(self) -> bool:
         """True if all given examples are trained, and no work is free now."""
         with self._changed:
-            return self._none and self._sequence.trained == self._sequence.end
+            return self._requests.none and self._sequence.trained == self._sequence.end
 
     def step_done(self, seconds: float) -> int:
         """Note a step on the oldest taken batch; return its number of examples.
@@ -277,23 +275,16 @@ class Share:
         `pushes`: as in `AskWork`.
         """
         with self._changed:
-            now, have = self._clock.monotonic(), self._sequence.end
-            if self._stopped or self._none:
+            requests = self._requests
+            if self._stopped:
                 return None
-            if self._asked == have:
-                if now - self._asked_at < AGAIN:
-                    return None
-            elif not self._runs_low():
+            left = self._sequence.end - self._sequence.trained
+            behind = max(0, left - self.batch)  # at the next look, which is a step later
+            speed = self.batch / self._step if self._ahead and self._step else 0.0
+            low = not left or (self._ahead and (not behind or requests.low(behind, speed)))
+            if not requests.due(low, self._clock.monotonic()):
                 return None
-            self._asked, self._asked_at = have, now
-            return AskWork(have, pushes)
-
-    def _runs_low(self) -> bool:
-        left = self._sequence.end - self._sequence.trained
-        if not (left and self._ahead):
-            return left == 0
-        behind = -(-left // self.batch) - 1  # batches at the next look, which is a step later
-        return behind == 0 or 0 < behind * self._step < TRIPS * self._trip
+            return AskWork(self._sequence.end, pushes, ahead=requests.ahead(behind, speed))
 
     # The communication thread.
 
@@ -302,10 +293,7 @@ class Share:
         with self._changed:
             if work.at != self._sequence.end:
                 return  # received before
-            if self._asked is not None and not self._none:
-                self._trip = mean_of(self._trip, self._clock.monotonic() - self._asked_at)
-            self._asked = None
-            self._none = work.start == work.stop
+            self._requests.answered(work.start == work.stop, self._clock.monotonic())
             self._sequence.give(Range(work.at, work.start, work.stop))
             self._changed.notify_all()
 
@@ -335,5 +323,4 @@ class Share:
     def reattached(self) -> None:
         """Repeat an open request over a new connection, perhaps to another server."""
         with self._changed:
-            self._asked = None
-            self._none = False
+            self._requests.forget()

@@ -3,7 +3,7 @@ in the accepted pushes of both levels, whoever dies, comes and goes.
 
 A worker's step adds 1 at each of its examples, so that its push says what it trained. At a site,
 the positions that a cut names are those of the pushes that came into the site's versions since the
-cut before.
+cut before. And nobody stands for a round trip of a slow line.
 """
 
 import os
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from one_an_example import OneAnExample
 
+from benchmarks.site_data import STEPS, ratio
 from wbsp.core.messages import SharedData
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.nodes.site import Site
@@ -125,3 +126,10 @@ def test_each_example_is_once_an_epoch_in_the_pushes_that_both_levels_accept(abo
         inside = sorted(MODELS)[(MODELS_ABOVE.index(above) + seed) % len(MODELS)]
         machines, data, divided, latency = drawn(seed)
         Run(above, inside, machines, data, divided, latency).check()
+
+
+@pytest.mark.parametrize("sync, sites, n, epochs", [
+    ("pcc/pcc", 2, 12_800, 15), ("auto/auto", 4, 1_280, 120), ("pcc", 2, 12_800, 10)],
+    ids=["sites", "epochs shorter than a round trip", "no site"])
+def test_a_slow_line_costs_little_more_than_the_start_and_the_end(sync, sites, n, epochs):
+    assert ratio(sync, STEPS[sites], 0.5, epochs, n) < 1.25

@@ -30,7 +30,7 @@ from wbsp.core.messages import (
 )
 from wbsp.core.shared_work import SharedWork
 from wbsp.core.work_ledger import STRIKES, Positions, WorkLedger, WorkState
-from wbsp.core.work_sequence import TRIPS, mean_of
+from wbsp.core.work_sequence import Requests
 from wbsp.limits import Count
 from wbsp.sync.base import WorkerRule
 
@@ -158,7 +158,7 @@ class SiteWork(SharedWork):
     """The work of a site, for its engine in place of `SharedWork`.
 
     Attributes:
-        none: the server above has no free work now; more follows without a request.
+        requests: of this site, for work from the server above.
         paused: returns whether to give no work now, because the site waits.
     """
 
@@ -174,13 +174,11 @@ class SiteWork(SharedWork):
         ledger = SiteLedger(data, state, beside or SiteWorkState())
         super().__init__(data, rule, ledger=ledger)
         self.paused: Callable[[], bool] = lambda: False
-        self.none = False
+        self.requests = Requests()
         self._set: int | None = None  # epochs, if they may be other than those of workers' loops
         self._fixed = True
         self._end = 0  # of this site's sequence above
         self._withdrawn = -1  # end of what was withdrawn last
-        self._open: int | None = None  # end of the sequence at the open request
-        self._asked_at = self._trip = 0.0  # seconds
         self._worth = 0  # examples in the newest cut
 
     @property
@@ -190,7 +188,7 @@ class SiteWork(SharedWork):
     @property
     def dry(self) -> bool:
         """True if all given work is in versions, and the server above has none now."""
-        return self.none and not self.ledger.undone.spans
+        return self.requests.none and not self.ledger.undone.spans
 
     def beside(self) -> SiteWorkState:
         """Return the state beside the ledger's."""
@@ -219,9 +217,7 @@ class SiteWork(SharedWork):
         ledger = self.ledger
         match message:
             case Work(at, start, stop, epoch) if at == self._end:
-                if self._open is not None and not self.none:
-                    self._trip = mean_of(self._trip, now - self._asked_at)
-                self._open, self.none = None, start == stop
+                self.requests.answered(start == stop, now)
                 self._end += stop - start
                 if start < stop:
                     ledger.grant(start, stop)
@@ -230,7 +226,7 @@ class SiteWork(SharedWork):
                 self._withdrawn = at
                 ledger.keep([])
             case Reattached():
-                self._open, self.none = None, False
+                self.requests.forget()
                 if message.joined:
                     self._withdrawn = -1
                     ledger.keep(message.own)
@@ -256,23 +252,18 @@ class SiteWork(SharedWork):
             now: seconds.
             again: seconds after which an unanswered request is repeated.
         """
-        if self._open is not None:
-            if now - self._asked_at < again:
-                return None
-        elif self.none or not workers:
-            return None
-        free, batch = self.ledger.free.count, self.data.batch
-        least = batch * workers
+        requests, free, ahead = self.requests, self.ledger.free.count, 0
+        least = self.data.batch * workers
         if above.wait == "never":
-            if free > least + self._sizes.total * TRIPS * self._trip:
-                return None
+            left, speed = free - least, self._sizes.total
+            low = left <= 0 or requests.low(left, speed)
+            ahead = requests.ahead(left, speed)
         else:
             least = max(least, self._worth)
-            hungry = bool(self._due) and not free
-            if not (hungry or (waits and free < least)) and self._open is None:
-                return None
-        self._open, self._asked_at = self._end, now
-        return AskWork(self._end, pushes, least)
+            low = (bool(self._due) and not free) or (waits and free < least)
+        if not requests.due(bool(workers) and low, now, again):
+            return None
+        return AskWork(self._end, pushes, least, ahead)
 
     def cut(self) -> tuple[Span, ...]:
         """Return the positions in the cut that is taken now."""
@@ -292,4 +283,4 @@ class SiteWork(SharedWork):
 
     @property
     def _nothing(self) -> bool:
-        return self.none and super()._nothing
+        return self.requests.none and super()._nothing

@@ -27,7 +27,7 @@ from wbsp.core.messages import (
 )
 from wbsp.core.stats import Lane, Phase, PhaseTimer, Report
 from wbsp.core.store import Snapshot
-from wbsp.core.work_sequence import WorkSequence
+from wbsp.core.work_sequence import Requests, WorkSequence, mean_of
 from wbsp.simulate.workloads.base import Workload
 from wbsp.simulate.world.clock import Clock
 from wbsp.simulate.world.lines import Flow, Lines
@@ -140,8 +140,8 @@ class SimulatedWorker:
 
     __slots__ = ("context", "tell", "index", "machine", "report", "agent", "timer", "busy", "batch",
                  "assigned", "newest_start", "alive", "over", "leaving", "snapshot", "outgoing",
-                 "incoming", "push_since", "fetch_since", "sending", "work", "sent_to", "asked",
-                 "starved")
+                 "incoming", "push_since", "fetch_since", "sending", "work", "sent_to", "requests",
+                 "step")
 
     agent: Agent
 
@@ -166,8 +166,8 @@ class SimulatedWorker:
         self.sending = ErrorFeedback(context.payload.wire)
         self.work: WorkSequence | None = None  # in data that all share
         self.sent_to: int | None = None  # end of the newest push in it
-        self.asked = -1  # its end at the newest request for more
-        self.starved = False  # no work is free now
+        self.requests = Requests()  # for more
+        self.step = 0.0  # seconds of a step
 
     @property
     def held(self) -> int | None:
@@ -216,7 +216,7 @@ class SimulatedWorker:
         elif isinstance(message, Work):
             if self.work is not None and message.start < message.stop:
                 self.work.give(Range(message.at, message.start, message.stop))
-            self.starved = message.start == message.stop
+            self.requests.answered(message.start == message.stop, self.context.clock.now)
         elif isinstance(message, Directed) and message.direct.batch is not None:
             self._assign(message.direct.batch, message.direct.start)
         self._carry_out(self.agent.received(message))
@@ -252,7 +252,7 @@ class SimulatedWorker:
         if agent.waiting is None:
             if agent.stopped is None and not self.leaving:
                 self._begin_step()
-                if self.starved and not self.busy:
+                if self.requests.none and not self.busy:
                     self._carry_out(agent.starved())
                 return
             self._carry_out(agent.finish())
@@ -265,12 +265,16 @@ class SimulatedWorker:
     def _ask_for_work(self) -> None:
         """Request more of the shared data; ahead if no other worker may wait for it."""
         work = self.work
-        if work is None or work.end == self.asked:
+        if work is None:
             return
-        ahead = self.context.workload.batch if self.agent.rule.wait == "never" else 0
-        if work.end - work.trained <= ahead:
-            self.asked = work.end
-            self.send(AskWork(work.end, self.agent.seq))
+        requests, batch = self.requests, self.batch or self.context.workload.batch
+        left = work.end - work.trained
+        behind = max(0, left - batch)  # at the next look, which is a step later
+        ahead = self.agent.rule.wait == "never"
+        speed = batch / self.step if ahead and self.step else 0.0
+        low = not left or (ahead and (not behind or requests.low(behind, speed)))
+        if requests.due(low, self.context.clock.now, INF):
+            self.send(AskWork(work.end, self.agent.seq, ahead=requests.ahead(behind, speed)))
 
     def _assign(self, examples: int, start: int | None) -> None:
         if start is None:
@@ -322,6 +326,7 @@ class SimulatedWorker:
         report.loss = loss
         if self.work is not None:
             self.work.train(samples)
+            self.step = mean_of(self.step, seconds)
         if context.observer is not None:
             self._enter("compute")
             context.observer.step(self.index, context.clock.now, loss, report)
