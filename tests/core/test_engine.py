@@ -393,12 +393,12 @@ def test_after_the_stop_no_worker_is_told_to_cut():
 DATA = SharedData(100, 10, 2)
 
 
-def sharing(name="asp", workers=2, **settings):
+def sharing(name="asp", workers=2, data=DATA, **settings):
     """An engine of workers that share data, which begin."""
     log = Log()
     engine = Engine(create(name), Store(f32(0, 0)), workers, log=log, **settings)
     for worker in range(workers):
-        assert engine.open(worker, DATA, 0).at == 0
+        assert engine.open(worker, data, 0).at == 0
         engine.join(worker, 0.0)
     return engine, log
 
@@ -440,6 +440,21 @@ def test_work_comes_with_the_grant_where_workers_wait_for_versions():
     told = engine.push(push(0, to=10), f32(1, 1), 1.0)
     assert engine.ask_work(0, AskWork(10, 1), 1.0) == [] and ack(told).accepted
     assert given(engine.push(push(1, to=10), f32(1, 1), 2.0), 0) == (20, 30)
+
+
+def test_a_worker_is_given_what_lasts_for_a_round_trip_but_no_more_than_its_share_of_the_rest():
+    engine, _ = sharing("pcc")
+    assert given(engine.ask_work(0, AskWork(0, 0, ahead=64), 0.0), 0) == (0, 70)
+    assert given(engine.ask_work(1, AskWork(0, 0, ahead=64), 0.0), 1) == (70, 100)
+    assert given(engine.ask_work(0, AskWork(70, 0, ahead=64), 0.0), 0) == (100, 130)
+    assert given(engine.ask_work(0, AskWork(100, 0, ahead=64), 0.0), 0) == (130, 140)
+
+
+@pytest.mark.parametrize("validate, stop", [("newest", 140), ("wait", 100)])
+def test_a_range_of_a_site_may_reach_into_an_epoch_that_may_begin(validate, stop):
+    engine, _ = sharing("pcc", data=DATA._replace(validate=validate))
+    assert given(engine.ask_work(0, AskWork(0, 0, ahead=50), 0.0), 0) == (0, 50)
+    assert given(engine.ask_work(1, AskWork(0, 0, 10, 90), 0.0), 1) == (50, stop)
 
 
 def test_nothing_is_given_while_a_push_is_on_its_way():

@@ -189,7 +189,8 @@ class World:
         if not self.top.gives_from(index, me.end):
             given = self.top.known(index, me.end)
             assert given is not None
-        elif self.awaited or (given := self.top.give(index, self.random.randint(1, 40))) is None:
+        elif self.awaited or (given := self.top.give(
+                index, self.random.randint(1, 40), across=self.random.random() < 0.5)) is None:
             return
         assert given.at == me.end
         if self.random.random() < 0.1:
