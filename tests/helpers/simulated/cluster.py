@@ -25,6 +25,7 @@ from itertools import count
 from pathlib import Path
 
 import numpy as np
+import tensorboard.summary.writer.record_writer  # noqa: F401 (it may bring what looks for IPv6)
 import zmq
 from integer_replica import UNIT, IntegerReplica, TableReplica, pattern
 
