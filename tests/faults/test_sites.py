@@ -208,7 +208,6 @@ def test_a_site_without_the_secret_between_says_so_and_ends(tmp_path):
     (["--upstream=localhost:2606"], "--upstream needs the index of this site there"),
     (["--site=1"], "--site and --upstream_token_file need the server above: give"),
     (["--upstream=nowhere", "--site=0"], "address 'nowhere' is not host:port"),
-    (["--upstream=h:1", "--site=0", "--shards=2"], "--shards and --upstream do not go together"),
     (["--upstream=h:1", "--site=0", "--epochs=2"], "--epochs and --upstream do not go together"),
     (["--upstream=h:1", "--site=0", "--shard"], "--shard and --upstream do not go together")])
 def test_what_a_site_does_not_have_is_refused_in_one_line(tmp_path, flags, line):
@@ -350,3 +349,12 @@ def test_a_standby_that_is_no_site_is_refused_in_one_line(tmp_path):
         assert standby.ends() == 1
         assert standby.find("the server has upstream=.*, and the standby has none"), standby.text
         standby.was_clean()
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("above, inside", [("asp", "asp")])
+def test_a_site_may_have_shards(tmp_path, above, inside):
+    with Jobs(tmp_path) as jobs:
+        sites = Sites(jobs, above, inside, shards=2).start(steps=12, seconds=0.01)
+        sites.end_well()
+        sites.conserved()

@@ -105,8 +105,7 @@ class ServerAndStandby:
 
     def shards(self, job=None):
         """The processes of a server's shards, those on this machine; default: of who serves."""
-        here = psutil.Process((job or self.serving).process.pid)
-        return [one for one in here.children() if "wbsp.ps.sharding.process" in command(one)]
+        return shards_of(job or self.serving)
 
     @property
     def serving(self):
@@ -144,6 +143,12 @@ class ServerAndStandby:
             assert planned in (result["steps"], None)
             assert result["version"] == saved.state.version
         return saved
+
+
+def shards_of(server):
+    """The processes of a server's shards, those on this machine."""
+    here = psutil.Process(server.process.pid)
+    return [one for one in here.children() if "wbsp.ps.sharding.process" in command(one)]
 
 
 def command(process):

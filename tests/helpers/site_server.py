@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from integer_replica import pattern
 
 from wbsp.site.upstream import Upstream, _Listener
@@ -24,22 +25,29 @@ from wbsp.site.upstream import Upstream, _Listener
 
 def note_cuts(record: Path) -> None:
     """Have each cut of this process noted before it leaves, and each answer as it comes."""
-    take, file = Upstream._take, open(record, "a")
+    send, file = Upstream._send_if_safe, open(record, "a")
     spans = open(record.with_name("spans.jsonl"), "a")
+    newest = -1
 
-    def noting(self: Upstream, cut: Any, now: float) -> None:
-        take(self, cut, now)
-        update = self._progress.cut
-        if cut.push.spans is not None:
-            print(json.dumps([cut.push.seq, cut.push.spans, update.tolist()]), file=spans,
-                  flush=True)
+    def noting(self: Upstream) -> None:
+        nonlocal newest
+        # with shards it comes later than it is taken
+        update = None if self._cut is None else self._progress.cut
+        if update is not None and (push := self._cut.push).seq > newest:
+            newest = push.seq
+            note(push, update)
+        send(self)
+
+    def note(push: Any, update: np.ndarray) -> None:
+        if push.spans is not None:
+            print(json.dumps([push.seq, push.spans, update.tolist()]), file=spans, flush=True)
             return
         shape = pattern(update.size)
         whole = bool((update == shape * (update[0] / shape[0])).all())
-        print(json.dumps([cut.push.seq, float(update[0] / shape[0]) if whole else None]),
+        print(json.dumps([push.seq, float(update[0] / shape[0]) if whole else None]),
               file=file, flush=True)
 
-    Upstream._take = noting  # type: ignore[method-assign]
+    Upstream._send_if_safe = noting  # type: ignore[method-assign]
     acked, answers = _Listener.acked, open(record.with_name("answers.jsonl"), "a")
 
     def hearing(self: _Listener, ack: Any, seconds: float) -> Any:

@@ -7,10 +7,10 @@ import pytest
 from simulated.command import scratch
 from simulated.site_world import Sites, SitesPlan, drawn
 
-from wbsp.core.site.progress import SiteProgress
 from wbsp.core.site.work import SiteLedger
 from wbsp.core.work_ledger import WorkLedger
 from wbsp.site.upstream import Upstream
+from wbsp.tensors.site_progress import SiteProgress
 
 RUNS = int(os.environ.get("WBSP_SITE_RUNS", "20"))
 

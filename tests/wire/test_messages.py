@@ -166,6 +166,9 @@ TO_SHARD = [
     s.Apply(3, 7, False, 0.5),
     s.Drop(3, 8),
     s.Commit(8),
+    s.Cut(),
+    s.Settle(True),
+    s.Adopt(9, True),
     s.Send(3, 5, 8),
     s.Collect(2),
     s.Beat(4),
@@ -203,7 +206,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {27: "8effaeeecc718b5b9c371174f8b21969d821c4cf9a568dbcd4274932fe94a76b"}
+BYTES = {28: "98e9280cc07b80771682b925e0e61fc63c722aba2aa72a233c4c5eee79bf7986"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

@@ -23,6 +23,7 @@ class Reach:
 
     Attributes:
         since: bound of the change of versions since the last `measured`.
+        lossless: the wire format sends all of a change.
     """
 
     def __init__(self, outer: OuterOptimizer, vector: np.ndarray | None,
@@ -36,7 +37,7 @@ class Reach:
             lossless: the wire format sends all of a change.
         """
         self._outer = outer
-        self._lossless = lossless
+        self.lossless = lossless
         # the unsent part belongs to a later version
         self.version = largest(vector) + largest(state.get("unsent"))
         self._state = {name: largest(values) for name, values in state.items() if name != "unsent"}
@@ -76,4 +77,4 @@ class Reach:
 
     def _sent(self, step: float) -> float:
         """Bound the part of a change, and of earlier ones, that a format puts into one version."""
-        return step if self._lossless else 2.02 * step
+        return step if self.lossless else 2.02 * step

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.error_feedback import ErrorFeedback
 from wbsp.tensors.ops import add_weighted, is_finite, largest, squared
+from wbsp.tensors.site_progress import SiteProgress
 
 UNSENT = "unsent"  # entry of a `Whole`: the part that the versions' format has not sent yet
 _NOTHING = np.empty(0, np.float32)
@@ -101,7 +103,8 @@ class Snapshot(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """A version with its tensors, the state of the outer step, and the `UNSENT` part."""
+    """A version with its tensors, the state of the outer step, the `UNSENT` part, and a site's
+    progress."""
 
     snapshot: Snapshot
     outer: dict[str, np.ndarray]
@@ -127,11 +130,17 @@ class Store:
     commit; or, with another outer step than identity, W_{v+1} = W_v + step of such a sum. With a
     lossy format, W_{v+1} = W_v + the sent part of that step, and the rest is part of the next step:
     see `ErrorFeedback`.
+
+    Attributes:
+        progress: of a site, which its owner changes; None: this is no site, or there are no
+            tensors.
     """
+
+    progress: SiteProgress | None
 
     def __init__(self, initial: np.ndarray | None, version: int = 0,
                  outer: OuterOptimizer | None = None, wire: Codec = FLOAT32,
-                 unsent: np.ndarray | None = None):
+                 unsent: np.ndarray | None = None, site: Mapping[str, np.ndarray] | None = None):
         """Start with `initial`.
 
         Args:
@@ -140,6 +149,7 @@ class Store:
             outer: the outer optimizer.
             wire: the run's format.
             unsent: as in a `Whole`, float32 [size]; it is not written to.
+            site: as of `SiteProgress.of`; None: this is no site.
 
         Raises:
             ValueError: `initial` is not finite.
@@ -153,13 +163,13 @@ class Store:
         # Version -> squared norm of the pending sum that it was made of, float64; None: not known.
         # The reader removes each entry.
         self.norms = deque[tuple[int, float | None]]()
-        # What a checkpoint holds beside the versions: name -> float32 [size], never written again.
-        self.beside: dict[str, np.ndarray] = {}
-        vector = None
+        self.progress = vector = None
         if initial is not None:
             vector = initial_vector(initial)
         self.latest = Snapshot(version, vector)
         self.reach = Reach(self.outer, vector, self.state(), wire.lossless)
+        if site is not None and vector is not None:
+            self.progress = SiteProgress.of(site, vector)
 
     @property
     def size(self) -> int:
@@ -179,10 +189,11 @@ class Store:
         """Fail all requests for a version that is not complete."""
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return the state of the outer step, the unsent part, and what is `beside`, as
+        """Return the state of the outer step, the unsent part, and a site's progress, as
         `OuterOptimizer.state` does."""
         unsent = self._sending.unsent
-        return self.outer.state() | ({} if unsent is None else {UNSENT: unsent}) | self.beside
+        return self.outer.state() | ({} if unsent is None else {UNSENT: unsent}) | (
+            {} if self.progress is None else self.progress.state())
 
     def check(self, update: np.ndarray | Blocks | None) -> None:
         """Raise ValueError if `update` cannot be one of this model."""

@@ -70,7 +70,7 @@ class Above(Protocol):
         """Return W_0, float32 [size], and what is frozen, once they have come from above."""
 
     def begin(self, engine: Engine, state: RunState | None, model: Model) -> None:
-        """Begin with the run of this engine, or resume it; its store holds what was beside."""
+        """Begin with the run of this engine, or resume it; its store has the progress."""
 
     def woke(self) -> None:
         """Read what made `wakes` readable."""
@@ -105,8 +105,11 @@ class Above(Protocol):
     def state(self) -> AboveState:
         """Return the state at this moment, with nothing pending."""
 
-    def close(self) -> None:
-        """Release the connection."""
+    def close(self, returns: bool = False) -> None:
+        """Release the connection; repeatable.
+
+        `returns`: a later server of this site connects, so do not leave the run above.
+        """
 
 
 class Model(NamedTuple):
@@ -227,10 +230,9 @@ class ServerConfig:
 
     def _check_site(self) -> None:
         """Raise ValueError, in one line, for what a site does not have yet."""
-        for flag, given in (("--epochs", self.epochs), ("--shards", not self.shards.single)):
-            if given:
-                raise ValueError(f"{flag} and --upstream do not go together: a site is one server, "
-                                 "and the server above sets the end of the run")
+        if self.epochs:
+            raise ValueError("--epochs and --upstream do not go together: the server above sets "
+                             "the end of the run")
         self.one_run = True  # the server above serves one run, too
 
     @property

@@ -66,8 +66,8 @@ class Run:
             self._go_on(state)
         self._above = above
         if above is not None:
-            info, vector = dispatcher.info, store.latest.vector
-            assert vector is not None, "a site has no shards"
+            info, vector = dispatcher.info, store.whole().result().snapshot.vector
+            assert vector is not None, "what is whole has its tensors"
             above.begin(self.engine, state,
                         Model(vector, layout, frozen, info.layers, info.local))
         self._replication = dispatcher.replication

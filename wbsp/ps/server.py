@@ -21,7 +21,7 @@ from wbsp.core.engine import Engine
 from wbsp.core.store import UNSENT
 from wbsp.process.signals import Interrupts
 from wbsp.process.throttle import Throttle
-from wbsp.ps.checkpoint.state import BESIDE, RunState
+from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.config import Above, AboveError, Model, Reporter, RunInfo
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.evaluation import Evaluator, EvaluatorError, EvaluatorWatch
@@ -248,9 +248,8 @@ class Server:
             self._clock.go_on(state.elapsed)
             version = state.version
         self.dispatcher.info.frozen = frozen
-        store = planes.store(vector, version, self.config.outer, outer.get(UNSENT))
-        if self.above is not None:
-            store.beside = {name: outer[name] for name in BESIDE if name in outer}
+        store = planes.store(vector, version, self.config.outer, outer.get(UNSENT),
+                             None if self.above is None else outer)
         self.phase = Run(self._model, store, layout, state, self.reporter, self.dispatcher,
                          self._watch, self._model_failed, self.above)
         self._alone_since = self._clock.now()
@@ -304,7 +303,10 @@ class Server:
             code = self._guard(self._finish, 1 if code is None else code)
             return 1 if code is None else code
         except ShardLost as error:
-            if self.phase.hasty or self._interrupts.first is not None:
+            hasty = self.phase.hasty or self._interrupts.first is not None
+            if self.above is not None:
+                self.above.close(returns=not hasty)
+            if hasty:
                 self._say(f"stopping: {error}; pushes after the newest checkpoint are lost")
                 return self._code or 1
             if error.later > self.epoch:

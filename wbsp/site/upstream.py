@@ -38,19 +38,19 @@ from wbsp.core.messages import (
     WorkPlace,
 )
 from wbsp.core.messages import Work as Given
-from wbsp.core.site.progress import SiteProgress
 from wbsp.core.site.work import SiteWork, SiteWorkState
 from wbsp.core.site.worker import SiteWorker, Work, objection
 from wbsp.core.stats import Report
 from wbsp.core.work_ledger import WorkState
 from wbsp.core.work_sequence import AGAIN
 from wbsp.process.host import HOST, Host
-from wbsp.ps.checkpoint.state import ANCHOR, CUT, OWED, AboveState, RunState
+from wbsp.ps.checkpoint.state import AboveState, RunState
 from wbsp.ps.config import AboveError, Model
 from wbsp.site.share import SiteShare
 from wbsp.sync.base import UNFIT
 from wbsp.tensors.frozen import FrozenValues
 from wbsp.tensors.layout import total_size
+from wbsp.tensors.site_progress import SiteProgress
 from wbsp.wire.line import read_version
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.reading import AskVersion, VersionAt
@@ -183,6 +183,7 @@ class Upstream(SiteWorker):
         self._found: queue.SimpleQueue[_Joined | AboveError] = on.scheduler.queue()
         self._transport: Transport | None = None
         self._begun = False
+        self._patience = way.timeout  # in seconds, for the server above to answer
         self._known = AboveState()  # in the checkpoint that this site resumes from
         self._listener: _Listener | None = None
         self._recorder: Recorder
@@ -193,7 +194,6 @@ class Upstream(SiteWorker):
         self._mark = 0  # of the ledger when the cut was taken
         self._kept: Work | None = None  # in the newest cut, until its answer
         self._next_seq = 0
-        self._owed: np.ndarray | None = None
         self._share: SiteShare | None = None  # of the data that all workers share
         self._place: WorkPlace | None = None  # in these
         self._wanted: int | None = None  # epochs of the loop of this site's first worker
@@ -211,19 +211,12 @@ class Upstream(SiteWorker):
     def bring(self, model: Model) -> None:
         self._models.put(model)
 
-    def _start(self, timeout: float) -> None:
-        self._begun = True
-        self._on.scheduler.thread(lambda: self._join(timeout), "wbsp-above").start()
-
     def initial(self) -> tuple[np.ndarray, FrozenValues] | None:
         return None if self._first is None else (self._first, self._frozen)
 
     def begin(self, engine: Engine, state: RunState | None, model: Model) -> None:
         self._engine = engine
-        beside = engine.store.beside
         if state is None:
-            assert engine.store.latest.vector is not None, "a site's store has tensors"
-            self._progress = SiteProgress(engine.store.latest.vector)
             self._recorder.step_begins("compute")
             if (place := self._place) is not None:
                 work = engine.work = SiteWork(place.data, engine.model.rule)
@@ -232,8 +225,6 @@ class Upstream(SiteWorker):
         else:
             self._known = known = state.above or AboveState()
             self.settled = self._final = known.final or state.over
-            self._progress = SiteProgress(beside[ANCHOR], beside.get(CUT))
-            self._owed = beside.get(OWED)
             self._run, self._next_seq = known.run, known.next_seq
             self._kept = None if known.kept is None else Work(*known.kept)
             self._uncut = Work(known.steps, known.samples, known.seconds)
@@ -241,12 +232,11 @@ class Upstream(SiteWorker):
             if state.work is not None:
                 self._resume(engine, state.work, known.work or SiteWorkState())
             if not self.settled:
-                self._start(timeouts.WORKER_PATIENCE)
+                self._patience = timeouts.WORKER_PATIENCE
                 self._models.put(model)
         self._samples = engine.samples
         self._version = engine.store.latest.version
         engine.on_version = self._made
-        self._keep()
 
     def _resume(self, engine: Engine, state: WorkState, beside: SiteWorkState) -> None:
         """Resume with the data that all workers share."""
@@ -260,12 +250,14 @@ class Upstream(SiteWorker):
         # what it held may be others' by now
         work.paused = lambda: self.waits or self._listener is None
 
-    def close(self) -> None:
+    def close(self, returns: bool = False) -> None:
+        if self._closing:
+            return
         self._closing = True
         if self._reads is not None:
             self._reads.shutdown(wait=False, cancel_futures=True)
         if self._transport is not None:
-            if not self._told_finish and self._transport.error is None:
+            if not (returns or self._told_finish) and self._transport.error is None:
                 self._transport.leave(self._leaves or "its server ends", finished=False)
             self._transport.close()
         self._waker.close()
@@ -277,8 +269,8 @@ class Upstream(SiteWorker):
 
     # Joining runs in a thread, because it waits for the server above.
 
-    def _join(self, timeout: float) -> None:
-        way = self._way
+    def _join(self) -> None:
+        way, timeout = self._way, self._patience
         try:
             transport = self._transport = Transport(
                 way.address, way.site, way.token, way.bandwidth, self._say,
@@ -370,7 +362,7 @@ class Upstream(SiteWorker):
         decided, work = None, self._work
         if progress.cut is not None:
             if due == known:
-                decided, progress.cut = progress.cut, None
+                decided = progress.cut
                 if work is not None:
                     work.ledger.answered(True)
             elif self._kept is not None:
@@ -380,11 +372,10 @@ class Upstream(SiteWorker):
                     work.ledger.take_back_cut()
                 self._count(self._kept)
         self._kept = None
-        transport.owe(self._owed, decided)
+        transport.owe(progress.owed, decided)
         if due < known:
             self._say(f"site {self._way.site}: cuts {due} to {known - 1} are lost: the server "
                       "above resumed without them, and the process that held them has ended")
-        self._keep()
 
     # The loop.
 
@@ -396,7 +387,8 @@ class Upstream(SiteWorker):
         if self.settled:
             return
         if not self._begun:
-            self._start(self._way.timeout)
+            self._begun = True
+            self._on.scheduler.thread(self._join, "wbsp-above").start()
         self._take_joined()
         listener, transport = self._listener, self._transport
         if listener is None or transport is None:
@@ -410,9 +402,9 @@ class Upstream(SiteWorker):
             listener.commands = []
             answered = listener.answered
         if self._kept is not None and self._cut is None and answered == self._next_seq - 1:
-            self._kept = self._progress.cut = None
-            self._owed = transport.unsent
-            self._keep()
+            self._kept = None
+            self._progress.answered()
+            self._progress.owed = transport.unsent
         if self._engine is None and self.stopped is not None and not self._due:
             self.settled = True
             raise AboveError(f"the run above has ended before it began here: {self.stopped}")
@@ -530,6 +522,12 @@ class Upstream(SiteWorker):
     # Between two versions.
 
     @property
+    def _progress(self) -> SiteProgress:
+        progress = super()._progress
+        assert progress is not None, "a site's store has tensors"
+        return progress
+
+    @property
     def _agent(self) -> Agent | None:
         return None if self._listener is None else self._listener.agent
 
@@ -561,12 +559,12 @@ class Upstream(SiteWorker):
     def _take(self, cut: Cut, now: float) -> None:
         engine, transport = self._engine, self._transport
         assert engine is not None and transport is not None
-        self._owed = transport.unsent
+        owed = transport.unsent
         super()._take(cut, now)
+        self._progress.owed = owed
         self._cut, self._mark, self._next_seq = cut, engine.ledger.mark, cut.push.seq + 1
         self._kept = Work(cut.push.steps, cut.push.samples, cut.push.seconds)
         self._recorder.cut(transport.update_bytes(engine.store.size))
-        self._keep()
         self._waker.send(b"\0")  # its checkpoint is urgent
 
     def _send_if_safe(self) -> None:
@@ -591,7 +589,6 @@ class Upstream(SiteWorker):
         with listener.changed:
             drop, listener.unfit = listener.unfit, False
         self._become(vector, version, now, drop)
-        self._keep()
         if self._fresh:
             self._fresh = False
             self._recorder.step_begins("compute")
@@ -599,9 +596,3 @@ class Upstream(SiteWorker):
             self._final = self.settled = True
             transport.request(m.Goodbye())
             transport.end()
-
-    def _keep(self) -> None:
-        """Put the present vectors into the next checkpoint."""
-        assert self._engine is not None
-        kept = {ANCHOR: self._progress.anchor, CUT: self._progress.cut, OWED: self._owed}
-        self._engine.store.beside = {name: one for name, one in kept.items() if one is not None}

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from integer_replica import UNIT, IntegerReplica, pattern
 
-from simulated.cluster import ROOT, Lines, Member, _derive_keys, alone
+from simulated.cluster import ROOT, Lines, Member, _derive_keys, alone, prepare_shard_on
 from simulated.disk import Disk, Machine
 from simulated.laws import Broken
 from simulated.memory import Memory
@@ -25,7 +25,7 @@ from simulated.plan import PORT, Plan
 from simulated.threads import Scheduler
 from simulated.world import World
 from wbsp.process.host import Clock, Host
-from wbsp.ps.config import ServerConfig
+from wbsp.ps.config import ServerConfig, ShardPlan
 from wbsp.ps.launch import prepare_server
 from wbsp.site.upstream import Upstream, Way
 from wbsp.sync import create
@@ -65,6 +65,8 @@ class SitesPlan:
     validate: str = "newest"
     kill_workers: int = 0
     patience: float = 3600.0  # virtual seconds in which it must end
+    shards: int = 0  # of each site, on hosts of their own
+    kill_shards: int = 0
 
 
 class NotingUpstream(Upstream):
@@ -76,18 +78,15 @@ class NotingUpstream(Upstream):
 
     site: Site
 
-    def _take(self, cut, now):
-        super()._take(cut, now)
-        update = self._progress.cut
-        shape = pattern(update.size)
-        assert (update == shape * (update[0] / shape[0])).all(), f"no whole cut: {update[:5]}"
-
     def _send_if_safe(self):
         cut = self._cut
         super()._send_if_safe()
-        if cut is not None and self._cut is None and self.site.heard is self:
+        if cut is not None and self._cut is None:
             update = self._progress.cut
-            self.site.cuts[cut.push.seq] = float(update[0] / pattern(update.size)[0])
+            shape = pattern(update.size)
+            assert (update == shape * (update[0] / shape[0])).all(), f"no whole cut: {update[:5]}"
+        if cut is not None and self._cut is None and self.site.heard is self:
+            self.site.cuts[cut.push.seq] = float(update[0] / shape[0])
             self.site.spans[cut.push.seq] = cut.push.spans
 
     def _take_joined(self):
@@ -129,6 +128,7 @@ class Site:
         self.plan = Plan(steps=world.plan.steps, workers=world.plan.workers, data=world.plan.data,
                          validate=world.plan.validate)
         self.names = [self.name, f"standby{index}"][:1 + world.plan.standby]  # of its servers
+        self.shards = [f"{self.name}s{shard}" for shard in range(world.plan.shards)]
         self.address, self.run_id = ",".join(f"{name}:{PORT}" for name in self.names), None
         self.heard: NotingUpstream | None = None  # the process that the server above hears
         self.cuts: dict[int, float] = {}
@@ -165,6 +165,7 @@ class Sites:
         self.world, self.rng = World(draw, plan.drift), random.Random(draw)
         self.world.on_end, self.world.on_send = self._ended, self._sent
         self.world.storm, self.world.storms = plan.storm, 8 if plan.storm else 0
+        self.world.may_break = lambda connection: not self._to_shard(connection)
         self.said, self.notes, self.laws = [], Counter(), _Nothing()
         self.token = b"no secret at all, here"
         self.curve = _derive_keys(self.token).server_public
@@ -174,6 +175,8 @@ class Sites:
         self.start_top(False)
         self.sites = [Site(self, index) for index in range(plan.sites)]
         for site in self.sites:
+            for name in site.shards:
+                self.start_shard(name)
             for name in site.names:
                 self.start_site(site, False, name)
             for member in site.members:
@@ -182,7 +185,8 @@ class Sites:
         for number, act in ((plan.kills, self.kill_site), (plan.kill_top, self.kill_top),
                             (plan.breaks, self.break_connection), (plan.cuts, self.cut),
                             (plan.isolations, self.isolate), (plan.sleeps, self.sleep),
-                            (plan.kill_workers, self.kill_worker)):
+                            (plan.kill_workers, self.kill_worker),
+                            (plan.kill_shards, self.kill_shard)):
             for _ in range(number):
                 self.world.after(self.rng.uniform(0.02, horizon), act)
 
@@ -216,7 +220,8 @@ class Sites:
                             Memory(process), Lines(self, name))
         return process
 
-    def _start_server(self, name, sync, options, workers, resume, above=None, standby_of=None):
+    def _start_server(self, name, sync, options, workers, resume, above=None, standby_of=None,
+                      shards=()):
         process, model = self.process(name), create(sync, **options)
 
         def main():
@@ -225,6 +230,7 @@ class Sites:
                 serve = prepare_server(settings, model, ServerConfig(
                     workers, check_period=self.plan.period, share=False, host=name, port=PORT,
                     token=self.token, base_dir=sync, log_root=ROOT, resume=resume, above=above,
+                    shards=ShardPlan.parse(",".join(f"{one}:{PORT}" for one in shards) or "1"),
                     standby_of=standby_of, one_run=True), on=process.host)
             except (ValueError, OSError) as error:
                 self.say(f"{name}: {error}")
@@ -246,7 +252,11 @@ class Sites:
             upstream.site = site
             return upstream
         self._start_server(name, self.plan.inside, {}, self.plan.workers, resume, above,
-                           None if name == site.name else f"{site.name}:{PORT}")
+                           None if name == site.name else f"{site.name}:{PORT}", site.shards)
+
+    def start_shard(self, name):
+        process = self.process(name)
+        process.start(prepare_shard_on(process, self.token))
 
     def _sent(self, process, frames):
         head = bytes(frames[0][1:12])
@@ -254,6 +264,8 @@ class Sites:
             self.holders.add(process)
 
     def _ended(self, process, code):
+        if any(process.name in site.shards for site in self.sites) and not self.over:
+            self.world.after(1.0, lambda: self.start_shard(process.name))
         if process.name in self.names:
             self.say(f"{process.name}: ended with exit code {code}")
             self.codes.setdefault(process.name, []).append(code)
@@ -339,15 +351,26 @@ class Sites:
             member.process.kill()
             member.comes_again()
 
+    def kill_shard(self):
+        """Its server ends with it, and resumes in the same process."""
+        site = self.rng.choice(self.sites)
+        name = self.rng.choice(site.shards)
+        if self.plan.standby and not self.over and not self._held(site):
+            self.world.after(0.5, self.kill_shard)
+        elif self._begun(site.name) and self._dies(name, self.kill_shard):
+            self.world.after(self.rng.uniform(0.05, 2.0), lambda: self.start_shard(name))
+
     def _dies(self, name, again):
         if self.over or not self.processes[name].alive:
             return False
-        if self.world.now - self.last_death < _APART or not self._begun(name):
+        if self.world.now - self.last_death < _APART or not (
+                self._begun(name) or name not in self.names):
             self.world.after(0.5, again)
             return False
         self.last_death = self.world.now
         self.say(f"--- kill {name}")
-        self.notes["kills" if name != "top" else "kill_top"] += 1
+        self.notes["kill_top" if name == "top" else
+                   "kills" if name in self.names else "kill_shards"] += 1
         self.processes[name].kill()
         return True
 
@@ -358,10 +381,16 @@ class Sites:
     def break_connection(self):
         found = [socket.connection for process in self.world.processes
                  for socket in process.sockets
-                 if socket.connection is not None and socket.connection.open]
+                 if socket.connection is not None and socket.connection.open
+                 and not self._to_shard(socket.connection)]
         if found and not self.over:
             self.notes["breaks"] += 1
             self.rng.choice(found).close()
+
+    def _to_shard(self, connection):
+        """It is a server's own: the server dies with it."""
+        return connection.dealer.process.name in self.names and any(
+            connection.router.process.name in site.shards for site in self.sites)
 
     def cut(self):
         """A site's line to the outside is cut for a while."""
@@ -526,4 +555,6 @@ def drawn(seed: int, data: bool | None = None) -> SitesPlan:
         plan.data = draw.choice([24, 45, 60, 200]), draw.choice([1, 4, 7]), draw.choice([1, 2, 3])
         plan.validate = draw.choice(["newest", "newest", "wait"])
         plan.kill_workers = some(0.3, 2)
+    if draw.random() < 0.2:
+        plan.shards, plan.kill_shards = 2, some(0.6, 2)
     return plan

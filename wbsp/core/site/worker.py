@@ -15,9 +15,9 @@ import numpy as np
 
 from wbsp.core.agent import Adopt, Agent, Command, Cut, Leave
 from wbsp.core.engine import Engine
-from wbsp.core.site.progress import SiteProgress
 from wbsp.core.site.work import SiteWork
 from wbsp.sync.base import WorkerRule
+from wbsp.tensors.site_progress import SiteProgress
 
 _LEAST = 1e-6  # seconds of a step: models divide by them
 
@@ -57,8 +57,6 @@ class SiteWorker:
         settled: this site has the last version of the run above, or has left that run.
     """
 
-    _progress: SiteProgress
-
     def __init__(self) -> None:
         self.settled = False
         self._engine: Engine | None = None  # None: the site has not begun
@@ -97,6 +95,11 @@ class SiteWorker:
 
     def _lacks(self, work: Work) -> None:
         """Handle the end of a run above that has ended without this work."""
+
+    @property
+    def _progress(self) -> SiteProgress | None:
+        """What this site's versions have added; None: without tensors."""
+        return None if self._engine is None else self._engine.store.progress
 
     @property
     def _work(self) -> SiteWork | None:
@@ -223,11 +226,10 @@ class SiteWorker:
 
     def _take(self, cut: Cut, now: float) -> None:
         """Cut what the versions have added since the last cut, into `_progress.cut`."""
-        engine = self._engine
+        engine, progress = self._engine, self._progress
         assert engine is not None
-        x = engine.store.latest.vector
-        if x is not None:
-            self._progress.take(x)
+        if progress is not None:
+            progress.take(engine.store.latest.vector)
         self._uncut = replace(self._untold)
         engine.log(now, "cut", seq=cut.push.seq, version=engine.store.latest.version,
                    steps=cut.push.steps, samples=cut.push.samples)
@@ -241,12 +243,11 @@ class SiteWorker:
             now: seconds.
             drop: as in `SiteProgress.adopt`.
         """
-        engine = self._engine
+        engine, progress, dropped = self._engine, self._progress, drop
         assert engine is not None
-        x, dropped = engine.store.latest.vector, drop
-        if vector is not None and x is not None:
-            vector = self._progress.adopt(vector, x, drop)
-            dropped = self._progress.dropped
+        if vector is not None and progress is not None:
+            vector = progress.adopt(vector, engine.store.latest.vector, drop)
+            dropped = progress.dropped
         if dropped and self._work is not None:
             self._work.ledger.dropped()
         engine.adopt(vector, version, now)

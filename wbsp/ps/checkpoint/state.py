@@ -20,10 +20,6 @@ from wbsp.tensors.layout import LayerStates, Names
 
 FORMAT = 1  # of the state; 0: of the releases that wrote no number
 
-# Vectors of a site beside its versions: what its uncut progress begins from, the newest cut until
-# it is answered, and what the format between has not sent before that cut.
-BESIDE = ANCHOR, CUT, OWED = "above.anchor", "above.cut", "above.owed"
-
 T = TypeVar("T")
 # Sums have no upper bound: a server may add up any number of reports.
 Sum = Annotated[int, msgspec.Meta(ge=0)]

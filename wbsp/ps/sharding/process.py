@@ -45,8 +45,8 @@ class _Leader:
     epoch: int
     key: bytes  # of the run's shards: a later server of the run proves itself by it
     liveness: Liveness
-    begin: s.Begin | None = None
-    floats: VectorStream | None = None  # of Begin, while they arrive
+    head: s.Begin | s.Adopt | None = None  # whose floats arrive
+    floats: VectorStream | None = None  # these
     shard: Shard | None = None
     collecting: deque[Iterator[Frames]] = field(default_factory=deque)
     told: dict[int, float] = field(default_factory=dict)  # name -> time of the newest Arriving
@@ -265,16 +265,22 @@ class ShardServer:
                 else:  # a shard that a server has started serves one run
                     self._over = True
             case s.Begin():
-                leader.begin = message
+                leader.head = message
                 sizes = [message.stop - message.start, *message.state.values()]
                 leader.floats = VectorStream(sizes)
                 self._socket.guard.allow(4 * sum(sizes))
-            case s.Floats() if leader.begin and leader.floats and body is not None:
+            case s.Floats() if leader.head and leader.floats and body is not None:
                 if vectors := leader.floats.add(message.offset, body):
-                    state = dict(zip(leader.begin.state, vectors[1:], strict=True))
-                    leader.shard, leader.floats = Shard(leader.begin, vectors[0], state), None
+                    leader.floats = None
+                    if isinstance(leader.head, s.Begin):
+                        state = dict(zip(leader.head.state, vectors[1:], strict=True))
+                        leader.shard = Shard(leader.head, vectors[0], state)
+                    elif shard is not None:
+                        shard.adopt(leader.head, vectors[0])
             case _ if shard is None:
                 raise RuntimeError(f"the log begins with {type(message).__name__}")
+            case s.Adopt():
+                leader.head, leader.floats = message, VectorStream([shard.size])
             case s.Send():
                 if found := shard.version(message):
                     self._queues.transfer(*found, self._clock.monotonic())

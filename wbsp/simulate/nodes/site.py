@@ -32,7 +32,6 @@ from wbsp.core.messages import (
     WorkPlace,
 )
 from wbsp.core.outer_optimizer import OuterOptimizer
-from wbsp.core.site.progress import SiteProgress
 from wbsp.core.site.work import SiteWork
 from wbsp.core.site.worker import SiteWorker
 from wbsp.core.store import Snapshot
@@ -45,6 +44,7 @@ from wbsp.simulate.world.shards import UNLIMITED, ServerSpec, Slices
 from wbsp.sync.base import UNFIT, SyncModel
 from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.error_feedback import ErrorFeedback
+from wbsp.tensors.site_progress import SiteProgress
 
 
 @dataclass
@@ -92,7 +92,7 @@ class SimulatedSite(SiteWorker):
         self._engine = engine
         engine.on_version = self._made
         if engine.store.latest.vector is not None:
-            self._progress = SiteProgress(engine.store.latest.vector)
+            engine.store.progress = SiteProgress(engine.store.latest.vector)
         self._member: Agent | None = None
         self._snapshot: Snapshot | None = None  # newest that was fetched
         self._sending = ErrorFeedback(context.payload.wire)
@@ -178,11 +178,10 @@ class SimulatedSite(SiteWorker):
 
     def _take(self, cut: Cut, now: float) -> None:
         super()._take(cut, now)
-        engine, context = self._engine, self.context
-        update = None
-        if engine is not None and engine.store.latest.vector is not None:
-            assert self._progress.cut is not None
-            update = self._sending.send(self._progress.cut).vector
+        context, progress, update = self.context, self._progress, None
+        if progress is not None:
+            assert progress.cut is not None
+            update = self._sending.send(progress.cut).vector
         context.interface.push(self.machine, context.payload.update, self.tell, self, cut, update)
 
     def _adopt(self, version: int, now: float) -> None:

@@ -1,13 +1,19 @@
 """The replica of a site: its newest version is the live model, and its versions are the steps.
 
-No sockets, threads or clocks: a real site and one in virtual time both keep this object.
+No sockets, threads or clocks: a real site and one in virtual time both keep this object, and a
+shard of a site keeps it for its range.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from wbsp.tensors.ops import is_finite
+
+# Names of the vectors in a checkpoint, beside those of a version.
+ANCHOR, CUT, OWED = "above.anchor", "above.cut", "above.owed"
 
 
 class SiteProgress:
@@ -20,21 +26,39 @@ class SiteProgress:
     Attributes:
         anchor: the site's version at its last cut, or the version from above that it adopted last.
         cut: the newest cut, until it is answered; else None.
+        owed: what the format between had not sent before that cut, or since its answer; None:
+            nothing.
         dropped: the newest `adopt` has left out the uncut progress.
     """
 
-    def __init__(self, anchor: np.ndarray, cut: np.ndarray | None = None):
+    def __init__(self, anchor: np.ndarray, cut: np.ndarray | None = None,
+                 owed: np.ndarray | None = None):
         self.anchor = anchor
         self.cut = cut
+        self.owed = owed
         self.dropped = False
 
-    def take(self, x: np.ndarray) -> np.ndarray:
-        """Return the cut x - anchor, and set anchor = x; `x`: the site's newest version."""
+    @classmethod
+    def of(cls, state: Mapping[str, np.ndarray], first: np.ndarray) -> SiteProgress:
+        """Return the progress of a `state`, or of a site that begins with version `first`."""
+        return cls(state.get(ANCHOR, first), state.get(CUT), state.get(OWED))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what a checkpoint holds of it."""
+        found = {ANCHOR: self.anchor, CUT: self.cut, OWED: self.owed}
+        return {name: vector for name, vector in found.items() if vector is not None}
+
+    def take(self, x: np.ndarray | None) -> None:
+        """Cut x - anchor, and set anchor = x; `x`: the site's newest version."""
+        assert x is not None, "the tensors are here"
         self.cut = _kept(x - self.anchor)
         self.anchor = x
-        return self.cut
 
-    def adopt(self, above: np.ndarray, x: np.ndarray, drop: bool = False) -> np.ndarray:
+    def answered(self) -> None:
+        """Note that the newest cut is answered."""
+        self.cut = None
+
+    def adopt(self, above: np.ndarray, x: np.ndarray | None, drop: bool = False) -> np.ndarray:
         """Return the site's next version, above + (x - anchor), and set anchor = above.
 
         Args:
@@ -42,6 +66,7 @@ class SiteProgress:
             x: the site's newest version.
             drop: leave out the uncut progress, because the server above could not use it.
         """
+        assert x is not None, "the tensors are here"
         progress = x - self.anchor
         self.anchor = _kept(above)
         self.dropped = False
