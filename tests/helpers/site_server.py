@@ -27,15 +27,15 @@ def note_cuts(record: Path) -> None:
     """Have each cut of this process noted before it leaves, and each answer as it comes."""
     send, file = Upstream._send_if_safe, open(record, "a")
     spans = open(record.with_name("spans.jsonl"), "a")
-    newest = -1
+    newest: Any = None
 
     def noting(self: Upstream) -> None:
         nonlocal newest
         # with shards it comes later than it is taken
         update = None if self._cut is None else self._progress.cut
-        if update is not None and (push := self._cut.push).seq > newest:
-            newest = push.seq
-            note(push, update)
+        if update is not None and self._cut is not newest:
+            newest = self._cut
+            note(newest.push, update)
         send(self)
 
     def note(push: Any, update: np.ndarray) -> None:

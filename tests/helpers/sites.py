@@ -36,8 +36,8 @@ class Sites:
     def __init__(self, jobs: Jobs, above: str = "asp", inside: str = "asp", sites: int = 2,
                  each: int = 2, options: tuple[str, ...] = (), inner: tuple[str, ...] = PLAIN,
                  hosts: Hosts | None = None, shards: int = 1):
-        """`shards`: of the first site; `hosts`: "top", and "site0" ... for the server and the workers of each site; None: all
-        are on this one."""
+        """`hosts`: "top", and "site0" ... for the server and the workers of each site; None: all
+        are on this one. `shards`: of the first site."""
         self.jobs, self.above, self.inside, self.each = jobs, above, inside, each
         self.number, self._options, self._inner, self.hosts = sites, options, inner, hosts
         self.number_of_shards = shards
