@@ -256,7 +256,12 @@ class Server:
 
     def _bring(self, vector: np.ndarray, layout: list[TensorSpec], *,
                frozen: FrozenValues) -> None:
-        """Take the W_0 of a site's first worker, which the server above may lack."""
+        """Take the W_0 of a site's first worker, which the server above may lack.
+
+        Raises:
+            ValueError: the model cannot be served; one line.
+        """
+        self.dispatcher.sessions.planes.check(vector.size)
         if self.brought is None and self.above is not None:
             info = self.dispatcher.info
             self.brought = Model(vector, layout, frozen, info.layers, info.local, info.data,

@@ -241,10 +241,11 @@ class SiteWorker:
             vector: that version; None: without tensors.
             version: its number above.
             now: seconds.
-            drop: as in `SiteProgress.adopt`.
+            drop: as in `SiteProgress.adopt`. The run's last version replaces what this site has.
         """
-        engine, progress, dropped = self._engine, self._progress, drop
-        assert engine is not None
+        engine, progress, agent = self._engine, self._progress, self._agent
+        assert engine is not None and agent is not None
+        dropped = drop = drop or agent.finished
         if vector is not None and progress is not None:
             vector = progress.adopt(vector, engine.store.latest.vector, drop)
             dropped = progress.dropped

@@ -30,12 +30,14 @@ class Replies:
         """Send the engine's messages to the workers, in this order.
 
         While a site waits for the server above, they are kept: its workers wait at the end of its
-        step, which is a version, as a worker's compute thread does.
+        step, which is a version, as a worker's compute thread does. But a worker that has
+        reconnected learns of that, because it may have to vote before the site can go on.
         """
         self._kept += answer
-        if self.waits():
-            return
         waiting, self._kept = deque(self._kept), []
+        if self.waits():
+            self._kept = [one for one in waiting if not isinstance(one.message, m.Reattached)]
+            waiting = deque(one for one in waiting if isinstance(one.message, m.Reattached))
         while waiting:
             outgoing = waiting.popleft()
             message = outgoing.message

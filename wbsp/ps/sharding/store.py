@@ -77,9 +77,12 @@ class _Collection:
 
     def _state(self) -> dict[str, np.ndarray]:
         parts = [self._states[shard] for shard in sorted(self._states)]
-        return self._here | {name: first if name in self._numbers
-                             else np.concatenate([part[name] for part in parts])
-                             for name, first in parts[0].items()}
+        state = {name: first if name in self._numbers
+                 else np.concatenate([part[name] for part in parts])
+                 for name, first in parts[0].items()}
+        for vector in state.values():
+            vector.flags.writeable = False
+        return state | self._here
 
 
 class ShardedStore(Store):
