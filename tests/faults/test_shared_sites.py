@@ -10,9 +10,11 @@ import time
 import pytest
 from jobs import Jobs, until
 from proxy import Proxy
+from server_and_standby import shards_of
 from shared_sites import EPOCHS, SharedSites
 
 KILLS = int(os.environ.get("WBSP_KILLS", "1"))
+JOINED = "is a worker of the server"
 
 
 def steps(sites):
@@ -51,6 +53,42 @@ def test_a_site_server_that_is_killed_and_resumed_trains_no_example_twice(tmp_pa
             sites.sites[0].kill()
             sites.start_site(0, "--resume").until("resuming from version")
             sites.sites[0].until("is a worker of the server")
+        sites.tell_to_stop()
+        sites.end_well()
+        sites.check()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("victim", ["shard", "server", "standby"])
+@pytest.mark.parametrize("above, inside", [("asp", "asp"), ("bsp", "bsp"), ("pcc", "pcc")])
+@pytest.mark.skipif(KILLS < 2, reason="takes minutes: WBSP_KILLS=2")
+def test_a_site_with_shards_trains_no_example_twice(tmp_path, above, inside, victim):
+    draw = random.Random(f"shards {above} {inside} {victim}")
+    with Jobs(tmp_path) as jobs:
+        sites = SharedSites(jobs, above, inside, shards=2)
+        for site in range(2):
+            sites.start_site(site)
+        if victim == "standby":
+            sites.start_standby(0)
+        for site in range(2):
+            sites.start_workers(site)
+        for _ in range(KILLS if victim != "standby" else 1):
+            after_steps(sites, draw.randint(2, 8))
+            time.sleep(draw.uniform(0, 0.3))
+            server = sites.sites[0]
+            joined = len(server.find(JOINED))
+            match victim:
+                case "shard":
+                    draw.choice(shards_of(server)).kill()
+                    until(lambda s=server, n=joined: len(s.find(JOINED)) > n, "the site")
+                case "server":
+                    server.kill()
+                    sites.start_site(0, "--resume").until(JOINED)
+                case "standby":
+                    server.until("the standby at .* holds version")
+                    server.kill()
+                    sites.standbys[0].until(JOINED)
+                    sites.sites[0] = sites.standbys[0]
         sites.tell_to_stop()
         sites.end_well()
         sites.check()

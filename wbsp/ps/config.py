@@ -44,7 +44,8 @@ class Above(Protocol):
     Attributes:
         waits: the site must make no version now.
         stopped: why the run above ends; None: it does not.
-        hurries: a cut waits for a checkpoint of this moment.
+        hurries: decisions under this mark of the ledger must be durable before a cut leaves; None:
+            no cut waits.
         settled: this site has the last version of the run above, or has left that run.
         wakes: a file descriptor that can be read when `poll` is due.
     """
@@ -58,7 +59,7 @@ class Above(Protocol):
     def stopped(self) -> str | None: ...
 
     @property
-    def hurries(self) -> bool: ...
+    def hurries(self) -> int | None: ...
 
     @property
     def settled(self) -> bool: ...

@@ -219,8 +219,8 @@ class Run:
         if above.stopped is not None and engine.stop_reason is None and not (
                 engine.done or self._awaits_own(now)):
             self._stop(f"the server above: {above.stopped}")
-        if above.hurries:
-            self.checkpoints.demand()
+        if (mark := above.hurries) is not None:
+            self.checkpoints.demand(mark)
         self._requests.go_on()
 
     def _awaits_own(self, now: float) -> bool:

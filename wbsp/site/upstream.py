@@ -380,8 +380,8 @@ class Upstream(SiteWorker):
     # The loop.
 
     @property
-    def hurries(self) -> bool:
-        return self._cut is not None
+    def hurries(self) -> int | None:
+        return None if self._cut is None else self._mark
 
     def poll(self, now: float) -> None:
         if self.settled:

@@ -192,7 +192,7 @@ def test_a_demanded_checkpoint_is_written_though_its_version_was(tmp_path):
     run.written(1.0)
     run.checkpoints.poll(2.0)
     assert not run.checkpoints.writing and len(run.states) == 1
-    run.checkpoints.demand()
+    run.checkpoints.demand(run.engine.ledger.mark)
     run.push(0, 1, 3.0)
     run.checkpoints.poll(3.0)
     assert not run.checkpoints.writing, "something is pending"
@@ -200,7 +200,11 @@ def test_a_demanded_checkpoint_is_written_though_its_version_was(tmp_path):
     run.written(4.0)
     assert [state["version"] for state in run.states] == [1, 2]
     assert not run.checkpoints.writing
-    run.checkpoints.demand()
+    mark = run.engine.ledger.mark
+    run.checkpoints.demand(mark)
     run.checkpoints.poll(5.0)
     run.written(5.0)
     assert [state["version"] for state in run.states] == [1, 2, 2]
+    run.checkpoints.demand(mark)
+    run.checkpoints.poll(6.0)
+    assert not run.checkpoints.writing, "it is durable"

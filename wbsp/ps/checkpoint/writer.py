@@ -56,7 +56,7 @@ class Checkpoints:
         self._mark = 0  # of the running write
         self._limited = True
         self.failed = False  # to write the newest
-        self._demanded = False  # a checkpoint of the present state, whatever its version
+        self._demanded = -1  # decisions under this mark are to be durable at once
 
     def hurry(self) -> None:
         """Ignore period and share from here on, because the process may be killed soon."""
@@ -66,10 +66,10 @@ class Checkpoints:
         """Write without waiting for the rest of the period."""
         self._write_at = 0.0
 
-    def demand(self) -> None:
-        """Write the present state at once, even if its version is written; after a failure, at the
-        next attempt."""
-        self._demanded = True
+    def demand(self, mark: int) -> None:
+        """Write at once what was decided under this mark of the ledger, unless it is durable, even
+        if its version is written; after a failure, at the next attempt."""
+        self._demanded = mark
 
     @property
     def writing(self) -> bool:
@@ -103,7 +103,8 @@ class Checkpoints:
         many = self._engine.newest[0] - self._written[0] > LEAP // 2 and not self.failed
         due = many or now >= self._write_at or not (self._limited or self.failed)
         due = due and self._engine.newest > self._written
-        due = due or (self._demanded and (not self.failed or now >= self._write_at))
+        urgent = self._engine.ledger.durable <= self._demanded
+        due = due or (urgent and (not self.failed or now >= self._write_at))
         due = due and not self._writing
         self.wanted = due and not self._alone()
         if due and not self.wanted:
@@ -112,7 +113,7 @@ class Checkpoints:
     def write_copy(self, now: float) -> None:
         """Write the snapshot that is sent to a standby now, if a checkpoint is due."""
         if self.wanted:
-            self.wanted = self._demanded = False
+            self.wanted = False
             self._submit(now)
 
     def finish(self, now: float) -> None:
@@ -135,7 +136,6 @@ class Checkpoints:
     def _start_writing(self, now: float) -> None:
         if self._writing or not self._alone():
             return  # since it was asked for
-        self._demanded = False
         self._engine.ledger.next_mark()
         self._submit(now)
 

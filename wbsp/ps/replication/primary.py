@@ -317,6 +317,7 @@ class Replication:
         self._copies = {number: made for number, made in self._copies.items()
                         if number >= held.number}
         self._source.engine.ledger.saved(copy.mark)
+        self._source.checkpoints.wanted = False  # unless the next poll finds one due
 
     def ask(self, peer: Peer, ask: m.Ask) -> None:
         """Answer a server that has lost its standby and asks which server serves."""
