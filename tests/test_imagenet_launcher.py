@@ -120,6 +120,7 @@ def test_a_run_from_its_start_to_the_model_it_leaves(jobs, drawn, name):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_worker_with_other_or_damaged_data_ends_with_one_line_and_may_be_started_again(
         jobs, drawn, tmp_path):

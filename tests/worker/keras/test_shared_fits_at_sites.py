@@ -71,6 +71,7 @@ def test_one_worker_of_all_sites_validates_an_epoch_and_all_are_told(jobs, fits)
     assert any("val_epoch" in logs for job in workers for logs in epochs(job))
 
 
+@pytest.mark.long
 def test_where_all_wait_for_a_validation_all_sites_have_the_results_of_each_epoch(jobs, fits):
     top, sites, workers = fits(validate=True, waits=True)
     end_well(top, sites, workers)
@@ -82,6 +83,7 @@ def test_where_all_wait_for_a_validation_all_sites_have_the_results_of_each_epoc
             assert logs["val_loss"] == measured[logs["val_epoch"]]
 
 
+@pytest.mark.long
 def test_any_worker_ends_the_run_for_all_sites(jobs, fits):
     top, sites, workers = fits(epochs=200, **{"11": {"stop_at": 5}})
     end_well(top, sites, workers)

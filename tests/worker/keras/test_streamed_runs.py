@@ -151,6 +151,7 @@ def launch(jobs, name, port, *flags):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_launcher_lets_the_server_choose_the_batches(jobs):
     port = free_port()
     server = launch(jobs, "ps", port, "--job_name=ps", "--sync=varying", "--batch_size=64",
