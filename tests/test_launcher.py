@@ -116,6 +116,7 @@ def network():  # which trains until its optimizer has counted 4 steps
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_schedule_may_count_the_mean_workers_steps(jobs):
     """The slow worker has its rate from the steps of the fast one."""
     (jobs.folder / "own.py").write_text(OWN)

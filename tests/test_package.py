@@ -52,6 +52,7 @@ def test_the_wheel_advises_for_a_cluster_that_it_ships(wbsp, tmp_path):
     assert (tmp_path / "runs/simulate/pcc/run-001/run.json").exists()
 
 
+@pytest.mark.long
 def test_the_wheel_trains_beside_the_users_folders_models_and_data(wbsp, tmp_path):
     (tmp_path / "models").mkdir()
     (tmp_path / "data").mkdir()

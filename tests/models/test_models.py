@@ -70,6 +70,7 @@ def test_normalization_and_its_gradient_equal_tensorflows(radius, bias, alpha):
         np.testing.assert_allclose(our, their, rtol=1e-5, atol=1e-5 * abs(their).numpy().max())
 
 
+@pytest.mark.long
 def test_plain_keras_loads_a_saved_model(tmp_path):
     x = images()
     for name in ("cnn", "alexnet"):

@@ -1,20 +1,16 @@
 """What holds of a model's replica holds on every back end; Keras has one a process."""
 
-import os
-
 import pytest
 from back_ends import JAX_AT_NIGHT, TORCH
 from jobs import ROOT
 
 pytestmark = pytest.mark.slow  # a back end takes its seconds to start
 
-# The others, and each layer of Keras by itself, take longest.
-FILES = ["model", "states", "frozen",
-         *["layers", "saved", "local", "every_layer"] * ("WBSP_LONG" in os.environ)]
+FILES = "model", "states", "frozen", "layers", "saved", "local", "every_layer"
 WEIGHTS = "put_into or in_a_batch or swap_ema or early or backup"
 
 
-@pytest.mark.parametrize("back_end", ["jax", TORCH])
+@pytest.mark.parametrize("back_end", [JAX_AT_NIGHT, TORCH])
 def test_another_back_end_passes_the_same_tests(jobs, back_end):
     job = jobs.start("pytest", "-m", "pytest", "-q", "-p", "no:cacheprovider",
                      f"--basetemp={jobs.folder / 'inner'}", *(

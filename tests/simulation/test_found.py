@@ -11,6 +11,7 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
             aimed=(("farewell", "isolate"), ("rendezvous", "kill")))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("plan", "seeds"), [
     (Plan("pcc", kill_workers=2, breaks=1, steps=20), range(24)),  # joins as the others end: law 2
     (Plan("pcc", steps=4, standby=True, period=1.0, kills=1, power=True, breaks=1, storm=0.03,

@@ -204,6 +204,7 @@ def twice(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_repeats_bit_by_bit_on_one_core_or_all(twice, tmp_path):
     every, one = map(contents, twice)
     assert any("tfevents" in path.name for path in every)
@@ -217,6 +218,7 @@ def test_a_run_repeats_bit_by_bit_on_one_core_or_all(twice, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_server_directs_the_batches_of_a_run(twice):
     run = read_run(twice[0] / "lbbsp/run-001")
     assert run.settings["options"]["batch"] == 32
