@@ -27,6 +27,25 @@ def after_steps(sites, number):
     until(lambda: steps(sites) >= due or time.monotonic() > end, f"{due} steps")
 
 
+def moments(sites, draw, number):
+    """So many drawn moments of a run, anywhere between two cuts."""
+    for _ in range(number):
+        after_steps(sites, draw.randint(2, 8))
+        time.sleep(draw.uniform(0, 0.3))
+        yield
+
+
+def begin(sites, standby, proxy=None):
+    """Start two sites, of which the first may have a standby, and a line that can be cut."""
+    for site in range(2):
+        sites.start_site(site, *(["--transport=tcp"] if proxy else []), address=(
+            proxy.address if proxy and not site else None))
+    if standby:
+        sites.start_standby(0)
+    for site in range(2):
+        sites.start_workers(site)
+
+
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("above, inside", [("asp", "asp"), ("bsp", "bsp"), ("pcc", "localsgd")])
 def test_each_example_is_once_an_epoch_in_the_model_above(tmp_path, above, inside):
@@ -47,9 +66,7 @@ def test_a_site_server_that_is_killed_and_resumed_trains_no_example_twice(tmp_pa
     draw = random.Random(f"{above} {inside}")
     with Jobs(tmp_path) as jobs:
         sites = SharedSites(jobs, above, inside).start()
-        for _ in range(KILLS):
-            after_steps(sites, draw.randint(2, 8))
-            time.sleep(draw.uniform(0, 0.3))  # anywhere between two cuts
+        for _ in moments(sites, draw, KILLS):
             sites.sites[0].kill()
             sites.start_site(0, "--resume").until("resuming from version")
             sites.sites[0].until("is a worker of the server")
@@ -66,15 +83,8 @@ def test_a_site_with_shards_trains_no_example_twice(tmp_path, above, inside, vic
     draw = random.Random(f"shards {above} {inside} {victim}")
     with Jobs(tmp_path) as jobs:
         sites = SharedSites(jobs, above, inside, shards=2)
-        for site in range(2):
-            sites.start_site(site)
-        if victim == "standby":
-            sites.start_standby(0)
-        for site in range(2):
-            sites.start_workers(site)
-        for _ in range(KILLS if victim != "standby" else 1):
-            after_steps(sites, draw.randint(2, 8))
-            time.sleep(draw.uniform(0, 0.3))
+        begin(sites, victim == "standby")
+        for _ in moments(sites, draw, 1 if victim == "standby" else KILLS):
             server = sites.sites[0]
             joined = len(server.find(JOINED))
             match victim:
@@ -104,16 +114,8 @@ def test_whatever_else_dies_no_example_is_trained_twice(tmp_path, above, inside,
     with Jobs(tmp_path) as jobs, contextlib.ExitStack() as stack:
         sites = SharedSites(jobs, above, inside)
         proxy = stack.enter_context(Proxy(sites.ports[-1])) if victim == "line" else None
-        for site in range(2):
-            sites.start_site(site, *(["--transport=tcp"] if proxy else []), address=(
-                proxy.address if proxy and not site else None))
-        if victim == "standby":
-            sites.start_standby(0)
-        for site in range(2):
-            sites.start_workers(site)
-        for _ in range(KILLS if victim != "standby" else 1):
-            after_steps(sites, draw.randint(2, 8))
-            time.sleep(draw.uniform(0, 0.3))
+        begin(sites, victim == "standby", proxy)
+        for _ in moments(sites, draw, 1 if victim == "standby" else KILLS):
             match victim:
                 case "top":
                     sites.top.kill()

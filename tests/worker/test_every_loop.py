@@ -1,6 +1,5 @@
 """The same network in every kind of loop that a worker may have, by real processes."""
 
-
 import numpy as np
 import pytest
 from back_ends import ON_TORCH, TORCH

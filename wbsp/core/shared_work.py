@@ -385,6 +385,8 @@ class SharedWork:
         They and what it holds are at most its share of the rest, so that all end together.
         """
         wanted = max(self._least.get(worker, 0), self._ahead.get(worker, 0))
+        if not wanted:
+            return 0
         share = self._sizes.share(worker, len(self._able))
         fair = share * self.ledger.rest() - self.ledger.held(worker)
         return math.ceil(min(wanted, fair) / batch) * batch

@@ -72,6 +72,22 @@ class Requests:
         """Return how many examples to request, so that they last long enough when they arrive."""
         return max(0, math.ceil(speed * (_TRIPS + 1) * self.trip - left))
 
+    def of_worker(self, left: int, batch: int, step: float, early: bool, now: float,
+                  again: float = AGAIN) -> int | None:
+        """Note a worker's request, and return `AskWork.ahead` of it; None: it sends none now.
+
+        Args:
+            left: examples that it was given, and has not trained.
+            batch: examples of its step.
+            step: seconds of its step; 0: not known yet.
+            early: request before all is trained.
+            now, again: as for `due`.
+        """
+        behind = max(0, left - batch)  # at the next look, which is a step later
+        speed = batch / step if early and step else 0.0
+        low = not left or (early and (not behind or self.low(behind, speed)))
+        return self.ahead(behind, speed) if self.due(low, now, again) else None
+
 
 class WorkSequence:
     """A worker's ranges, one behind the other: given, taken, trained, and answered.

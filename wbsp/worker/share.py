@@ -275,16 +275,12 @@ class Share:
         `pushes`: as in `AskWork`.
         """
         with self._changed:
-            requests = self._requests
             if self._stopped:
                 return None
-            left = self._sequence.end - self._sequence.trained
-            behind = max(0, left - self.batch)  # at the next look, which is a step later
-            speed = self.batch / self._step if self._ahead and self._step else 0.0
-            low = not left or (self._ahead and (not behind or requests.low(behind, speed)))
-            if not requests.due(low, self._clock.monotonic()):
-                return None
-            return AskWork(self._sequence.end, pushes, ahead=requests.ahead(behind, speed))
+            end = self._sequence.end
+            ahead = self._requests.of_worker(end - self._sequence.trained, self.batch, self._step,
+                                             self._ahead, self._clock.monotonic())
+            return None if ahead is None else AskWork(end, pushes, ahead=ahead)
 
     # The communication thread.
 

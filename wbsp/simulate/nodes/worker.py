@@ -267,14 +267,11 @@ class SimulatedWorker:
         work = self.work
         if work is None:
             return
-        requests, batch = self.requests, self.batch or self.context.workload.batch
-        left = work.end - work.trained
-        behind = max(0, left - batch)  # at the next look, which is a step later
-        ahead = self.agent.rule.wait == "never"
-        speed = batch / self.step if ahead and self.step else 0.0
-        low = not left or (ahead and (not behind or requests.low(behind, speed)))
-        if requests.due(low, self.context.clock.now, INF):
-            self.send(AskWork(work.end, self.agent.seq, ahead=requests.ahead(behind, speed)))
+        ahead = self.requests.of_worker(
+            work.end - work.trained, self.batch or self.context.workload.batch, self.step,
+            self.agent.rule.wait == "never", self.context.clock.now, INF)
+        if ahead is not None:
+            self.send(AskWork(work.end, self.agent.seq, ahead=ahead))
 
     def _assign(self, examples: int, start: int | None) -> None:
         if start is None:
