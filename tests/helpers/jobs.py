@@ -106,8 +106,14 @@ class Job:
     def newest_lines(self) -> list[str]:
         """The last few whole lines of an output that may be long."""
         with open(self._output, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 1000))
-            return file.read().decode(errors="replace").split("\n")[1:-1]
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 2000))
+            return file.read().decode(errors="replace").split("\n")[size > 2000:-1]
+
+    def show(self) -> None:
+        """Print the end of the output, and what the process does."""
+        print(f"{self.name} (exit code {self.process.poll()}), its last words:",
+              *self.newest_lines, sep="\n  ")
 
     def find(self, pattern: str) -> list[str]:
         """The lines in which the regular expression occurs."""
@@ -181,6 +187,11 @@ class Jobs(contextlib.AbstractContextManager):
     def __exit__(self, *_):
         for job in self._jobs:
             job.kill()
+
+    def show(self) -> None:
+        """Print the end of each process's output."""
+        for job in self._jobs:
+            job.show()
 
     def start(self, name: str, *arguments: object, kind: type[Job] = Job,
               space: str | None = None, fork: str = "", **environment: str) -> Job:

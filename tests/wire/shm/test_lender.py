@@ -1,5 +1,6 @@
 """Messages to workers of its machine: what one does not take yet waits, and nothing else."""
 
+import pytest
 import zmq
 
 from wbsp.wire.shm.lender import Lending
@@ -97,4 +98,20 @@ def test_a_worker_with_a_full_queue_receives_releases_later():
     assert not stays.queue
     ends[0].catch_up()
     assert list(ends[0].segments) == [stays.inbox]
+    lending.close()
+
+
+def test_the_last_messages_of_a_worker_that_has_closed_its_link_are_read():
+    """It has left while the server was about to lend it a version."""
+    lending, ends = Lending(None), []
+    leaves = _linked(lending, ends, b"leaves")
+    for message in (b"fetch", b"leaving"):
+        ends[0].send_multipart([message])
+    ends[0].close()
+    assert bytes(leaves.receive()[0].buffer) == b"fetch"
+    assert leaves.lend(1, lending.pool.take(1)) is None and leaves.ended
+    assert [link for link in lending.readable()] == [leaves]
+    assert bytes(leaves.receive()[0].buffer) == b"leaving"
+    with pytest.raises(ConnectionError):
+        leaves.receive()
     lending.close()

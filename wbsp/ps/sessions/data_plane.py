@@ -162,13 +162,15 @@ class MemoryPlane(SocketPlane):
     def lend_version(self, request: int, snapshot: Snapshot) -> m.Model | None:
         """Return the message for a version in shared memory.
 
-        None: the sharing has ended; the worker reattaches without it, and repeats its fetch.
+        None: the sharing has ended; the worker reattaches without it, and repeats its fetch. Or the
+        worker has closed the link: its last messages, perhaps that it leaves, are read first.
         """
         vector = snapshot.vector
         assert vector is not None
         place = self.link.lend(request, vector)
         if place is None:
-            self._session.plane = self.unshared(failed=True)
+            if not self.link.ended:
+                self._session.plane = self.unshared(failed=True)
             return None
         return m.Model(request, snapshot.version, 0, vector.size, place=place)
 

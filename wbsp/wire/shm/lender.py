@@ -25,6 +25,7 @@ class Handover:
     """A connection over which a pool's segments are handed over, each once.
 
     queue: messages that the other end has not taken
+    ended: the other end has closed it; what was sent before that can still be read
 
     Raises OSError unless a process of this machine and user listens on that socket.
     """
@@ -33,6 +34,7 @@ class Handover:
         self._pool = pool
         self._given: set[int] = set()  # numbers of segments
         self._link = connect(name, on)
+        self.ended = False
         self.queue = SendQueue(self._link, RateLimiter(None))
 
     def hand(self, vector: np.ndarray, copies: bool) -> tuple[np.ndarray, int] | None:
@@ -49,6 +51,9 @@ class Handover:
         if segment.number not in self._given:
             try:
                 self._link.give(segment)
+            except ConnectionError:
+                self.ended = True
+                return None
             except OSError:  # the other end takes no segments, or no longer
                 return None
             self._given.add(segment.number)
