@@ -15,7 +15,7 @@ from wbsp.core.store import UNSENT, Store
 from wbsp.sync import MODELS, Push, create
 
 OPTIONS = {"adsp": {"period": 5}, "dssp": {"s_u": 6}, "ssp": {"s": 2}, "localsgd": {"tau": 3}}
-SEEDS = 25 if "WBSP_LONG" in os.environ else 10
+SEEDS = 25 if "WBSP_LONG" in os.environ else 8
 
 
 def check(world):
@@ -215,7 +215,7 @@ def test_connections_that_break_again_and_again(sync):
     """Also while workers join, and while some rest until they are told."""
     name, _, late = sync.partition(" ")
     options = {"late": True, "trigger": "all_pushed"} if late else OPTIONS.get(name)
-    for seed in range(10):
+    for seed in range(SEEDS):
         world = World(name, seed, options, kills=0, breaks=20, steps=20).run()
         refused = {worker.refused for worker in world.workers} - {None}
         assert all("the run has ended" in reason for reason in refused)

@@ -6,8 +6,14 @@ from simulated.command import scratch
 from simulated.planted import PLANTED
 
 
+def in_turn():
+    """A third of them for each commit, spread over what they are about; the others at night."""
+    return [pytest.param(planted, marks=pytest.mark.long if number % 3 else (), id=planted.name)
+            for number, planted in enumerate(PLANTED)]
+
+
 @pytest.mark.filterwarnings("ignore:overflow encountered")  # of a version that is not finite
-@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+@pytest.mark.parametrize("planted", in_turn())
 def test_a_planted_fault_is_found_and_the_same_run_without_it_breaks_no_law(planted):
     with scratch() as folder:
         for seed in range(planted.first, planted.first + planted.seeds):

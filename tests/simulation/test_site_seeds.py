@@ -12,7 +12,7 @@ from wbsp.core.work_ledger import WorkLedger
 from wbsp.site.upstream import Upstream
 from wbsp.tensors.site_progress import SiteProgress
 
-RUNS = int(os.environ.get("WBSP_SITE_RUNS", "20"))
+RUNS = int(os.environ.get("WBSP_SITE_RUNS", "14"))
 
 
 @pytest.fixture

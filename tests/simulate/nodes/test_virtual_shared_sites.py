@@ -23,7 +23,7 @@ from wbsp.simulate.world.shards import ServerSpec
 from wbsp.sync import MODELS, create
 
 REFUSED = "lbbsp", "saps"
-SEEDS = 25 if "WBSP_LONG" in os.environ else 8  # of each model above
+SEEDS = 25 if "WBSP_LONG" in os.environ else 4  # of each model above
 MODELS_ABOVE = [name for name in MODELS if name not in REFUSED]
 
 
