@@ -55,6 +55,14 @@ RIVALS = {
     "pcc-nesterov-int8": Entry("pcc", {}, DILOCO),
     "pcc": Entry("pcc", {}, {}),
     "asp-overlap-int8": Entry("asp", {"overlap": True}, {"wire": "int8"}),
+    "bsp-int8": Entry("bsp", {}, {"wire": "int8"}),
+    "localsgd-32-nesterov-int8": Entry("localsgd", {"tau": 32}, DILOCO),
+    "decoupled-8-nesterov-int8": Entry("decoupled", {"tau": 8}, DILOCO),
+    "rennala-int8": Entry("rennala", {}, {"wire": "int8"}),
+    "rennala-nesterov-int8": Entry("rennala", {}, DILOCO),
+    "ringmaster-int8": Entry("ringmaster", {}, {"wire": "int8"}),
+    "msync-nesterov-int8": Entry("msync", {}, DILOCO),
+    "fedasync-int8": Entry("fedasync", {}, {"wire": "int8"}),
 }
 # The lone machine with Nesterov's momentum: (batch, rate, epochs).
 LONE = ((64, 0.025, 5), (64, 0.025, 7), (64, 0.025, 10), (128, 0.05, 10))
