@@ -100,6 +100,28 @@ def test_the_top_can_be_killed_and_resumed(tmp_path, above, inside):
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("above, inside", [("asp", "asp"), ("bsp", "pcc")])
+def test_a_standby_of_the_top_takes_over(tmp_path, above, inside):
+    with Jobs(tmp_path) as jobs:
+        sites = Sites(jobs, above, inside)
+        standby = sites.start_top_standby()
+        for site in range(2):
+            sites.start_site(site, address=f"{sites.top.address},{standby.address}")
+            sites.start_workers(site, stop_when_told=True, seconds=0.01)
+        standby.until("holding version|following the server")
+        sites.top.until("the standby at .* holds version")
+        after_cuts(sites, 0, 3)
+        sites.top.kill()
+        sites.top = standby
+        sites.top.until("taking over from the server at", 60)
+        for site in range(2):
+            after_cuts(sites, site, 3)
+        sites.tell_to_stop()
+        sites.end_well()
+        sites.conserved(told=True)
+
+
+@pytest.mark.timeout(300)
 def test_a_worker_of_a_site_can_be_killed_and_come_again(tmp_path):
     with Jobs(tmp_path) as jobs:
         sites = Sites(jobs).start(stop_when_told=True, seconds=0.01)

@@ -54,12 +54,19 @@ class Sites:
         self.workers: list[list[Job]] = []
 
     def start_top(self, *flags: str) -> ServerJob:
-        self.top = self.jobs.server(
-            *PLAIN, "--check_period=0.1", "--base_dir=top", *self._options, *flags,
-            workers=self.number, sync=self.above, port=self.ports[-1], space=self._space("top"))
+        self.top = self._start_top(self.ports[-1], *flags)
         if self.hosts:
             self.top.address = f"{self.hosts.address['top']}:{self.ports[-1]}"
         return self.top
+
+    def start_top_standby(self) -> ServerJob:
+        """Start the standby of the server above, on this host."""
+        return self._start_top(free_port(), f"--standby_of={self.top.address}")
+
+    def _start_top(self, port: int, *flags: str) -> ServerJob:
+        return self.jobs.server(
+            *PLAIN, "--check_period=0.1", "--base_dir=top", *self._options, *flags,
+            workers=self.number, sync=self.above, port=port, space=self._space("top"))
 
     def start_site(self, site: int, *flags: str, address: str | None = None) -> ServerJob:
         """Start, or start again, the server of a site."""

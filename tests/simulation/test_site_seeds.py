@@ -36,7 +36,7 @@ def test_a_standby_takes_over_the_last_site_of_a_run(seed, folder):
     for site, most in zip(run.sites, (run.plan.steps, 1), strict=True):
         for member in site.members:
             member.steps = most
-    run.when("top: .*worker 1 left: finished", lambda: run.kill(run.sites[0], "site0"))
+    run.when("top: .*worker 1 left: finished", lambda: run.kill("site0"))
     run.run()
     assert run.notes["kills"] == 1 and not run.late
 

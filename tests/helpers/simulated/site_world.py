@@ -39,8 +39,8 @@ class SitesPlan:
     """A run; see `simulated.plan.Plan` for what has no line here.
 
     above, inside: synchronization models
-    standby: each site has one
-    kills: of sites' servers and standbys; kill_top: of the server above
+    standby: each site has one; top_standby: so has the server above
+    kills: of sites' servers and standbys; kill_top: of the server above and its standby
     """
 
     above: str = "bsp"
@@ -67,6 +67,7 @@ class SitesPlan:
     patience: float = 3600.0  # virtual seconds in which it must end
     shards: int = 0  # of each site, on hosts of their own
     kill_shards: int = 0
+    top_standby: bool = False
 
 
 class NotingUpstream(Upstream):
@@ -172,7 +173,9 @@ class Sites:
         self.machines, self.processes, self.codes = {}, {}, {}
         self.late = set()  # sites without which the run above has ended
         self.last_death = -_APART
-        self.start_top(False)
+        self.tops = ["top", "toptoo"][:1 + plan.top_standby]
+        for name in self.tops:
+            self.start_top(False, name)
         self.sites = [Site(self, index) for index in range(plan.sites)]
         for site in self.sites:
             for name in site.shards:
@@ -205,7 +208,7 @@ class Sites:
     @property
     def names(self):
         """Names of all servers and standbys."""
-        return ["top", *(name for site in self.sites for name in site.names)]
+        return [*self.tops, *(name for site in self.sites for name in site.names)]
 
     def say(self, text):
         self.said.append(f"{self.world.now:9.3f} {text}")
@@ -238,17 +241,20 @@ class Sites:
             return serve()
         process.start(main)
 
-    def start_top(self, resume=True):
+    def start_top(self, resume=True, name="top"):
+        """The command of the server above, or of its standby."""
         plan = self.plan
-        self._start_server("top", plan.above, plan.options, plan.sites, resume)
+        self._start_server(name, plan.above, plan.options, plan.sites, resume,
+                           standby_of=None if name == "top" else f"top:{PORT}")
 
     def start_site(self, site, resume=True, name=None):
         """The command of a site's server, or of its standby, whose `name` it is."""
         name = name or site.name
 
         def above(on, say):
-            upstream = NotingUpstream(Way(f"top:{PORT}", site.index, self.token, share=False), say,
-                                      on)
+            way = Way(",".join(f"{top}:{PORT}" for top in self.tops), site.index, self.token,
+                      share=False)
+            upstream = NotingUpstream(way, say, on)
             upstream.site = site
             return upstream
         self._start_server(name, self.plan.inside, {}, self.plan.workers, resume, above,
@@ -269,29 +275,34 @@ class Sites:
         if process.name in self.names:
             self.say(f"{process.name}: ended with exit code {code}")
             self.codes.setdefault(process.name, []).append(code)
-            late = code and (0 in self.codes.get("top", []) or any(
+            ended = any(0 in self.codes.get(name, []) for name in self.tops)
+            late = code and process.name not in self.tops and (ended or any(
                 "is too late: the run has ended" in line for line in self.said
                 if f" {process.name}: " in line))
             if late:  # the others had finished while it was away
                 self.notes["late"] += 1
                 self.late.add(process.name)
-            elif code and process.name != "top" and self._may_be_replaced:
+            elif code and self._may_be_replaced(process.name):
                 if not self.over:  # as a supervisor of processes does
-                    site = next(site for site in self.sites if process.name in site.names)
-                    self.world.after(2.0, lambda: self._again(site, process.name))
+                    self.world.after(2.0, lambda: self._again(process.name))
             elif code:
                 raise Broken(9, f"{process.name} ended with exit code {code}")
 
-    @property
-    def _may_be_replaced(self):
+    def _may_be_replaced(self, name):
         """A server that its standby has taken over from ends with exit code 1."""
         plan = self.plan
-        return plan.standby and (plan.kills or plan.breaks or plan.cuts or plan.isolations
-                                 or plan.sleeps or plan.storm or plan.drift)
+        above = name in self.tops
+        return (plan.top_standby if above else plan.standby) and (
+            (plan.kill_top if above else plan.kills) or plan.breaks or plan.cuts or plan.isolations
+            or plan.sleeps or plan.storm or plan.drift)
 
-    def _again(self, site, name):
-        if not self.processes[name].alive:
-            self.start_site(site, name=name)
+    def _again(self, name):
+        if self.processes[name].alive:
+            return
+        if name in self.tops:
+            self.start_top(name=name)
+        else:
+            self.start_site(next(site for site in self.sites if name in site.names), name=name)
 
     def _is_late(self, site):
         """A process that served it to its end was late; a standby ends well whatever its end."""
@@ -305,18 +316,18 @@ class Sites:
     def kill_site(self):
         site = self.rng.choice(self.sites)
         name = self.rng.choice(site.names)
-        if self.plan.standby and not self.over and not self._held(site):
+        if self.plan.standby and not self.over and not self._held(site.names):
             self.world.after(0.5, self.kill_site)
         elif self._dies(name, self.kill_site):
-            self._restart(site, name)
+            self._restart(name)
 
-    def kill(self, site, name):
-        """Kill this server or standby of a site now; it is started again."""
-        if self._dies(name, lambda: self.kill(site, name)):
-            self._restart(site, name)
+    def kill(self, name):
+        """Kill this server or standby now; it is started again."""
+        if self._dies(name, lambda: self.kill(name)):
+            self._restart(name)
 
-    def _restart(self, site, name):
-        self.world.after(self.rng.uniform(0.05, 3.0), lambda: self._again(site, name))
+    def _restart(self, name):
+        self.world.after(self.rng.uniform(0.05, 3.0), lambda: self._again(name))
 
     def when(self, line, act):
         """Act soon after a line of any process."""
@@ -325,9 +336,9 @@ class Sites:
         else:
             self.world.after(0.05, lambda: self.when(line, act))
 
-    def _held(self, site):
-        """Its server and its standby run, and both hold what the server above may have."""
-        processes = [self.processes[name] for name in site.names]
+    def _held(self, names):
+        """A server and its standby run, and both hold what others may have."""
+        processes = [self.processes[name] for name in names]
         return all(one.alive for one in processes) and any(
             one in self.holders and self._settings(other.name).get("standby")
             for one, other in (processes, processes[::-1]))
@@ -338,8 +349,11 @@ class Sites:
         return json.loads(bytes(self.machines[name].names[max(paths)].data)) if paths else {}
 
     def kill_top(self):
-        if self._dies("top", self.kill_top):
-            self.world.after(self.rng.uniform(0.05, 3.0), self.start_top)
+        name = self.rng.choice(self.tops)
+        if self.plan.top_standby and not self.over and not self._held(self.tops):
+            self.world.after(0.5, self.kill_top)
+        elif self._dies(name, self.kill_top):
+            self._restart(name)
 
     def kill_worker(self):
         site = self.rng.choice(self.sites)
@@ -355,7 +369,7 @@ class Sites:
         """Its server ends with it, and resumes in the same process."""
         site = self.rng.choice(self.sites)
         name = self.rng.choice(site.shards)
-        if self.plan.standby and not self.over and not self._held(site):
+        if self.plan.standby and not self.over and not self._held(site.names):
             self.world.after(0.5, self.kill_shard)
         elif self._begun(site.name) and self._dies(name, self.kill_shard):
             self.world.after(self.rng.uniform(0.05, 2.0), lambda: self.start_shard(name))
@@ -369,7 +383,7 @@ class Sites:
             return False
         self.last_death = self.world.now
         self.say(f"--- kill {name}")
-        self.notes["kill_top" if name == "top" else
+        self.notes["kill_top" if name in self.tops else
                    "kills" if name in self.names else "kill_shards"] += 1
         self.processes[name].kill()
         return True
@@ -397,11 +411,14 @@ class Sites:
         site = self.rng.choice(self.sites)
         self.say(f"--- cut {site.name} off")
         self.notes["cuts"] += 1
-        self._part(site.names, ["top"])
+        self._part(site.names, self.tops)
 
     def isolate(self):
-        """A site's server or standby is out of reach of all other processes for a while."""
-        name = self.rng.choice(self.rng.choice(self.sites).names)
+        """A server or standby is out of reach of all other processes for a while."""
+        pairs = [site.names for site in self.sites if self.plan.standby]
+        if self.plan.top_standby:
+            pairs.append(self.tops)
+        name = self.rng.choice(self.rng.choice(pairs))
         self.say(f"--- isolate {name}")
         self.notes["isolations"] += 1
         self._part([name], [other for other in self.machines if other != name])
@@ -504,7 +521,7 @@ class Sites:
     @property
     def stopped_early(self):
         return not any("epochs are trained" in line or "epoch is trained" in line
-                       for line in self.said if " top: " in line)
+                       for line in self.said if any(f" {name}: " in line for name in self.tops))
 
     def _cuts_are_whole(self, site):
         """A site's cuts name what it has accepted of its workers, and nothing else."""
@@ -520,7 +537,8 @@ class Sites:
     def _logged(self):
         """The weights of the sites' cuts by the log of the server above."""
         found = {}
-        for path, inode in self.machines["top"].names.items():
+        for path, inode in (one for name in self.tops
+                            for one in self.machines[name].names.items()):
             if path.endswith("events.jsonl"):
                 for line in bytes(inode.data).splitlines():
                     event = json.loads(line)
@@ -559,4 +577,7 @@ def drawn(seed: int, data: bool | None = None) -> SitesPlan:
         plan.kill_workers = some(0.3, 2)
     if draw.random() < 0.2:
         plan.shards, plan.kill_shards = 2, some(0.6, 2)
+    plan.top_standby = draw.random() < 0.3
+    if plan.top_standby and not plan.isolations:
+        plan.isolations = some(0.3, 2)
     return plan
