@@ -110,11 +110,18 @@ def circle(arrows):
     return left
 
 
-@pytest.mark.parametrize("path", LIBRARY, ids=name)
-def test_a_module_imports_what_its_room_may(path):
-    room = name(path).split("/")[1].removesuffix(".py")
-    may = [f"wbsp.{one}." for one in [room, *WALLS[room].split()]]
-    assert [one for one in used(path) if not f"{one}.".startswith(tuple(may))] == []
+def wrong(paths, of):
+    """The modules of which `of` finds something, and what: one test for all of them takes no longer
+    than the reading."""
+    return {name(path): found for path in paths if (found := of(path))}
+
+
+def test_a_module_imports_what_its_room_may():
+    def beyond(path):
+        room = name(path).split("/")[1].removesuffix(".py")
+        may = [f"wbsp.{one}." for one in [room, *WALLS[room].split()]]
+        return [one for one in used(path) if not f"{one}.".startswith(tuple(may))]
+    assert wrong(LIBRARY, beyond) == {}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=name)
@@ -136,16 +143,16 @@ def test_a_folder_can_be_taken_in_at_a_glance(folder):
     assert folder.name == "sync" or len(list(folder.glob("*.py"))) <= 16
 
 
-@pytest.mark.parametrize("path", in_folder("sync"), ids=name)
-def test_a_synchronization_model_needs_nothing_but_itself(path):
-    assert roots(path) - {"wbsp", "numpy", "scipy"} <= sys.stdlib_module_names
+def test_a_synchronization_model_needs_nothing_but_itself():
+    assert wrong(in_folder("sync"), lambda path: roots(path) - {
+        "wbsp", "numpy", "scipy"} - sys.stdlib_module_names) == {}
 
 
-@pytest.mark.parametrize("path", in_folder("core", "simulate", "runlog", "figures", "watch"),
-                         ids=name)
-def test_only_real_servers_and_workers_know_zeromq(path):
-    if path.name not in ("remote.py", "line.py"):  # who watches a real server
-        assert "wire" not in of_wbsp(path) and "zmq" not in roots(path)
+def test_only_real_servers_and_workers_know_zeromq():
+    watching = "remote.py", "line.py"  # of a real server
+    assert wrong([path for path in in_folder("core", "simulate", "runlog", "figures", "watch")
+                  if path.name not in watching],
+                 lambda path: of_wbsp(path) & {"wire"} | roots(path) & {"zmq"}) == {}
 
 
 def test_no_two_tests_share_a_name():
@@ -174,17 +181,17 @@ MAY = {"wbsp/ps/evaluation.py": {"multiprocessing", "signal"},
        "wbsp/worker/signals.py": {"threading", "signal"}}
 
 
-@pytest.mark.parametrize("path", in_folder("core", "ps", "worker", "site"), ids=name)
-def test_servers_and_workers_use_the_world_outside_through_their_host(path):
-    found = {one for one in OUTSIDE
-             if any(f"{use}.".startswith(f"{one}.") for use in imports(path))}
-    found |= CALLS & {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text()))
-                      if isinstance(node, ast.Call)}
-    assert found <= MAY.get(name(path), set())
+def test_servers_and_workers_use_the_world_outside_through_their_host():
+    def outside(path):
+        found = {one for one in OUTSIDE
+                 if any(f"{use}.".startswith(f"{one}.") for use in imports(path))}
+        found |= CALLS & {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text()))
+                          if isinstance(node, ast.Call)}
+        return found - MAY.get(name(path), set())
+    assert wrong(in_folder("core", "ps", "worker", "site"), outside) == {}
 
 
-@pytest.mark.parametrize("path", LIBRARY, ids=name)
-def test_a_back_end_is_imported_where_a_keras_model_is_at_hand(path):
+def test_a_back_end_is_imported_where_a_keras_model_is_at_hand():
     allowed = {
         "wbsp/replica/model.py": {"keras"}, "wbsp/replica/layers.py": {"keras"},
         "wbsp/replica/states.py": {"keras"},
@@ -205,13 +212,13 @@ def test_a_back_end_is_imported_where_a_keras_model_is_at_hand(path):
         "wbsp/worker/keras/passed_fit.py": {"keras"},
         "wbsp/ps/evaluation.py": {"keras", "tensorflow"},
         "wbsp/simulate/workloads/keras.py": {"keras", "tensorflow"}}
-    assert roots(path) & ACCELERATED <= allowed.get(name(path), set())
+    assert wrong(LIBRARY, lambda path: roots(path) & ACCELERATED - allowed.get(
+        name(path), set())) == {}
 
 
-@pytest.mark.parametrize("path", LIBRARY, ids=name)
-def test_the_library_knows_nothing_of_the_experiment(path):
-    assert not roots(path) & {"models", "data", "launcher", "runalexgpu", "runcifar10gpu",
-                                "runimagenetgpu"}
+def test_the_library_knows_nothing_of_the_experiment():
+    experiment = {"models", "data", "launcher", "runalexgpu", "runcifar10gpu", "runimagenetgpu"}
+    assert wrong(LIBRARY, lambda path: roots(path) & experiment) == {}
 
 
 @pytest.mark.parametrize("modules, without", [
@@ -229,15 +236,15 @@ def test_an_import_loads_no_unneeded_module(modules, without):
     assert (result.stdout.strip(), result.stderr) == ("", "")
 
 
-@pytest.mark.parametrize("folder", sorted({path.parent for path in LIBRARY}), ids=name)
-def test_every_folder_of_the_library_is_a_package_that_gets_installed(folder):
-    assert (folder / "__init__.py").exists()
+def test_every_folder_of_the_library_is_a_package_that_gets_installed():
+    assert [name(folder) for folder in FOLDERS if not (folder / "__init__.py").exists()] == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_every_module_says_why_it_exists(path):
-    tree = ast.parse(path.read_text())
-    assert ast.get_docstring(tree) or not tree.body
+def test_every_module_says_why_it_exists():
+    def silent(path):
+        tree = ast.parse(path.read_text())
+        return tree.body and not ast.get_docstring(tree)
+    assert wrong(MODULES, silent) == {}
 
 
 @pytest.mark.parametrize("path", SHELL, ids=name)

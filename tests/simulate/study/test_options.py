@@ -226,7 +226,8 @@ def test_bad_input_gets_one_line(tmp_path, flags, words):
     assert words in done.stderr and done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("counted, slow_ones", [("own", 4), ("mean", 1)])
+@pytest.mark.parametrize("counted, slow_ones", [
+    pytest.param("own", 4, marks=pytest.mark.long), ("mean", 1)])
 def test_the_schedule_counts_own_steps_or_those_of_the_mean_worker(jobs, counted, slow_ones):
     """After 4 steps the rate is 0; a worker knows of the others what its pushes' answers say."""
     jobs.start("simulate", "-m", "wbsp.simulate", "--sync=asp", "--heterogeneity=H1",
