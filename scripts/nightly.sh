@@ -30,7 +30,7 @@ run_shared() {
 }
 run_long() {
     WBSP_LONG=1 tests -m long &&
-        WBSP_LONG=1 tests tests/faults/test_reattach.py \
+        WBSP_LONG=1 tests tests/faults/test_reattach.py tests/simulation/test_shared_data.py \
             tests/simulate/nodes/test_virtual_shared_sites.py &&
         tests -k torch tests/replica tests/worker
 }

@@ -26,11 +26,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # PyTorch's
 
 @pytest.fixture
 def jobs(tmp_path):
-    """Starts processes in `tmp_path`; those that still run are killed after the test. Of a test
-    that fails, pytest shows what they said last."""
+    """Starts processes in `tmp_path`; those that still run are killed after the test."""
     with Jobs(tmp_path) as jobs:
         yield jobs
-        jobs.show()
 
 
 def pytest_collection_modifyitems(items):

@@ -186,12 +186,8 @@ class Jobs(contextlib.AbstractContextManager):
 
     def __exit__(self, *_):
         for job in self._jobs:
+            job.show()  # pytest passes it on where the test has failed
             job.kill()
-
-    def show(self) -> None:
-        """Print the end of each process's output."""
-        for job in self._jobs:
-            job.show()
 
     def start(self, name: str, *arguments: object, kind: type[Job] = Job,
               space: str | None = None, fork: str = "", **environment: str) -> Job:

@@ -110,7 +110,7 @@ def test_the_last_messages_of_a_worker_that_has_closed_its_link_are_read():
     ends[0].close()
     assert bytes(leaves.receive()[0].buffer) == b"fetch"
     assert leaves.lend(1, lending.pool.take(1)) is None and leaves.ended
-    assert [link for link in lending.readable()] == [leaves]
+    assert [*lending.readable()] == [leaves]
     assert bytes(leaves.receive()[0].buffer) == b"leaving"
     with pytest.raises(ConnectionError):
         leaves.receive()
