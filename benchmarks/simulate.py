@@ -124,7 +124,7 @@ def _turns(model: str, batch_size: int) -> dict[str, Callable[[int], int]]:
     import models
     from models import training
     from wbsp.simulate.nodes.cluster import Cluster
-    from wbsp.simulate.workloads.keras import KerasWorkload, SharedNetwork
+    from wbsp.simulate.workloads.keras import KerasWorkload, share
     from wbsp.simulate.world.machine import Machine, constant
     from wbsp.sync import create
 
@@ -133,7 +133,7 @@ def _turns(model: str, batch_size: int) -> dict[str, Callable[[int], int]]:
 
     network = training.compile(models.build(model, 0), model)
     plain_batches = iter(batches(0))
-    shared = SharedNetwork(network, next(plain_batches))
+    shared = share(network, next(plain_batches))
     network.make_train_function()
 
     def plain(steps: int) -> int:

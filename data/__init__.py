@@ -95,11 +95,11 @@ def test_dataset(
     if name == "imagenet":
         pictures, split, look = _pictures(data_dir, "test", look)
         return pictures.test(split, batch_size or 100, look, count)
-    from data import pipeline
+    from data import draws, pipeline
 
     images, labels = load(name, data_dir, "test")
     if count is not None:
-        chosen = pipeline.subset(len(labels), count)
+        chosen = draws.subset(len(labels), count)
         images, labels = images[chosen], labels[chosen]
     return pipeline.test(images, labels, batch_size or 1000)
 

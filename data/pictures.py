@@ -21,8 +21,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
+from data.draws import keys, subset
 from data.imagenet import Look, Split
-from data.pipeline import keys, shuffled, subset, untuned
+from data.pipeline import shuffled, untuned
 
 AREA, SIDES = (0.08, 1.0), (3 / 4, 4 / 3)  # of the random part
 CENTRE = 7 / 8  # of the shorter side; 224 of 256 pixels

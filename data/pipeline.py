@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
+from data.draws import keys
+
 LOWEST, HIGHEST = 0.2, 1.8  # contrast
 PART = 16  # examples in each of the parts that make up a batch of any size
 
@@ -32,7 +34,7 @@ def train(
     """Return endless shuffled batches; `augmented` adds random flips and contrast."""
     if not 1 <= batch_size <= len(images):
         raise ValueError(f"batch_size={batch_size}: choose 1 to {len(images)}, the set's size")
-    images, labels = _in_memory(images, labels)
+    images, labels = in_memory(images, labels)
     order_key, augment_key = keys([seed, worker_index], 2)
     made = _batch_of(images, labels, batch_size, augmented)
     return (
@@ -54,7 +56,7 @@ def batches(
 
     All workers share two graphs. A `train` for each takes 0.1 s, as long as 20 small steps.
     """
-    images, labels = _in_memory(images, labels)
+    images, labels = in_memory(images, labels)
     count, key = len(labels), tf.TensorSpec([2], tf.int64)
     chosen = tf.TensorSpec([batch_size], tf.int32)
     order = tf.function(lambda seed: _order(count, seed), input_signature=[key])
@@ -85,7 +87,7 @@ def shared_batch(
     shuffled pass over the set after another. The example at a position is a pure function of the
     position and of `seed`: it depends neither on the batch nor on the worker.
     """
-    images, labels = _in_memory(images, labels)
+    images, labels = in_memory(images, labels)
     order_key, augment_key = keys(seed, 2)
     shape = images.shape[1:]
     kinds = tf.TensorSpec([PART, *shape], tf.float32), tf.TensorSpec([PART], labels.dtype)
@@ -112,7 +114,7 @@ def shared_batch(
 
 def test(images: np.ndarray, labels: np.ndarray, batch_size: int) -> tf.data.Dataset:
     """Return every image once, in order."""
-    images, labels = _in_memory(images, labels)
+    images, labels = in_memory(images, labels)
     return (
         tf.data.Dataset.from_tensor_slices((images, labels))
         .batch(batch_size)
@@ -215,22 +217,7 @@ def _draws(key: int, start: tf.Tensor, count: int) -> tf.Tensor:
     return tf.transpose(draws[:, :2])
 
 
-def keys(seed: int | Sequence[int], count: int) -> list[int]:
-    """Return independent seeds, for the order and for other draws."""
-    return [int(key) for key in np.random.SeedSequence(seed).generate_state(count)]
-
-
-def subset(size: int, count: int | None) -> np.ndarray:
-    """Return a fixed subset of `count` of `size` examples, shuffled; None: all, in order.
-
-    int64 [n]
-    """
-    if count is None:
-        return np.arange(size)
-    return np.random.default_rng(0).permutation(size)[:count]
-
-
-def _in_memory(images: np.ndarray, labels: np.ndarray) -> tuple[tf.Tensor, tf.Tensor]:
+def in_memory(images: np.ndarray, labels: np.ndarray) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the set as tensors in host memory: the CPU makes batches also beside a GPU."""
     with tf.device("CPU:0"):
         return tf.constant(images), tf.constant(labels)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
-import tensorflow as tf
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 # Per network: the initial learning rate, and {local steps: factor from there on}.
 SCHEDULES: dict[str, tuple[float, dict[int, float]]] = {
@@ -85,6 +87,8 @@ def own_devices(say: Callable[[str], None]) -> tf.distribute.Strategy:
 
     `say` prints a line about a GPU that was named and is not found.
     """
+    import tensorflow as tf
+
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)

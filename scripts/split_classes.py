@@ -44,7 +44,7 @@ def main(argv):
         import models
         from data import pipeline
         from models.training import compile
-        from wbsp.simulate.workloads.keras import KerasWorkload, SharedNetwork, make_deterministic
+        from wbsp.simulate.workloads.keras import KerasWorkload, make_deterministic, share
     make_deterministic()
     try:
         sets = {split: data.load(FLAGS.dataset, split=split) for split in ("train", "test")}
@@ -58,7 +58,7 @@ def main(argv):
     def batches(seed):
         return lambda worker: pipeline.train(*parts[worker], BATCH, seed, worker, augmented)
 
-    network = SharedNetwork(compile(models.build("small", 0), "small", FLAGS.lr),
+    network = share(compile(models.build("small", 0), "small", FLAGS.lr),
                             next(iter(batches(0)(0))))
     line = {"jitter": 0.1, "latency": 0.001, "up": 1e9 / 8, "down": 1e9 / 8}
     groups = [Group(step_seconds=0.02 * factor, **line) for factor in (1.0, FLAGS.slower)]

@@ -14,14 +14,22 @@ Finished runs are kept in --out.
 """
 
 import dataclasses
+import functools
 import json
+import multiprocessing
 import os
 import pathlib
+import statistics
 import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from absl import app, flags
 
+from wbsp.process.imports import heavy_imports
 from wbsp.simulate.study.cluster_file import read_cluster
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, simulate
@@ -33,6 +41,8 @@ FLAGS = flags.FLAGS
 QUALITIES = (0.60, 0.62, 0.64, 0.66, 0.68)
 EXAMPLES = 50_000  # of an epoch
 LOOK = 0.5  # seconds between two
+BATCH = 32  # of each worker of a cluster
+ALONE = "lone machine at its best"
 DILOCO = {"outer": "nesterov", "wire": "int8"}
 
 
@@ -71,46 +81,103 @@ flags.DEFINE_list("cells", list(CELLS), "cluster files, or names of those that w
 flags.DEFINE_list("models", list(RIVALS), "models, as the tables name them")
 flags.DEFINE_list("epochs", ["10", "20"], "passes of a cluster's trainings")
 flags.DEFINE_list("rates", ["0.05"], "and their initial learning rates")
+flags.DEFINE_string("network", "small", "what is trained: small, cnn or alexnet")
+flags.DEFINE_integer("test_images", 2000, "of the test set, at each look")
 flags.DEFINE_integer("seed", 0, "of all runs")
+flags.DEFINE_list("fresh", [], "seeds: train the settings that were best under --seed again, with "
+                  "these, and print means over them")
 flags.DEFINE_string("data_dir", None, "where CIFAR-10 lies, as for runcifar10gpu.py")
 flags.DEFINE_string("out", "runs/worth", "folder of the runs")
+flags.DEFINE_integer("jobs", 1, "processes that train at the same time", lower_bound=1)
 flags.DEFINE_bool("table", False, "train nothing more")
 
 
-def looks(folder: pathlib.Path) -> list[tuple[float, float]] | None:
-    """(virtual seconds, accuracy) of a finished run's evaluations; None: it is not finished."""
+class Training(NamedTuple):
+    """One run. The folder tells all but the network and the images of a look."""
+
+    folder: pathlib.Path
+    cluster: ClusterSpec
+    batch: int
+    rate: float
+    epochs: int
+    entry: Entry
+    seed: int
+    network: str
+    test_images: int
+    data_dir: str | None
+
+
+Looks = list[tuple[float, float]]  # (virtual seconds, accuracy)
+
+
+def looks(folder: pathlib.Path) -> Looks | None:
+    """Return a finished run's evaluations; None: it is not finished."""
     if not (folder / "summary.json").exists():
         return None
     events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
     return [(event["t"], event["accuracy"]) for event in events if "accuracy" in event]
 
 
-def reached(run: list[tuple[float, float]], quality: float) -> float | None:
-    """Seconds until the mean of three looks in a row was there; None: never."""
+def reached(run: Looks, quality: float) -> float | None:
+    """Return the seconds until the mean of three looks in a row was there; None: never."""
     return next((run[i][0] for i in range(2, len(run)) if mean(run[i - 2:i + 1]) >= quality), None)
 
 
-def mean(run: list[tuple[float, float]]) -> float:
+def mean(run: Looks) -> float:
     return sum(accuracy for _, accuracy in run) / len(run)
 
 
-def train(folder: pathlib.Path, cluster: ClusterSpec, batch: int, rate: float, epochs: int,
-          entry: Entry) -> list[tuple[float, float]] | None:
-    """Return the looks of this run, which is made unless it is there."""
-    if (done := looks(folder)) is not None or FLAGS.table:
-        return done
-    from wbsp.simulate.workloads.keras import Experiment
+def train(one: Training) -> None:
+    """Make this run, in a process of its own or not."""
+    with heavy_imports():
+        from wbsp.simulate.workloads.keras import Experiment
 
-    steps = epochs * EXAMPLES // batch // cluster.size  # of the mean worker
-    experiment = Experiment("small", "cifar10", batch, rate, FLAGS.data_dir, 2000,
-                            {steps * 60 // 100: 0.1, steps * 85 // 100: 0.01})
-    plan = Plan(cluster, experiment, batch, stop_samples=epochs * EXAMPLES, check_period=LOOK,
-                mean_steps=True, **entry.plan)
-    folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.iterdir():  # of a run that was stopped
+        deterministic()
+    steps = one.epochs * EXAMPLES // one.batch // one.cluster.size  # of the mean worker
+    experiment = Experiment(one.network, "cifar10", one.batch, one.rate, one.data_dir,
+                            one.test_images, {steps * 60 // 100: 0.1, steps * 85 // 100: 0.01})
+    plan = Plan(one.cluster, experiment, one.batch, stop_samples=one.epochs * EXAMPLES,
+                check_period=LOOK, mean_steps=True, **one.entry.plan)
+    one.folder.mkdir(parents=True, exist_ok=True)
+    for left in one.folder.iterdir():  # of a run that was stopped
         left.unlink()
-    simulate(plan, MODELS[entry.sync], entry.options, FLAGS.seed, folder, Progress())
-    return looks(folder)
+    began = time.monotonic()
+    simulate(plan, MODELS[one.entry.sync], one.entry.options, one.seed, one.folder, Quiet())
+    done = looks(one.folder) or []
+    print(f"{'/'.join(one.folder.parts[-4:])}: {100 * mean(done[-3:]):.1f} % after "
+          f"{done[-1][0]:.1f} virtual s, {time.monotonic() - began:.0f} s of real time",
+          file=sys.stderr, flush=True)
+
+
+class Quiet(Progress):
+    """No display: several runs share the terminal."""
+
+    def update(self, virtual: float, done: float, state: str) -> None:
+        pass
+
+    def end(self, virtual: float, state: str) -> None:
+        pass
+
+
+@functools.cache
+def deterministic() -> None:
+    from wbsp.simulate.workloads.keras import make_deterministic
+
+    make_deterministic()
+
+
+def train_all(wanted: Iterable[Training]) -> None:
+    """Make those of these runs that are not there."""
+    missing = {one.folder: one for one in wanted if looks(one.folder) is None}
+    if FLAGS.table or not missing:
+        return
+    if FLAGS.jobs == 1:
+        for one in missing.values():
+            train(one)
+        return
+    with ProcessPoolExecutor(FLAGS.jobs, multiprocessing.get_context("spawn")) as pool:
+        for _ in pool.map(train, missing.values()):
+            pass
 
 
 def fast_of(cluster: ClusterSpec) -> ClusterSpec:
@@ -121,26 +188,86 @@ def fast_of(cluster: ClusterSpec) -> ClusterSpec:
 
 
 def ideal(cluster: ClusterSpec) -> float:
-    """R: the sum of the speeds, over the fastest's."""
+    """Return R: the sum of the speeds, over the fastest's."""
     return cluster.pace / fastest(cluster, 1).pace
 
 
-def soonest(runs: list[list[tuple[float, float]] | None]) -> dict[float, float | None]:
-    """Quality -> seconds until the first of these runs reached it; None: none did."""
-    return {quality: min((at for run in runs if run and (at := reached(run, quality))),
-                         default=None) for quality in QUALITIES}
+def settings(cell: str, name: str, seed: int) -> list[Training]:
+    """Return the trainings of a model in a cell, or of `ALONE`, in all their settings."""
+    cluster = read_cluster(cell)
+    out = pathlib.Path(FLAGS.out).absolute() / f"seed-{seed}"
+    rest = seed, FLAGS.network, FLAGS.test_images, FLAGS.data_dir
+    if name == ALONE:
+        return [Training(out / f"lone-{fastest(cluster, 1).pace:g}" / f"{batch}-{rate:g}-{epochs}",
+                         lone(cluster.trains(batch)), batch, rate, epochs,
+                         Entry("bsp", {}, {"outer": "nesterov"}), *rest)
+                for batch, rate, epochs in LONE]
+    entry, machines = RIVALS[name], cluster.trains(BATCH)
+    if entry.fast_alone:
+        machines = fast_of(machines)
+        if machines.size in (1, cluster.size):
+            return []
+    return [Training(out / pathlib.Path(cell).stem / name / f"{epochs}-{rate}", machines, BATCH,
+                     float(rate), int(epochs), entry, *rest)
+            for epochs in FLAGS.epochs for rate in FLAGS.rates]
 
 
-def tell(name: str, runs: list[list[tuple[float, float]] | None],
-         alone: dict[float, float | None]) -> None:
-    """Print a line of the table, if any of these runs is there."""
-    if any(runs):
-        cells = []
-        for quality, at in soonest(runs).items():
-            worth = f" ({alone[quality] / at:.1f})" if at and alone[quality] else ""
-            cells.append(f"{at:.1f}{worth}" if at else "-")
-        end = max(mean(run[-3:]) for run in runs if run)
-        print(row(name, [*cells, f"{100 * end:.1f}"]), flush=True)
+class Result(NamedTuple):
+    """What one model, or one machine, reached in a cell."""
+
+    seconds: dict[float, list[float | None]]  # quality -> of each seed; None: not reached
+    end: list[float]  # accuracy of the last three looks, of each seed
+
+
+def best(trainings: list[Training]) -> dict[float | str, Training]:
+    """Return the setting that was soonest at each quality, and under "end" the most accurate."""
+    runs = [(one, run) for one in trainings if (run := looks(one.folder))]
+    found: dict[float | str, Training] = {}
+    for quality in QUALITIES:
+        times = [(at, n) for n, (_, run) in enumerate(runs) if (at := reached(run, quality))]
+        if times:
+            found[quality] = runs[min(times)[1]][0]
+    if runs:
+        found["end"] = max(runs, key=lambda pair: mean(pair[1][-3:]))[0]
+    return found
+
+
+def with_seed(one: Training, seed: int) -> Training:
+    """Return the same training with another seed."""
+    place = pathlib.Path(*(f"seed-{seed}" if part == f"seed-{one.seed}" else part
+                           for part in one.folder.parts))
+    return one._replace(seed=seed, folder=place)
+
+
+def result(chosen: dict[float | str, Training], seeds: list[int]) -> Result:
+    """Return what the chosen settings reached with these seeds."""
+    def runs(key: float | str) -> list[Looks]:
+        return [run for seed in seeds if (run := looks(with_seed(chosen[key], seed).folder))]
+
+    return Result({quality: [reached(run, quality) for run in runs(quality)]
+                   for quality in QUALITIES if quality in chosen},
+                  [mean(run[-3:]) for run in runs("end")])
+
+
+def tell(name: str, found: Result, alone: Result) -> None:
+    """Print a line of the table, if any run is there."""
+    if not found.end:
+        return
+    cells = []
+    for quality in QUALITIES:
+        times = found.seconds.get(quality, [])
+        done = [at for at in times if at is not None]
+        lone_times = alone.seconds.get(quality, [])
+        if not done:
+            cells.append("-")
+        elif len(done) < len(times):
+            cells.append(f"{statistics.mean(done):.1f} in {len(done)} of {len(times)}")
+        elif lone_times and None not in lone_times:
+            worth = statistics.mean(lone_times) / statistics.mean(done)
+            cells.append(f"{statistics.mean(done):.1f} ({worth:.1f})")
+        else:
+            cells.append(f"{statistics.mean(done):.1f}")
+    print(row(name, [*cells, f"{100 * statistics.mean(found.end):.1f}"]), flush=True)
 
 
 def row(name: str, cells: list[str]) -> str:
@@ -148,31 +275,23 @@ def row(name: str, cells: list[str]) -> str:
 
 
 def main(argv):
-    from wbsp.simulate.workloads.keras import make_deterministic
-
     if unknown := set(FLAGS.models) - RIVALS.keys():
         sys.exit(f"worth.py: --models: there is no {min(unknown)!r}")
-    make_deterministic()
-    out = pathlib.Path(FLAGS.out).absolute() / f"seed-{FLAGS.seed}"
+    names = [ALONE, *FLAGS.models]
+    plans = {(cell, name): settings(cell, name, FLAGS.seed) for cell in FLAGS.cells
+             for name in names}
+    train_all(one for plan in plans.values() for one in plan)
+    chosen = {key: best(plan) for key, plan in plans.items()}
+    seeds = [int(seed) for seed in FLAGS.fresh] or [FLAGS.seed]
+    train_all(with_seed(one, seed) for settled in chosen.values() for one in settled.values()
+              for seed in seeds)
     head = [*(f"{100 * quality:.0f} %" for quality in QUALITIES), "end"]
     for cell in FLAGS.cells:
-        cluster = read_cluster(cell)
-        place = out / pathlib.Path(cell).stem
-        alone = [train(out / f"lone-{fastest(cluster, 1).pace:g}" / f"{batch}-{rate}-{epochs}",
-                       lone(cluster.trains(batch)), batch, rate, epochs,
-                       Entry("bsp", {}, {"outer": "nesterov"})) for batch, rate, epochs in LONE]
-        trained = cluster.trains(32)
-        print(f"\n{cell}: R {ideal(trained):.2f}\n\n" + row("seconds to (worth)", head)
-              + "\n|" + "---|" * (len(head) + 1))
-        best = soonest(alone)
-        tell("lone machine at its best", alone, best)
-        for name in FLAGS.models:
-            entry = RIVALS[name]
-            machines = fast_of(trained) if entry.fast_alone else trained
-            if not entry.fast_alone or machines.size not in (1, trained.size):
-                tell(name, [train(place / name / f"{epochs}-{rate}", machines, 32, float(rate),
-                                  int(epochs), entry)
-                            for epochs in FLAGS.epochs for rate in FLAGS.rates], best)
+        print(f"\n{cell}: R {ideal(read_cluster(cell).trains(BATCH)):.2f}\n\n"
+              + row("seconds to (worth)", head) + "\n|" + "---|" * (len(head) + 1))
+        found = {name: result(chosen[cell, name], seeds) for name in names if chosen[cell, name]}
+        for name, one in found.items():
+            tell(name, one, found.get(ALONE, Result({}, [])))
 
 
 if __name__ == "__main__":

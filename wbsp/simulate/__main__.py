@@ -361,7 +361,7 @@ def _experiment() -> Experiment:
     with heavy_imports():
         from wbsp.simulate.workloads.keras import Experiment, make_deterministic
 
-    make_deterministic()
+        make_deterministic()
     return Experiment(FLAGS.model, FLAGS.dataset, FLAGS.batch_size, FLAGS.lr, FLAGS.data_dir,
                       FLAGS.test_images, _flag("lr_decays", units.decays))
 

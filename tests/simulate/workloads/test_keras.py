@@ -1,18 +1,18 @@
 """Real training in virtual time: the network is shared, nothing else is."""
 
+import itertools
 import os
 
 import forked
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from jobs import ROOT, Jobs
 
 from wbsp.figures import draw, find_runs
 from wbsp.runlog.reader import read_run
 from wbsp.simulate.nodes.cluster import Cluster
-from wbsp.simulate.workloads.keras import KerasWorkload, SharedNetwork
+from wbsp.simulate.workloads.keras import KerasWorkload, share
 from wbsp.simulate.world.machine import Machine, constant
 from wbsp.sync import create
 
@@ -30,7 +30,7 @@ def batches(worker):
     draw = np.random.default_rng(worker)
     x = draw.standard_normal((64, 6), np.float32)
     y = (np.abs(x[:, 0]) + x[:, 1] > 1).astype(np.int32) + (x[:, 2] > 0)
-    return tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(BATCH)
+    return itertools.cycle([(x[i:i + BATCH], y[i:i + BATCH]) for i in range(0, 64, BATCH)])
 
 
 def examples(stream):
@@ -39,7 +39,7 @@ def examples(stream):
         draws = [np.random.default_rng([stream, p]).standard_normal(6) for p in range(
             start, start + count)]
         x = np.array(draws, np.float32)
-        return tf.constant(x), tf.constant((x[:, 0] > 0).astype(np.int32))
+        return x, (x[:, 0] > 0).astype(np.int32)
     return piece
 
 
@@ -51,7 +51,7 @@ def compiled(optimizer="adam"):
 
 
 def workload(workers, optimizer="adam"):
-    network = SharedNetwork(compiled(optimizer), next(iter(batches(0))))
+    network = share(compiled(optimizer), next(iter(batches(0))))
     return KerasWorkload(network, build(), workers, batches, BATCH,
                          lambda worker: examples(99 if worker is None else worker))
 
@@ -63,8 +63,9 @@ def fitted(steps, worker=0, optimizer="adam"):
     class Losses(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             losses.append(logs["loss"])
-    model.fit(batches(worker), epochs=steps, steps_per_epoch=1, verbose=0, callbacks=[Losses()])
-    flat = [v.numpy().ravel() for v in [*model.trainable_weights, *model.non_trainable_weights]
+    model.fit((batch for batch in batches(worker)), epochs=steps, steps_per_epoch=1, verbose=0,
+              callbacks=[Losses()])
+    flat = [np.asarray(v).ravel() for v in [*model.trainable_weights, *model.non_trainable_weights]
             if "float" in v.dtype]
     return np.concatenate(flat), losses
 
@@ -93,7 +94,7 @@ def test_a_directed_size_trains_what_a_fit_on_the_same_examples_does():
         model.reset_metrics()
         assert (samples, loss) == (size, pytest.approx(float(alone), abs=1e-5))
         start += size
-    flat = [v.numpy().ravel() for v in [*model.trainable_weights, *model.non_trainable_weights]
+    flat = [np.asarray(v).ravel() for v in [*model.trainable_weights, *model.non_trainable_weights]
             if "float" in v.dtype]
     np.testing.assert_allclose(shared.initial() + shared.cut(1), np.concatenate(flat), atol=1e-5)
 
@@ -114,6 +115,7 @@ def test_a_size_without_a_place_continues_in_the_workers_own_stream():
         np.testing.assert_allclose(one.cut(worker), again.cut(worker), atol=1e-6)
 
 
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX compiles each size")
 def test_batches_of_all_sizes_are_traced_once():
     traced = []
 
@@ -123,7 +125,7 @@ def test_batches_of_all_sizes_are_traced_once():
             return super().train_step(batch)
     model = Traced(build().layers)
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    network = SharedNetwork(model, next(iter(batches(0))))
+    network = share(model, next(iter(batches(0))))
     for size in range(1, 30):
         network.step_on(examples(0)(0, size))
     assert len(traced) == 1 and traced[0][0] is None
@@ -131,7 +133,7 @@ def test_batches_of_all_sizes_are_traced_once():
 
 def test_an_evaluation_between_two_steps_changes_nothing():
     plain, watched = workload(workers=1), workload(workers=1)
-    test_set = batches(9).take(3)
+    test_set = list(itertools.islice(batches(9), 3))
     before = watched.evaluate(watched.initial(), test_set)
     for _ in range(4):
         plain.step(0)
@@ -169,7 +171,7 @@ def test_one_worker_under_bsp_is_plain_keras():
 
 
 def test_a_second_run_on_the_network_starts_again():
-    network = SharedNetwork(compiled(), next(iter(batches(0))))
+    network = share(compiled(), next(iter(batches(0))))
     cuts = []
     for _ in range(2):
         run = KerasWorkload(network, build(), 1, batches, BATCH)
@@ -184,6 +186,7 @@ def test_a_second_run_on_the_network_starts_again():
 SMALL = ("--model=small", "--dataset=shapes10", "--batch_size=32", "--check_period=1s",
          "--test_images=500", "--bandwidth=100Mbit", "--latency=1ms", "--jitter=0.1",
          "--heterogeneity=H1", "--nofigures", "--out=o")
+ON_JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
 
 
 def contents(folder):
@@ -249,3 +252,36 @@ def test_advice_ranks_all_models_and_says_why(jobs):
     assert "A bound of theory" in job.text and said[-1].startswith("Take ")
     assert all("mini-batches/s; workers compute" in line and "versions old" in line
                for line in reasons)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="this runs the others on JAX")
+def test_all_of_this_holds_on_jax(jobs):
+    job = jobs.start("pytest", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow",
+                     f"--basetemp={jobs.folder / 'inner'}", __file__, **ON_JAX)
+    job.ends_well()
+    assert job.find("9 passed, 1 skipped")
+
+
+@pytest.mark.slow
+def test_a_run_on_jax_learns_and_repeats_bit_by_bit(tmp_path_factory):
+    flags = "-m", "wbsp.simulate", *SMALL, "--sync=pcc", "--max_steps=60"
+    with (Jobs(tmp_path_factory.mktemp("one")) as one,
+          Jobs(tmp_path_factory.mktemp("other")) as other):
+        runs = [jobs.start("simulate", *flags, **ON_JAX) for jobs in (one, other)]
+        for run in runs:
+            run.ends_well()
+            assert not run.find("cuda")  # messages of TensorFlow, which Keras imports
+    assert contents(one.folder / "o") == contents(other.folder / "o")
+    run = read_run(one.folder / "o/pcc/run-001")
+    assert run.evaluations.accuracy[-1] > 0.2  # ten classes
+
+
+@pytest.mark.slow
+def test_another_back_end_is_refused_in_one_line(jobs):
+    job = jobs.start("simulate", "-m", "wbsp.simulate", *SMALL, "--max_steps=6",
+                     KERAS_BACKEND="torch")
+    assert job.ends() == 1
+    assert job.lines == ["simulate: KERAS_BACKEND=torch: simulated workers train on tensorflow or "
+                         "jax; choose one, or --model=timing"]

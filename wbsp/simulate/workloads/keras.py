@@ -1,9 +1,9 @@
-"""A real network as the workload of simulated workers.
+"""A real network as the workload of simulated workers, on TensorFlow or JAX.
 
 All workers share one Keras model: a worker's own variables are swapped in before its step and kept
 aside while others train, so that memory and compile time do not grow with the number of workers.
 Each virtual step computes that worker's real update, with its own optimizer state and its own
-batches. This is the only module of the folder that needs TensorFlow.
+batches.
 """
 
 from __future__ import annotations
@@ -19,120 +19,37 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from wbsp.replica.model import open_replica, sums_gradients
+from wbsp.replica.model import sums_gradients
+from wbsp.simulate.workloads.network import SharedNetwork
 
-# How a sum is split among threads decides its last bits, so the number of threads must not depend
-# on the machine. Two threads lose nothing on small networks; several runs fill a larger machine.
-THREADS = 2
+BACK_ENDS = "tensorflow", "jax"  # named as in Keras, and as the files here
 
 Stream = Callable[[int, int], Any]  # (start, count) -> the batch of so many examples from there
 
 
 def make_deterministic() -> None:
-    """Make the same computation give the same bits, on one core or many.
+    """Make the same computation give the same bits. To be called before anything is computed.
 
-    Raises RuntimeError if TensorFlow has computed anything before.
+    Raises ValueError for another back end than `BACK_ENDS`.
     """
-    tf.config.threading.set_intra_op_parallelism_threads(THREADS)
-    tf.config.threading.set_inter_op_parallelism_threads(THREADS)
-    tf.config.experimental.enable_op_determinism()
+    _back_end().make_deterministic()
 
 
-class SharedNetwork:
-    """A compiled model whose variables hold the state of one worker after another.
+def share(model: keras.Model, batch: Any) -> SharedNetwork:
+    """Return the network that simulated workers share; `batch`: see `SharedNetwork`.
 
-    Beside the flat vector x, the state of a worker consists of the optimizer's variables and of the
-    model's variables that are not in x (random generators).
+    Raises ValueError for another back end than `BACK_ENDS`.
     """
+    return _back_end().Network(model, batch)
 
-    def __init__(self, model: keras.Model, batch: Any):
-        """Wrap a compiled model; `batch`: (inputs, targets), from which metrics take shapes."""
-        self.model = model
-        model.test_on_batch(*batch)  # makes the metrics; trains nothing
-        model.optimizer.build(model.trainable_variables)
-        self._replica = open_replica(model)
-        self._x: np.ndarray | None = None  # None: not known, since a step changed it
-        self._own = [*(v for v in model.variables if "float" not in v.dtype),
-                     *model.optimizer.variables]
-        self._step = tf.function(self._step_on_batch, jit_compile=model.jit_compile)
-        self._test = tf.function(model.test_step, jit_compile=model.jit_compile)
-        # Traced once for batches of all sizes, and never with XLA, which compiles for each.
-        any_size = tf.nest.map_structure(
-            lambda part: tf.TensorSpec([None, *part.shape[1:]], part.dtype), batch)
-        self._step_on = tf.function(self._step_on_batch, input_signature=[any_size])
-        self._read_own = tf.function(lambda: [tf.identity(v.value) for v in self._own])
-        self._write_own = tf.function(self._assign_own)
-        self._optimizer = [tf.identity(v.value) for v in model.optimizer.variables]
 
-    def begin(self, fresh: keras.Model) -> tuple[np.ndarray, list[tf.Tensor]]:
-        """Take over all variables of `fresh`, a model of the same kind; return x (float32 [size])
-        and the other variables of a worker before its first step."""
-        for mine, theirs in zip(self.model.variables, fresh.variables, strict=True):
-            mine.assign(theirs)
-        self._replica.stepped()
-        self._x = None
-        kept = len(self._own) - len(self._optimizer)
-        return self.read(), [*self._read_own()[:kept], *self._optimizer]
-
-    def read(self) -> np.ndarray:
-        """Return x, float32 [size]; one array until x changes."""
-        if self._x is None:
-            self._x = self._replica.read()
-        return self._x
-
-    def write(self, x: np.ndarray) -> None:
-        """Set x, float32 [size]; the array is kept."""
-        if x is not self._x:
-            self._replica.adopt(self._replica.bring(x), "replace")
-            self._x = x
-
-    def step(self, batch: Any) -> float:
-        """Train this batch, of the usual size; return its loss."""
-        return self._stepped(self._step(batch))
-
-    def step_on(self, batch: Any) -> float:
-        """Train this batch, of any size; return its loss."""
-        return self._stepped(self._step_on(batch))
-
-    def count(self, steps: int) -> None:
-        """Set the step that the optimizer's schedule continues from."""
-        self.model.optimizer.iterations.assign(steps)
-
-    def own(self) -> list[tf.Tensor]:
-        """Return the variables, beside x, to keep while other workers train."""
-        return self._read_own()
-
-    def take(self, own: list[tf.Tensor]) -> None:
-        """Put back the variables that `own` returned."""
-        self._write_own(own)
-
-    def evaluate(self, vector: np.ndarray, test_set: Iterable) -> dict[str, float]:
-        """Return loss and metrics of x = `vector` on batches; the network holds this x afterwards.
-
-        `Model.evaluate` would take some milliseconds more.
-        """
-        self.write(vector)
-        self.model.reset_metrics()
-        result: dict[str, tf.Tensor] = {}
-        for batch in test_set:
-            result = self._test(batch)
-        return {name: float(value) for name, value in result.items()}
-
-    def _stepped(self, loss: tf.Tensor) -> float:
-        self._replica.stepped()
-        self._x = None
-        return float(loss)
-
-    def _step_on_batch(self, batch: Any) -> tf.Tensor:
-        for metric in self.model.metrics:  # so that the loss is only this batch's
-            metric.reset_state()
-        return self.model.train_step(batch)["loss"]
-
-    def _assign_own(self, values: list[tf.Tensor]) -> None:
-        for variable, value in zip(self._own, values, strict=True):
-            variable.assign(value)
+def _back_end() -> ModuleType:
+    name = keras.backend.backend()
+    if name not in BACK_ENDS:
+        raise ValueError(f"KERAS_BACKEND={name}: simulated workers train on "
+                         f"{' or '.join(BACK_ENDS)}; choose one, or --model=timing")
+    return importlib.import_module(f"wbsp.simulate.workloads.{name}")
 
 
 def no_stream(worker: int | None) -> Stream:
@@ -160,8 +77,8 @@ class KerasWorkload:
         self._batches = cache(lambda worker: iter(batches(worker)))
         self._stream = cache(stream)
         self._position = [0] * workers  # in its own stream
-        # None: only the network's variables hold x.
-        self._x: list[np.ndarray | None] = [self._initial] * workers
+        # Vectors lie where the network computes. None: only the network holds x.
+        self._x: list[Any] = [self._initial] * workers
         self._anchor = [self._initial] * workers
         self._live: int | None = None  # the worker whose own variables the network has
 
@@ -171,7 +88,7 @@ class KerasWorkload:
         return sums_gradients(self._network.model)
 
     def initial(self) -> np.ndarray:
-        return self._initial
+        return np.asarray(self._initial)
 
     def step(self, worker: int, samples: int | None = None,
              start: int | None = None) -> tuple[int, float]:
@@ -189,14 +106,15 @@ class KerasWorkload:
         x = self._read(worker)
         update = x - self._anchor[worker]
         self._anchor[worker] = x
-        return update
+        return self._network.send(update)
 
     def adopt(self, worker: int, vector: np.ndarray, how: str) -> None:
+        version = self._network.bring(vector)
         if how == "replace":
-            self._x[worker] = vector
+            self._x[worker] = version
         else:
-            self._x[worker] = vector + (self._read(worker) - self._anchor[worker])
-        self._anchor[worker] = vector
+            self._x[worker] = version + (self._read(worker) - self._anchor[worker])
+        self._anchor[worker] = version
 
     def evaluate(self, vector: np.ndarray, test_set: Iterable) -> dict[str, float]:
         """Return loss and metrics of the model at `vector`, float32 [size]."""
@@ -223,7 +141,7 @@ class KerasWorkload:
         self._position[worker] += samples
         return self._stream(worker)(start, samples)
 
-    def _read(self, worker: int) -> np.ndarray:
+    def _read(self, worker: int) -> Any:
         x = self._x[worker]
         if x is None:
             x = self._x[worker] = self._network.read()
@@ -249,19 +167,15 @@ class Experiment:
         self._build = models.build
         self.size = data.size(dataset)  # examples of an epoch
         self._augmented = _of_experiment(f"data.{dataset}").AUGMENTED
-        self._pipeline = _of_experiment("data.pipeline")
-        images, labels = data.load(dataset, data_dir, "train")
-        with tf.device("CPU:0"):  # once for all workers
-            self._train = tf.constant(images), tf.constant(labels)
-        if test_images is None:
-            self._test = data.test_dataset(dataset, data_dir=data_dir)
-        else:
-            x, y = data.load(dataset, data_dir, "test")
-            if test_images > len(y):
-                raise ValueError(f"--test_images={test_images}: the test set of {dataset} has "
-                                 f"{len(y)}")
-            chosen = self._pipeline.subset(len(y), test_images)
-            self._test = list(self._pipeline.test(x[chosen], y[chosen], min(test_images, 1000)))
+        self._pipeline = _of_experiment(
+            "data.pipeline_jax" if keras.backend.backend() == "jax" else "data.pipeline")
+        # Once for all workers.
+        self._train = self._pipeline.in_memory(*data.load(dataset, data_dir, "train"))
+        x, y = data.load(dataset, data_dir, "test")
+        if test_images is not None and test_images > len(y):
+            raise ValueError(f"--test_images={test_images}: the test set of {dataset} has {len(y)}")
+        chosen = _of_experiment("data.draws").subset(len(y), test_images)
+        self._test = list(self._pipeline.test(x[chosen], y[chosen], min(len(chosen), 1000)))
         self._compile = _of_experiment("models.training").compile
         self._lr, self._decays = lr, decays
         self._networks: dict[int, SharedNetwork] = {}  # by micro-batches
@@ -291,7 +205,7 @@ class Experiment:
         if micro_batches not in self._networks:
             model = self._compile(self._build(self._model, 0), self._model, self._lr,
                                   micro_batches, decays=self._decays)
-            self._networks[micro_batches] = SharedNetwork(
+            self._networks[micro_batches] = share(
                 model, next(self._batches(self._batch_size, 0, 0)))
         return self._networks[micro_batches]
 
