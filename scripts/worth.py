@@ -60,6 +60,9 @@ CELLS = ("equal-8", "h1-8", "mixed-8", "pair")
 RIVALS = {
     "auto": Entry("auto", {}, {}),
     "auto-fast-alone": Entry("auto", {}, {}, fast_alone=True),
+    "auto-nesterov": Entry("auto", {}, {"outer": "nesterov",
+                                        "outer_options": {"rate": 1.0, "momentum": 0.8}}),
+    "auto-mean": Entry("auto", {}, {"outer": "identity"}),
     "bsp-nesterov-int8": Entry("bsp", {}, DILOCO),
     "localsgd-8-nesterov-int8": Entry("localsgd", {"tau": 8}, DILOCO),
     "pcc-nesterov-int8": Entry("pcc", {}, DILOCO),

@@ -211,7 +211,10 @@ def test_a_back_end_is_imported_where_a_keras_model_is_at_hand():
         "wbsp/worker/keras/shown_version.py": {"keras"},
         "wbsp/worker/keras/passed_fit.py": {"keras"},
         "wbsp/ps/evaluation.py": {"keras", "tensorflow"},
-        "wbsp/simulate/workloads/keras.py": {"keras", "tensorflow"}}
+        "wbsp/simulate/workloads/keras.py": {"keras"},
+        "wbsp/simulate/workloads/network.py": {"keras"},
+        "wbsp/simulate/workloads/tensorflow.py": {"keras", "tensorflow"},
+        "wbsp/simulate/workloads/jax.py": {"keras", "jax"}}
     assert wrong(LIBRARY, lambda path: roots(path) & ACCELERATED - allowed.get(
         name(path), set())) == {}
 

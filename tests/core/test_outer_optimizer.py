@@ -47,6 +47,26 @@ def test_nesterov_agrees_with_the_sgd_of_keras():
         assert np.allclose(variable.numpy(), made, atol=1e-4)
 
 
+@pytest.mark.parametrize("rate, momentum, nu", [(1.0, 0.999, 0.7), (5.0, 0.9, 0.8),
+                                                (0.5, 0.0, 1.0)])
+def test_qhm_is_quasi_hyperbolic_momentum(rate, momentum, nu):
+    w, m, expected = np.ones(5), np.zeros(5), []
+    for pending in SUMS:  # the gradient is the negative sum
+        m = momentum * m + (1 - momentum) * pending
+        w = w + rate * ((1 - nu) * pending + nu * m)
+        expected.append(w)
+    made = versions(create_outer("qhm", rate=rate, momentum=momentum, nu=nu), SUMS)
+    assert np.allclose(made, expected, atol=1e-5)
+
+
+def test_nesterovs_momentum_is_that_of_qhm_where_nu_is_the_momentum():
+    """Ma and Yarats, table 1: Nesterov's momentum is QHM with nu = momentum."""
+    sums = SUMS[:8]
+    nesterov = versions(create_outer("nesterov", rate=0.7, momentum=0.9), sums)
+    qhm = versions(create_outer("qhm", rate=7, momentum=0.9, nu=0.9), sums)
+    assert np.allclose(nesterov, qhm, atol=1e-4)
+
+
 @pytest.mark.parametrize("delay", [1, 3, 4])
 def test_delayed_nesterov_moves_as_far_in_a_period_as_nesterov_on_the_periods_sum(delay):
     made = versions(create_outer("delayed-nesterov", delay=delay), SUMS)
@@ -81,9 +101,11 @@ def test_a_state_that_was_handed_out_is_never_written(name):
 
 
 @pytest.mark.parametrize("name, options, wrong", [
-    ("adam", {}, "unknown outer optimizer 'adam'; known: identity, nesterov, delayed-nesterov"),
+    ("adam", {}, "unknown outer optimizer 'adam'; known: identity, nesterov, qhm, "
+     "delayed-nesterov"),
     ("nesterov", {"lr": 1}, "nesterov: unknown option 'lr'; known: rate, momentum"),
     ("nesterov", {"momentum": 2}, "option momentum=2 is above 1"),
+    ("qhm", {"nu": 2}, "option nu=2 is above 1"),
     ("delayed-nesterov", {"delay": 0}, "option delay=0 is below 1"),
 ])
 def test_bad_options_are_refused_in_one_line(name, options, wrong):

@@ -16,7 +16,8 @@ from wbsp.tensors.ops import bound, largest, squared
 
 SIZE = 300
 OUTERS = [("identity", {}), ("nesterov", {"rate": 3, "momentum": 0.9}),
-          ("nesterov", {"momentum": 1}), ("delayed-nesterov", {"delay": 3, "rate": 2})]
+          ("nesterov", {"momentum": 1}), ("qhm", {"rate": 8, "momentum": 0.9, "nu": 0.8}),
+          ("delayed-nesterov", {"delay": 3, "rate": 2})]
 
 
 class Patient(SyncModel):

@@ -278,7 +278,7 @@ def test_versions_of_many_blocks_go_whole():
     assert held(store.latest, before)[1] == FLOATS
 
 
-OUTER = ["identity", "nesterov", "delayed-nesterov"]
+OUTER = ["identity", "nesterov", "qhm", "delayed-nesterov"]
 PUSHED = [[(0, 160)], [(160, 3992), (0,)], [], [(64,)], [(39_990,)], [(8000,)]]  # for each version
 
 

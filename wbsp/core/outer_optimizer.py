@@ -107,6 +107,39 @@ class Nesterov(OuterOptimizer):
         self._velocity = state.get("velocity")
 
 
+class QuasiHyperbolic(Nesterov):
+    """Quasi-hyperbolic momentum: a part of each pending sum at once, the rest as momentum.
+
+        m = momentum * m + (1 - momentum) * pending
+        W += rate * ((1 - nu) * pending + nu * m)
+
+    Over time each pending sum moves W by `rate` times itself, whatever momentum and nu are.
+    Source: QHM, Ma and Yarats, ICLR 2019, arXiv 1810.06801 (momentum 0.999, nu 0.7) [paper], there
+    of gradients; as an outer step: ours.
+    """
+
+    name = "qhm"
+    OPTIONS = {"rate": Option(1.0, "outer learning rate", low=0),
+               "momentum": Option(0.999, "outer momentum", low=0, high=1),
+               "nu": Option(0.7, "part of a step that is momentum's", low=0, high=1)}
+
+    nu: float
+
+    def step(self, pending: np.ndarray) -> np.ndarray:
+        m = np.float32(1 - self.momentum) * pending
+        if self._velocity is not None:
+            m += np.float32(self.momentum) * self._velocity
+        self._velocity = m
+        pending *= np.float32(self.rate * (1 - self.nu))
+        pending += np.float32(self.rate * self.nu) * m
+        return pending
+
+    def reach(self, pending: float, state: dict[str, float]) -> tuple[float, dict[str, float]]:
+        m = self.momentum * state.get("velocity", 0.0) + (1 - self.momentum) * pending
+        # The two terms before their sum are at most this, too.
+        return max(1.0, self.rate) * (pending + m), {"velocity": m}
+
+
 class DelayedNesterov(Nesterov):
     """Nesterov momentum that changes only at every `delay`-th version.
 
@@ -166,7 +199,7 @@ class DelayedNesterov(Nesterov):
 
 
 OUTER_OPTIMIZERS: dict[str, type[OuterOptimizer]] = {
-    one.name: one for one in (OuterOptimizer, Nesterov, DelayedNesterov)}
+    one.name: one for one in (OuterOptimizer, Nesterov, QuasiHyperbolic, DelayedNesterov)}
 SINGLE_NUMBERS = frozenset[str]().union(*(one.NUMBERS for one in OUTER_OPTIMIZERS.values()))
 
 

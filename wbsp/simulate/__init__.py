@@ -16,7 +16,8 @@ The cluster, which drives the real engine and the real agents in that world:
 What the workers train:
     workloads/base.py     the protocol; no tensors, for studies of time
     workloads/slope.py    a constant gradient: how many steps a model makes of the workers'
-    workloads/keras.py    Keras networks; the only module that needs TensorFlow
+    workloads/keras.py    Keras networks, which all workers share: network.py, on a back end of
+                          Keras's in tensorflow.py and jax.py
 
 The command, `python -m wbsp.simulate`:
     __main__.py           its flags

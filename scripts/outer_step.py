@@ -1,0 +1,83 @@
+#!/usr/bin/env python
+"""How much of the gradients' noise an outer step passes on, where updates are a version old.
+
+    python scripts/outer_step.py        # the table of docs/explanation/outer-step.md
+
+One direction of the loss, N equal workers, the mean of what they do. Between two versions a worker
+that starts at x goes the part c of the way to the goal at 0, and noise xi of variance c (2 - c)
+comes on top: alone it would stay at variance 1. Under `auto` an update is a version old, and the
+worker keeps it:
+
+    p(v) = -c (W(v-1) + p(v-1)) + xi(v)        W(v+1) = W(v) + step(p(v))
+
+Under a barrier p(v) = -c W(v) + xi(v). A row shows the variance of W in the long run: what stands
+between the model and its goal.
+"""
+
+import sys
+
+import numpy as np
+
+PARTS = 0.02, 0.1, 0.3, 0.5, 0.8, 1.0, 1.3  # c: flat directions first; above 1 a worker overshoots
+
+
+def qhm(rate: float, momentum: float, nu: float) -> tuple[float, float, float]:
+    """Return (momentum, now, later): m = momentum m + p; step = now p + later m."""
+    return momentum, rate * (1 - nu), rate * nu * (1 - momentum)
+
+
+def nesterov(rate: float, momentum: float) -> tuple[float, float, float]:
+    return momentum, rate, rate * momentum
+
+
+def auto(workers: int) -> tuple[float, float, float]:
+    from wbsp.core.outer_optimizer import outer_of
+    from wbsp.sync import MODELS
+
+    return qhm(**{key: value for key, value in
+                  outer_of(MODELS["auto"], workers, None, {}).settings()["outer"].items()
+                  if key != "name"})
+
+
+def variance(part: float, step: tuple[float, float, float], late: bool) -> float:
+    """Return the variance of W in the long run; infinity if W leaves."""
+    momentum, now, later = step
+    # The state: W(v), W(v-1), m(v), p(v-1).
+    p = np.array([0, -part, 0, -part] if late else [-part, 0, 0, 0], float)
+    m = np.array([0, 0, momentum, 0]) + p
+    a = np.array([np.array([1, 0, 0, 0]) + now * p + later * m, [1, 0, 0, 0], m, p])
+    x = np.array([now + later, 0, 1, 1]) * (part * (2 - part)) ** 0.5
+    if max(abs(np.linalg.eigvals(a))) > 0.9999:
+        return np.inf
+    total = 0.0
+    for _ in range(5000):
+        total += x[0] ** 2
+        x = a @ x
+    return total
+
+
+def main() -> int:
+    rows = {
+        "barrier, the mean": ((0, 1, 0), False),
+        "barrier, DiLoCo's: nesterov 0.7, 0.9": (nesterov(0.7, 0.9), False),
+        "one version late, the mean": ((0, 1, 0), True),
+        "one version late, the sum of 8": ((0, 8, 0), True),
+        "one version late, nesterov 1, 0.8": (nesterov(1, 0.8), True),
+        "one version late, nesterov 0.7, 0.9": (nesterov(0.7, 0.9), True),
+        "one version late, `auto` of 2 workers": (auto(2), True),
+        "one version late, `auto` of 5": (auto(5), True),
+        "one version late, `auto` of 8": (auto(8), True),
+    }
+    print("| step | moves by | " + " | ".join(f"{part:g}" for part in PARTS) + " |\n"
+          + "|---" * (len(PARTS) + 2) + "|")
+    for name, (step, late) in rows.items():
+        momentum, now, later = step
+        cells = [f"{now + later / (1 - momentum):.1f}",
+                 *(f"{found:.1f}" if np.isfinite(found := variance(part, step, late)) else "leaves"
+                   for part in PARTS)]
+        print(f"| {name} | {' | '.join(cells)} |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
