@@ -197,8 +197,10 @@ def test_overlapped_workers_fetch_a_newer_version_after_adopting():
     agent.granted(2)
     agent.fetched(1)
     assert step(agent) == [Adopt(1, "rebase"), FETCH]
+    agent.granted(3)
     assert agent.fetched(2) == []
-    assert step(agent) == [Adopt(2, "rebase"), cut(1, base=0, steps=2)]
+    assert step(agent) == [Adopt(2, "rebase"), cut(1, base=0, steps=2)], "not twice without a push"
+    assert agent.acked(None) == [FETCH]
 
 
 def test_overlapped_workers_do_not_fetch_a_version_that_they_have():
@@ -409,6 +411,22 @@ def test_a_version_may_take_the_place_of_steps_that_no_push_will_hold():
     agent.fetched(1)
     assert step(agent) == [Adopt(1, "replace")], "both steps are lost: there is nothing to cut"
     assert step(agent) == [cut(1, base=1)]
+
+
+def test_a_worker_pushes_though_a_newer_version_is_granted_in_each_of_its_steps():
+    agent, pushed = started(replace(PCC, every=2)), []
+    for version in range(2, 14, 2):  # two are made while a step lasts
+        granted = agent.granted(version)
+        if agent.fetching:
+            assert agent.fetched(version) == []
+            agent.granted(version + 1)
+        commands = step(agent)
+        pushed += [one.push for one in commands if isinstance(one, Cut)]
+        assert granted == [FETCH] or FETCH in commands or pushed
+        if isinstance(commands[-1], Cut):
+            assert agent.acked(None) == [FETCH], "the version that it still waits for"
+            agent.fetched(version + 1)
+    assert [push.steps for push in pushed] == [2, 2, 2]
 
 
 def test_a_version_that_came_too_late_is_not_expected_as_the_last_one():

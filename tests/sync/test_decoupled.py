@@ -6,7 +6,10 @@ from hypothesis import strategies as st
 from pushes import push
 from random_clusters import Witness, granted_in, plans
 
-from wbsp.sync import Accept, Commit, Grant
+from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.workloads.base import TimingWorkload
+from wbsp.simulate.world.machine import Machine, constant
+from wbsp.sync import Accept, Commit, Grant, create
 from wbsp.sync.decoupled import DecoupledDiLoCo
 
 
@@ -103,3 +106,15 @@ def test_a_quorum_that_leaves_is_waited_for_anew():
 
 def test_half_of_the_workers_are_a_quorum():
     assert [model_with(n).needed for n in (1, 2, 3, 4, 5)] == [1, 1, 2, 2, 3]
+
+
+def test_a_worker_slower_than_the_versions_pushes_after_tau_steps():
+    machines = [Machine(constant(0.01), latency=0.001)] * 4 + [Machine(constant(0.5))]
+    slow = []
+
+    def log(now, kind, /, **fields):
+        if kind == "accept" and fields["worker"] == 4:
+            slow.append(fields["steps"])
+
+    Cluster(create("decoupled", tau=2), machines, TimingWorkload(), log=log).run(10.0)
+    assert slow == [2] * len(slow) and len(slow) in (9, 10)

@@ -124,6 +124,7 @@ class Agent:
         self._following = 0  # number of the fetch that the server answers without a request; noted
         #                      here if the grant arrives before the acknowledgement
         self._inbox: int | None = None  # fetched version, not adopted
+        self._overtaken = False  # a newer version was fetched in place of a push
         self._finishing = False  # no step will follow
         self._cut_due = rule.push == "when_idle"  # the model directs this worker to cut; or, under
         #                                           push="when_idle", allows it
@@ -177,7 +178,13 @@ class Agent:
         if rule.push == "when_idle":
             if self._inbox is not None:
                 commands.append(self._adopt(self._inbox))
-                commands += self._fetch_if_due()
+                # Where versions are made faster than this worker's steps, one more is granted in
+                # each of them: a worker that fetched them all would never push.
+                due = self._cut_due and self._progress.steps >= rule.every
+                if not (due and self._overtaken):
+                    fetches = self._fetch_if_due()
+                    self._overtaken = bool(fetches)
+                    commands += fetches
             if self.idle and self._cut_due and self._progress.steps >= rule.every:
                 commands.append(self._cut())
         elif rule.push == "every_step":
@@ -385,7 +392,7 @@ class Agent:
     def _cut(self) -> Cut:
         push = self._progress.push(self.worker, self.seq, self.trained)
         self.seq += 1
-        self._none_cut = False
+        self._none_cut = self._overtaken = False
         self._progress = Progress(self._progress.base if self.version is None else self.version)
         self._sending = True
         self._cut_due = self.rule.push == "when_idle"
