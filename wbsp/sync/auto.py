@@ -13,7 +13,7 @@ class Auto(SyncModel):
     """No worker waits; a version is made when all but much slower workers have pushed [ours].
 
         worker: a version W has arrived? at the step's end: push x - anchor; x = W + (x - anchor)
-        server: accept(p, weight)
+        server: accept(p, 1/N)
                 all workers have pushed since the last commit, but for slow ones? commit; grant all
 
     A worker pushes and fetches once a version and computes meanwhile, so it makes as many steps
@@ -24,18 +24,13 @@ class Auto(SyncModel):
     of all examples/s. It is also slow if the others would have waited `slow` times the usual
     seconds of a version for its next push.
 
-    The weight of a push is its share of the examples that a version has on average (FedAvg's
-    weight, McMahan et al. 2017; the size of the running version is not known before its end). It is
-    at most the worker's share of all examples/s, or 1/N where that is more, so that a worker which
-    reconnects after a minute does not dominate a version.
-
     The outer step is quasi-hyperbolic momentum (Ma and Yarats 2019). With rate N the model moves by
-    the sum of the N workers' updates over time, as if one machine had made all steps; a lone worker
-    trains as without a server. With nu = 1 - 1/N the mean update counts at once, and only once: in
-    directions in which the workers reach their goal between two versions that is the mean of their
-    models, although updates are a version old. The other N - 1 times come as momentum, over 2.5 N
-    versions, which average the gradients' noise. Nesterov's momentum with the same sum amplifies
-    that noise four times as much (docs/explanation/outer-step.md).
+    the sum of all updates over time, as if one machine had made all steps, whoever made them; a
+    lone worker trains as without a server. With nu = 1 - 1/N the mean update counts at once, and
+    only once: in directions in which the workers reach their goal between two versions that is the
+    mean of their models, although updates are a version old. The other N - 1 times come as
+    momentum, over 2.5 N versions, which average the gradients' noise. Nesterov's momentum with the
+    same sum amplifies that noise four times as much (docs/explanation/outer-step.md).
     """
 
     name = "auto"
@@ -44,7 +39,7 @@ class Auto(SyncModel):
         waits="no worker, ever",
         traffic="at most N pushes and N fetches a version, in int8",
         source="ours",
-        certainty="ours; the parts are NBSync's exchange, FedAvg's weights, QHM's momentum")
+        certainty="ours; the parts are NBSync's exchange and QHM's momentum")
     rule = WorkerRule(push="on_adopt", wait="never", adopt="rebase")
     OPTIONS = {"slow": Option(4.0, "a worker this many times slower, or later, than most does not "
                               "delay versions", low=1)}
@@ -61,8 +56,7 @@ class Auto(SyncModel):
         self._late: set[int] = set()  # left out of a version, and no push since
         self._missing: set[int] = set()  # whose pushes the next version needs
         self._begun = 0.0  # when the newest version was made
-        self._samples = 0  # of pushes since then
-        self._usual_samples: float | None = None  # of a version, on average
+        self._pushed = False  # some worker has, since then
         self._usual_seconds: float | None = None  # between two versions
 
     @classmethod
@@ -75,11 +69,9 @@ class Auto(SyncModel):
             self._begun = now
         self._since[worker] = now
         self._missing.add(worker)
-        self._resize(1)
         return super().join(worker, now)
 
     def leave(self, worker: int, now: float) -> list[Action]:
-        self._resize(-1)
         super().leave(worker, now)
         del self._since[worker]
         self._speeds -= self._speed.pop(worker, 0.0)
@@ -96,29 +88,21 @@ class Auto(SyncModel):
         self._speeds += self._speed[worker] - (old or 0.0)
         self._late.discard(worker)
         self._missing.discard(worker)
-        self._samples += push.samples
+        self._pushed = True
         if self._usual_seconds is not None:
             self.alarm = max(now, self._begun + self.slow * self._usual_seconds)
         return [Accept(push, self.weight_of(push)), *self._commit_if_due(now)]
-
-    def weight_of(self, push: Push) -> float:
-        equal = 1 / len(self.active)
-        if self._usual_samples is None:
-            return equal
-        share = self._speed[push.worker] / self._speeds * len(self._speed) / len(self.active)
-        return min(push.samples / self._usual_samples, max(equal, share))
 
     def tick(self, now: float) -> list[Action]:
         self._late |= self._missing
         return self._commit(now)
 
     def _commit_if_due(self, now: float) -> list[Action]:
-        return self._commit(now) if self._samples and not self._missing else []
+        return self._commit(now) if self._pushed and not self._missing else []
 
     def _commit(self, now: float) -> list[Action]:
-        self._usual_samples = averaged(self._usual_samples, self._samples)
         self._usual_seconds = averaged(self._usual_seconds, now - self._begun)
-        self._begun, self._samples, self.alarm = now, 0, None
+        self._begun, self._pushed, self.alarm = now, False, None
         self._speeds = sum(self._speed.values())  # anew, so that no rounding adds up
         least = self._typical() / self.slow
         self._missing = {worker for worker in self.active - self._late
@@ -134,8 +118,3 @@ class Auto(SyncModel):
             if left <= 0:
                 return speed
         return 0.0
-
-    def _resize(self, more: int) -> None:
-        """Adapt the usual examples of a version to `more` further workers."""
-        if self._usual_samples is not None and self.active:
-            self._usual_samples *= max(1, len(self.active) + more) / len(self.active)
