@@ -40,6 +40,7 @@ from wbsp.simulate.study.runs import Plan, create_model, simulate
 from wbsp.simulate.study.screen import best_of, closest, noise_of
 from wbsp.simulate.study.spec import ClusterSpec, Group, published
 from wbsp.simulate.study.variants import Variant, variants
+from wbsp.simulate.workloads.base import check_back_end
 from wbsp.simulate.world.shards import check_number
 from wbsp.sync import BSP, MODELS, parse_options
 from wbsp.tensors.codecs import KNOWN, parse
@@ -358,6 +359,8 @@ def _cluster() -> ClusterSpec:
 
 def _experiment() -> Experiment:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if chosen := os.environ.get("KERAS_BACKEND"):
+        check_back_end(chosen)  # before Keras imports it
     with heavy_imports():
         from wbsp.simulate.workloads.keras import Experiment, make_deterministic
 

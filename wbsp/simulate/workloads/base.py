@@ -6,10 +6,25 @@ it: without tensors at all or, in `workloads/keras.py`, on a real network.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from typing import Any, Literal, Protocol, TypeAlias
 
 Vector: TypeAlias = Any  # np.ndarray, float32 [size]; None without tensors
+BACK_ENDS = "tensorflow", "jax"  # of real networks; named as in Keras, and as the files here
+
+
+def check_back_end(name: str) -> None:
+    """Check that simulated workers can train on this back end of Keras.
+
+    Raises:
+        ValueError: they cannot, or it is not installed.
+    """
+    if name not in BACK_ENDS:
+        raise ValueError(f"KERAS_BACKEND={name}: simulated workers train on "
+                         f"{' or '.join(BACK_ENDS)}; choose one, or --model=timing")
+    if importlib.util.find_spec(name) is None:
+        raise ValueError(f"KERAS_BACKEND={name} is not installed: pip install {name}")
 
 
 class Workload(Protocol):

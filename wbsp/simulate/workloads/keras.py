@@ -21,9 +21,8 @@ import keras
 import numpy as np
 
 from wbsp.replica.model import sums_gradients
+from wbsp.simulate.workloads.base import check_back_end
 from wbsp.simulate.workloads.network import SharedNetwork
-
-BACK_ENDS = "tensorflow", "jax"  # named as in Keras, and as the files here
 
 Stream = Callable[[int, int], Any]  # (start, count) -> the batch of so many examples from there
 
@@ -31,7 +30,7 @@ Stream = Callable[[int, int], Any]  # (start, count) -> the batch of so many exa
 def make_deterministic() -> None:
     """Make the same computation give the same bits. To be called before anything is computed.
 
-    Raises ValueError for another back end than `BACK_ENDS`.
+    Raises ValueError for a back end that `check_back_end` refuses.
     """
     _back_end().make_deterministic()
 
@@ -39,16 +38,14 @@ def make_deterministic() -> None:
 def share(model: keras.Model, batch: Any) -> SharedNetwork:
     """Return the network that simulated workers share; `batch`: see `SharedNetwork`.
 
-    Raises ValueError for another back end than `BACK_ENDS`.
+    Raises ValueError for a back end that `check_back_end` refuses.
     """
     return _back_end().Network(model, batch)
 
 
 def _back_end() -> ModuleType:
     name = keras.backend.backend()
-    if name not in BACK_ENDS:
-        raise ValueError(f"KERAS_BACKEND={name}: simulated workers train on "
-                         f"{' or '.join(BACK_ENDS)}; choose one, or --model=timing")
+    check_back_end(name)
     return importlib.import_module(f"wbsp.simulate.workloads.{name}")
 
 
