@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+LOWEST, HIGHEST = 0.2, 1.8  # contrast of an augmented image
+
 
 def keys(seed: int | Sequence[int], count: int) -> list[int]:
     """Return independent seeds, for the order and for other draws."""

@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from data.draws import keys
+from data.draws import HIGHEST, LOWEST, keys
 
-LOWEST, HIGHEST = 0.2, 1.8  # contrast
 PART = 16  # examples in each of the parts that make up a batch of any size
 
 

@@ -14,9 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data.draws import keys
-
-LOWEST, HIGHEST = 0.2, 1.8  # contrast
+from data.draws import HIGHEST, LOWEST, keys
 
 
 def batches(

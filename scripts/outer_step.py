@@ -18,6 +18,8 @@ import sys
 
 import numpy as np
 
+from wbsp.sync.auto import Auto
+
 PARTS = 0.02, 0.1, 0.3, 0.5, 0.8, 1.0, 1.3  # c: flat directions first; above 1 a worker overshoots
 
 
@@ -31,16 +33,11 @@ def nesterov(rate: float, momentum: float) -> tuple[float, float, float]:
 
 
 def auto(workers: int) -> tuple[float, float, float]:
-    from wbsp.core.outer_optimizer import outer_of
-    from wbsp.sync import MODELS
-
-    return qhm(**{key: value for key, value in
-                  outer_of(MODELS["auto"], workers, None, {}).settings()["outer"].items()
-                  if key != "name"})
+    return qhm(**Auto.outer_options(workers))
 
 
 def variance(part: float, step: tuple[float, float, float], late: bool) -> float:
-    """Return the variance of W in the long run; infinity if W leaves."""
+    """Return the variance of W in the long run; infinity if W diverges."""
     momentum, now, later = step
     # The state: W(v), W(v-1), m(v), p(v-1).
     p = np.array([0, -part, 0, -part] if late else [-part, 0, 0, 0], float)
@@ -72,9 +69,9 @@ def main() -> int:
           + "|---" * (len(PARTS) + 2) + "|")
     for name, (step, late) in rows.items():
         momentum, now, later = step
+        found = [variance(part, step, late) for part in PARTS]
         cells = [f"{now + later / (1 - momentum):.1f}",
-                 *(f"{found:.1f}" if np.isfinite(found := variance(part, step, late)) else "leaves"
-                   for part in PARTS)]
+                 *(f"{one:.1f}" if np.isfinite(one) else "diverges" for one in found)]
         print(f"| {name} | {' | '.join(cells)} |")
     return 0
 

@@ -76,7 +76,7 @@ def accepted(model, *event):
     return [action.weight for action in model.push(*event) if isinstance(action, Accept)][0]
 
 
-def test_each_update_counts_once_whoever_made_it():
+def test_every_push_weighs_the_same():
     model = Auto()
     for worker in range(4):
         assert model.join(worker, 0.0) == [Grant(worker)]

@@ -176,16 +176,17 @@ class Agent:
         rule = self.rule
         commands: list[Command] = []
         if rule.push == "when_idle":
+            adopts = self._inbox is not None
             if self._inbox is not None:
                 commands.append(self._adopt(self._inbox))
-                # Where versions are made faster than this worker's steps, one more is granted in
-                # each of them: a worker that fetched them all would never push.
-                due = self._cut_due and self._progress.steps >= rule.every
-                if not (due and self._overtaken):
-                    fetches = self._fetch_if_due()
-                    self._overtaken = bool(fetches)
-                    commands += fetches
-            if self.idle and self._cut_due and self._progress.steps >= rule.every:
+            due = self._cut_due and self._progress.steps >= rule.every
+            # Where versions are made faster than this worker's steps, one more is granted in each
+            # of them: a worker that fetched them all would never push.
+            if adopts and not (due and self._overtaken):
+                fetches = self._fetch_if_due()
+                self._overtaken = bool(fetches)
+                commands += fetches
+            if due and self.idle:
                 commands.append(self._cut())
         elif rule.push == "every_step":
             if self._progress.steps >= rule.every or self._cut_due:

@@ -25,8 +25,8 @@ class Auto(SyncModel):
     seconds of a version for its next push.
 
     The outer step is quasi-hyperbolic momentum (Ma and Yarats 2019). With rate N the model moves by
-    the sum of all updates over time, as if one machine had made all steps, whoever made them; a
-    lone worker trains as without a server. With nu = 1 - 1/N the mean update counts at once, and
+    the sum of all updates over time, as if one machine had computed all steps, and a lone worker
+    trains as without a server. With nu = 1 - 1/N the mean update counts at once, and
     only once: in directions in which the workers reach their goal between two versions that is the
     mean of their models, although updates are a version old. The other N - 1 times come as
     momentum, over 2.5 N versions, which average the gradients' noise. Nesterov's momentum with the
@@ -52,7 +52,6 @@ class Auto(SyncModel):
         super().__init__(**options)
         self._since: dict[int, float] = {}  # active worker -> when it joined, or pushed last
         self._speed: dict[int, float] = {}  # the same -> examples/s, once it has pushed
-        self._speeds = 0.0  # sum of these
         self._late: set[int] = set()  # left out of a version, and no push since
         self._missing: set[int] = set()  # whose pushes the next version needs
         self._begun = 0.0  # when the newest version was made
@@ -74,7 +73,7 @@ class Auto(SyncModel):
     def leave(self, worker: int, now: float) -> list[Action]:
         super().leave(worker, now)
         del self._since[worker]
-        self._speeds -= self._speed.pop(worker, 0.0)
+        self._speed.pop(worker, None)
         self._late.discard(worker)
         self._missing.discard(worker)
         return self._commit_if_due(now)
@@ -83,9 +82,7 @@ class Auto(SyncModel):
         worker = push.worker
         speed = push.samples / max(now - self._since[worker], 1e-9)
         self._since[worker] = now
-        old = self._speed.get(worker)
-        self._speed[worker] = averaged(old, speed)
-        self._speeds += self._speed[worker] - (old or 0.0)
+        self._speed[worker] = averaged(self._speed.get(worker), speed)
         self._late.discard(worker)
         self._missing.discard(worker)
         self._pushed = True
@@ -103,7 +100,6 @@ class Auto(SyncModel):
     def _commit(self, now: float) -> list[Action]:
         self._usual_seconds = averaged(self._usual_seconds, now - self._begun)
         self._begun, self._pushed, self.alarm = now, False, None
-        self._speeds = sum(self._speed.values())  # anew, so that no rounding adds up
         least = self._typical() / self.slow
         self._missing = {worker for worker in self.active - self._late
                          if self._speed.get(worker, least) >= least}
@@ -112,7 +108,7 @@ class Auto(SyncModel):
     def _typical(self) -> float:
         """Return the examples/s of the worker at which half of the total is reached, fastest first.
         """
-        left = self._speeds / 2
+        left = sum(self._speed.values()) / 2
         for speed in sorted(self._speed.values(), reverse=True):
             left -= speed
             if left <= 0:

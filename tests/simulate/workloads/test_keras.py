@@ -261,7 +261,7 @@ def test_all_of_this_holds_on_jax(jobs):
     job = jobs.start("pytest", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow",
                      f"--basetemp={jobs.folder / 'inner'}", __file__, **ON_JAX)
     job.ends_well()
-    assert job.find("9 passed, 1 skipped")
+    assert job.find("8 passed, 1 skipped")
 
 
 @pytest.mark.slow

@@ -39,6 +39,7 @@ class Network(SharedNetwork):
         self._optimizer = [v.value for v in model.optimizer.variables]
         self._x = _join([v.value for v in self._chosen])
         self._held = [v.value for v in self._own]
+        self._version: tuple[Any, Any] = None, None  # the newest vector, here and on the device
         self._ends = np.cumsum([v.value.size for v in self._chosen])[:-1]
         self._counter = next(n for n, v in enumerate(self._own) if v is model.optimizer.iterations)
         model.reset_metrics()
@@ -55,7 +56,10 @@ class Network(SharedNetwork):
         return self._x, self._held
 
     def bring(self, vector: np.ndarray) -> jax.Array:
-        return jnp.array(vector)  # a copy: `asarray` may keep the memory of an aligned array
+        if vector is not self._version[0]:  # all workers adopt the same version
+            # A copy: `asarray` may keep the memory of an aligned array.
+            self._version = vector, jnp.array(vector)
+        return self._version[1]
 
     def send(self, update: jax.Array) -> np.ndarray:
         return np.array(update)
