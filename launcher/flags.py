@@ -14,8 +14,8 @@ from wbsp.runlog.folder import sync_name
 from wbsp.sync import MODELS, find, parse_options, with_batch_size
 
 FLAGS = flags.FLAGS
-RUN_WIDE = ("model", "dataset", "heterogeneity", "epochs", "target_accuracy", "lr", "lr_steps",
-            "seed", "weight_decay", "published_files")
+RUN_WIDE = ("model", "dataset", "heterogeneity", "epochs", "target_accuracy", "optimizer",
+            "lr", "lr_steps", "seed", "weight_decay", "published_files")
 OF_IMAGENET = ("class_num", "image_size", "augment")  # run-wide, too; no effect on other data sets
 KEPT = {"BUFF_SIZE": 1024, "base_time_step": 1.0, "training_end": 0.1,
         "epsilon": 0.3, "use_bn": False}  # published flags without an effect
@@ -69,8 +69,12 @@ flags.DEFINE_float("epochs", 100, "passes over the training set, summed over all
                    lower_bound=0)
 flags.DEFINE_float("target_accuracy", None, "stop when a version reaches it (0..1)", lower_bound=0,
                    upper_bound=1)
-flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one",
-                   lower_bound=0)
+flags.DEFINE_enum("optimizer", None, ["sgd", "nesterov", "adam"],
+                  "optimizer of each worker, whose state is "
+                  "never sent: plain SGD, with Nesterov's momentum of 0.9, or Adam; default: plain "
+                  "SGD, as published")
+flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one, a tenth "
+                   "of it for nesterov, 0.001 for adam", lower_bound=0)
 flags.DEFINE_enum("lr_steps", "own", ["own", "mean"], "steps that the rate's schedule counts: each "
                   "worker's own, as published, or the mean worker's, as each worker knows them")
 flags.DEFINE_float("weight_decay", 0.0, "L2 on the dense layers (the published code declares 0.004 "

@@ -80,12 +80,14 @@ def worker(program):
                                look and look.size, look and look.class_num)
         # XLA compiles again for every batch size, which takes longer than a step.
         training.compile(network, name, float(run["lr"]) if run["lr"] else None, split,
-                         run["dataset"], jit_compile="auto" if rule.batch is None else False)
+                         run["dataset"], kind=run["optimizer"] or None,
+                         jit_compile="auto" if rule.batch is None else False)
     workers = int(run["workers"]) if run["lr_steps"] == "mean" else None
     seconds = seconds_before_step(run, index)
     pace = pace_and_end(hook, joining, seconds / split, FLAGS.max_steps * split, workers)
     sleeps = f", and sleeping {seconds:g} s before each step" if seconds else ""
-    say(f"worker {index}: training {name} on {run['dataset']} under {run['sync']}{sleeps}")
+    by = f", by {run['optimizer']}" if run["optimizer"] else ""
+    say(f"worker {index}: training {name} on {run['dataset']} under {run['sync']}{by}{sleeps}")
     return functools.partial(train, network, batches, steps_per_epoch, hook, pace, caught)
 
 

@@ -6,6 +6,7 @@ mini-batch that is split into micro-batches, each a step to Keras, counts as one
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,13 @@ SCHEDULES: dict[str, tuple[float, dict[int, float]]] = {
     "small": (0.1, {}),
 }
 OWN: tuple[float, dict[int, float]] = (0.1, {})  # for a user's model that is not compiled
+# What may train a network. Momentum lets each gradient count ten times, so its rate is a tenth.
+OPTIMIZERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
+    "sgd": keras.optimizers.SGD,
+    "nesterov": functools.partial(keras.optimizers.SGD, momentum=0.9, nesterov=True),
+    "adam": keras.optimizers.Adam,
+}
+ADAM_RATE = 0.001  # [Kingma and Ba 2015]
 # ImageNet's networks: one rate for all; two clip each variable's gradient to a norm [code].
 IMAGENET: dict[str, tuple[float, float | None]] = {
     "alexnet": (0.01, 10.0),
@@ -33,34 +41,48 @@ IMAGENET: dict[str, tuple[float, float | None]] = {
 
 def optimizer(
     name: str, lr: float | None = None, micro_batches: int = 1, dataset: str = "cifar10",
-    decays: Mapping[int, float] | None = None,
+    decays: Mapping[int, float] | None = None, kind: str = "sgd",
 ) -> keras.optimizers.Optimizer:
-    """Return plain SGD with the named network's schedule; `lr` replaces the initial learning rate,
-    and `decays`, {local steps: factor from there on}, the rest of the schedule."""
+    """Return an optimizer of `OPTIMIZERS` with the named network's schedule.
+
+    Args:
+        name: of the network.
+        lr: initial learning rate; None: the published one under plain SGD, a tenth of it with
+            Nesterov's momentum, 0.001 under Adam.
+        micro_batches: steps into which a mini-batch is split.
+        dataset: of ImageNet the published rates and clips are others.
+        decays: {local steps: factor of the rate from there on}; None: the published ones.
+        kind: name of the optimizer; plain SGD is the published one.
+    """
+    make = OPTIMIZERS[kind]
+    (initial, published), clip = SCHEDULES.get(name, OWN), {}
     if dataset == "imagenet" and name in IMAGENET:
-        rate, clip = IMAGENET[name]
-        return keras.optimizers.SGD(rate if lr is None else lr, clipnorm=clip)
-    initial, published = SCHEDULES.get(name, OWN)
+        initial, norm = IMAGENET[name]
+        published, clip = {}, {"clipnorm": norm}
+    initial = {"sgd": initial, "nesterov": initial / 10, "adam": ADAM_RATE}[kind]
     initial, decays = initial if lr is None else lr, published if decays is None else decays
     if not decays:
-        return keras.optimizers.SGD(initial)
+        return make(initial, **clip)
     steps = [step * micro_batches for step in decays]
     rates = [initial, *(initial * factor for factor in decays.values())]
-    return keras.optimizers.SGD(keras.optimizers.schedules.PiecewiseConstantDecay(steps, rates))
+    return make(keras.optimizers.schedules.PiecewiseConstantDecay(steps, rates), **clip)
 
 
 def compile(
     model: keras.Model, name: str, lr: float | None = None, micro_batches: int = 1,
-    dataset: str = "cifar10", decays: Mapping[int, float] | None = None, **options: Any,
+    dataset: str = "cifar10", decays: Mapping[int, float] | None = None,
+    kind: str | None = None, **options: Any,
 ) -> keras.Model:
     """Compile `model` like the named network, with top-1 and top-5 accuracy.
 
     A model that is already compiled keeps its own optimizer (at learning rate `lr`, if given) and
-    its own loss. `micro_batches`: steps into which a mini-batch is split; `decays`: see
-    `optimizer`. `options` go to `keras.Model.compile`. Returns the model. Raises ValueError in one
-    line.
+    its own loss. Others get an `optimizer` of these arguments; None: plain SGD. `options` go to
+    `keras.Model.compile`. Returns the model. Raises ValueError in one line.
     """
     if model.compiled:
+        if kind is not None:
+            raise ValueError(f"--optimizer={kind}: {name} comes compiled, so it has an optimizer "
+                             "of its own; change it there")
         if decays is not None:
             raise ValueError(f"{name} comes compiled, so its optimizer has a schedule of its own; "
                              "change it there")
@@ -68,7 +90,7 @@ def compile(
         if lr is not None:
             chosen = type(chosen).from_config({**chosen.get_config(), "learning_rate": lr})
     else:
-        chosen = optimizer(name, lr, micro_batches, dataset, decays)
+        chosen = optimizer(name, lr, micro_batches, dataset, decays, kind or "sgd")
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(
         optimizer=chosen,

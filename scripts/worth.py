@@ -85,6 +85,7 @@ flags.DEFINE_list("models", list(RIVALS), "models, as the tables name them")
 flags.DEFINE_list("epochs", ["10", "20"], "passes of a cluster's trainings")
 flags.DEFINE_list("rates", ["0.05"], "and their initial learning rates")
 flags.DEFINE_string("network", "small", "what is trained: small, cnn or alexnet")
+flags.DEFINE_string("optimizer", None, "of each machine: sgd, nesterov or adam; default: sgd")
 flags.DEFINE_integer("test_images", 2000, "of the test set, at each look")
 flags.DEFINE_integer("seed", 0, "of all runs")
 flags.DEFINE_list("fresh", [], "seeds: train the settings that were best under --seed again, with "
@@ -96,7 +97,7 @@ flags.DEFINE_bool("table", False, "train nothing more")
 
 
 class Training(NamedTuple):
-    """One run. The folder tells all but the network and the images of a look."""
+    """One run. The folder tells all but network, optimizer and the images of a look."""
 
     folder: pathlib.Path
     cluster: ClusterSpec
@@ -106,6 +107,7 @@ class Training(NamedTuple):
     entry: Entry
     seed: int
     network: str
+    optimizer: str | None
     test_images: int
     data_dir: str | None
 
@@ -138,7 +140,8 @@ def train(one: Training) -> None:
         deterministic()
     steps = one.epochs * EXAMPLES // one.batch // one.cluster.size  # of the mean worker
     experiment = Experiment(one.network, "cifar10", one.batch, one.rate, one.data_dir,
-                            one.test_images, {steps * 60 // 100: 0.1, steps * 85 // 100: 0.01})
+                            one.test_images, {steps * 60 // 100: 0.1, steps * 85 // 100: 0.01},
+                            one.optimizer)
     plan = Plan(one.cluster, experiment, one.batch, stop_samples=one.epochs * EXAMPLES,
                 check_period=LOOK, mean_steps=True, **one.entry.plan)
     one.folder.mkdir(parents=True, exist_ok=True)
@@ -199,7 +202,7 @@ def settings(cell: str, name: str, seed: int) -> list[Training]:
     """Return the trainings of a model in a cell, or of `ALONE`, in all their settings."""
     cluster = read_cluster(cell)
     out = pathlib.Path(FLAGS.out).absolute() / f"seed-{seed}"
-    rest = seed, FLAGS.network, FLAGS.test_images, FLAGS.data_dir
+    rest = seed, FLAGS.network, FLAGS.optimizer, FLAGS.test_images, FLAGS.data_dir
     if name == ALONE:
         return [Training(out / f"lone-{fastest(cluster, 1).pace:g}" / f"{batch}-{rate:g}-{epochs}",
                          lone(cluster.trains(batch)), batch, rate, epochs,

@@ -143,7 +143,7 @@ def test_a_schedule_may_count_the_mean_workers_steps(jobs):
 @pytest.mark.slow
 def test_refusal_max_steps_no_evaluator_and_resume(jobs):
     port = free_port()
-    flags = [*SMALL, "--worker_num=1", "--base_dir=bsp/", "--epochs=50"]
+    flags = [*SMALL, "--worker_num=1", "--base_dir=bsp/", "--epochs=50", "--optimizer=nesterov"]
     server = ps(jobs, port, *flags)
     stranger = worker(jobs, port, 0, "--model=cnn", "--base_dir=bsp/", fork="",
                       PYTHONPROFILEIMPORTTIME="1")
@@ -159,6 +159,7 @@ def test_refusal_max_steps_no_evaluator_and_resume(jobs):
     for job in (first, server):
         job.ends_well()
     assert first.find(r"worker 0: done \(max_steps reached\)")
+    assert first.find("training small on shapes10 under bsp, by nesterov$")
     died = r"the evaluator process was killed by signal 9 \(Killed\)"
     assert len(server.find(f"no final accuracy, no model.keras: {died}")) == 1
     path = server.folder / "checkpoint.safetensors"

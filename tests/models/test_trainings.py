@@ -22,6 +22,19 @@ def test_the_other_networks_keep_their_learning_rate():
     assert float(training.optimizer("mine:model").learning_rate) == pytest.approx(0.1)
 
 
+def test_a_worker_may_have_momentum_or_adam_at_a_rate_that_suits_it():
+    nesterov, adam = (training.optimizer("cnn", kind=kind) for kind in ("nesterov", "adam"))
+    assert nesterov.momentum == 0.9 and nesterov.nesterov
+    assert type(adam) is keras.optimizers.Adam
+    for optimizer, initial in ((nesterov, 0.01), (adam, 0.001)):
+        for step, factor in [(0, 1), (7_813, 0.1), (13_672, 0.01)]:
+            optimizer.iterations.assign(step)
+            assert float(optimizer.learning_rate) == pytest.approx(initial * factor)
+    assert float(training.optimizer("small", 0.3, kind="adam").learning_rate) == pytest.approx(0.3)
+    clipped = training.optimizer("vgg16", dataset="imagenet", kind="nesterov")
+    assert float(clipped.learning_rate) == pytest.approx(0.001) and clipped.clipnorm == 10
+
+
 def test_imagenets_networks_train_as_published():
     for name, clip in (("alexnet", 10), ("vgg16", 10), ("resnet50", None), ("inception_v3", None)):
         optimizer = training.optimizer(name, dataset="imagenet")
@@ -52,6 +65,8 @@ def test_a_compiled_model_keeps_its_optimizer_and_loss():
     before = model.optimizer
     training.compile(model, "mine:model")
     assert model.optimizer is before
+    with pytest.raises(ValueError, match="^--optimizer=adam: mine:model comes compiled"):
+        training.compile(model, "mine:model", kind="adam")
     x, y = np.ones((5, 4), "float32"), np.zeros(5, "int32")
     scores = model.evaluate(x, y, verbose=0, return_dict=True)
     assert scores["loss"] == pytest.approx(-np.log(model(x)[0, 0]), rel=1e-4)

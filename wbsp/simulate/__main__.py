@@ -55,7 +55,8 @@ TIMING = "timing"  # in place of a network: no tensors
 STEP_SECONDS = {"cnn": 0.02, "alexnet": 0.05, "small": 0.01, TIMING: 0.02}
 DESCRIBING = ("workers", "heterogeneity", "bandwidth", "latency", "step_seconds", "jitter",
               "server_bandwidth", "apply_seconds")  # flags that a cluster file replaces
-TRAINING = ("dataset", "lr", "lr_decays", "lr_steps", "epochs", "test_images")  # of a network
+# Of a network.
+TRAINING = ("dataset", "optimizer", "lr", "lr_decays", "lr_steps", "epochs", "test_images")
 EPOCHS = 100.0
 
 flags.DEFINE_list("sync", list(MODELS), "synchronization models, separated by commas; module:Class "
@@ -100,7 +101,12 @@ flags.DEFINE_bool("shared_data", False, "all workers share the training set, as 
                   "free, and a run ends after --epochs")
 flags.DEFINE_integer("examples", None, f"with --model={TIMING} --shared_data: examples of the "
                      "training set", lower_bound=1)
-flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one")
+flags.DEFINE_enum("optimizer", None, ["sgd", "nesterov", "adam"],
+                  "optimizer of each worker, whose state is "
+                  "never sent: plain SGD, with Nesterov's momentum of 0.9, or Adam; default: plain "
+                  "SGD, as published")
+flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one, a tenth "
+                   "of it for nesterov, 0.001 for adam")
 flags.DEFINE_string("lr_decays", None, "its decays: 1562:0.1,2734:0.01 is a tenth of it from a "
                     "worker's step 1562 on, a hundredth from 2734 on; default: as published")
 flags.DEFINE_enum("lr_steps", "own", ["own", "mean"], "steps that decays count: each "
@@ -366,7 +372,7 @@ def _experiment() -> Experiment:
 
         make_deterministic()
     return Experiment(FLAGS.model, FLAGS.dataset, FLAGS.batch_size, FLAGS.lr, FLAGS.data_dir,
-                      FLAGS.test_images, _flag("lr_decays", units.decays))
+                      FLAGS.test_images, _flag("lr_decays", units.decays), FLAGS.optimizer)
 
 
 def _settings() -> dict:

@@ -152,13 +152,14 @@ class Experiment:
     decays:      {steps: factor of the rate from there on}; None: the published ones
     test_images: how many images of the test set an evaluation looks at, always the same ones;
                  None: all. Many short runs would otherwise spend their time on evaluations.
+    optimizer:   of each worker: a name of `OPTIMIZERS` in models/training.py; None: plain SGD
 
     Raises ValueError or OSError in one line.
     """
 
     def __init__(self, model: str, dataset: str, batch_size: int, lr: float | None = None,
                  data_dir: str | PathLike | None = None, test_images: int | None = None,
-                 decays: Mapping[int, float] | None = None):
+                 decays: Mapping[int, float] | None = None, optimizer: str | None = None):
         models, data = _of_experiment("models"), _of_experiment("data")
         self._model, self._batch_size = model, batch_size
         self._build = models.build
@@ -174,7 +175,7 @@ class Experiment:
         chosen = _of_experiment("data.draws").subset(len(y), test_images)
         self._test = list(self._pipeline.test(x[chosen], y[chosen], min(len(chosen), 1000)))
         self._compile = _of_experiment("models.training").compile
-        self._lr, self._decays = lr, decays
+        self._lr, self._decays, self._optimizer = lr, decays, optimizer
         self._networks: dict[int, SharedNetwork] = {}  # by micro-batches
         self._made: dict[int, Callable[[int, int], Iterator]] = {}  # by size: batches of a worker
         self.model_bytes = 4 * self._network(1).read().size
@@ -201,7 +202,7 @@ class Experiment:
     def _network(self, micro_batches: int) -> SharedNetwork:
         if micro_batches not in self._networks:
             model = self._compile(self._build(self._model, 0), self._model, self._lr,
-                                  micro_batches, decays=self._decays)
+                                  micro_batches, decays=self._decays, kind=self._optimizer)
             self._networks[micro_batches] = share(
                 model, next(self._batches(self._batch_size, 0, 0)))
         return self._networks[micro_batches]
