@@ -59,6 +59,20 @@ def test_qhm_is_quasi_hyperbolic_momentum(rate, momentum, nu):
     assert np.allclose(made, expected, atol=1e-5)
 
 
+def test_a_growing_momentum_remembers_a_quarter_of_the_versions_and_loses_nothing():
+    outer = create_outer("qhm", rate=4, momentum=0.98, nu=0.75, start=0.9)
+    w, owed, expected = np.ones(5), np.zeros(5), []
+    sums = [*SUMS * 25, *[np.zeros(5, np.float32)] * 900]
+    for version, pending in enumerate(sums, start=1):
+        momentum = 0.9 if version <= 40 else 0.98 if version >= 200 else 1 - 4 / version
+        owed = owed + 3 * pending
+        w = w + pending + (1 - momentum) * owed
+        owed = momentum * owed
+        expected.append(w)
+    assert np.allclose(versions(outer, sums), expected, atol=1e-2)
+    assert np.allclose(w, 1 + 4 * np.sum(sums, axis=0, dtype=float), atol=1e-4)
+
+
 def test_nesterovs_momentum_is_that_of_qhm_where_nu_is_the_momentum():
     """Ma and Yarats, table 1: Nesterov's momentum is QHM with nu = momentum."""
     sums = SUMS[:8]
@@ -106,6 +120,7 @@ def test_a_state_that_was_handed_out_is_never_written(name):
     ("nesterov", {"lr": 1}, "nesterov: unknown option 'lr'; known: rate, momentum"),
     ("nesterov", {"momentum": 2}, "option momentum=2 is above 1"),
     ("qhm", {"nu": 2}, "option nu=2 is above 1"),
+    ("qhm", {"start": -1}, "option start=-1 is below 0"),
     ("delayed-nesterov", {"delay": 0}, "option delay=0 is below 1"),
 ])
 def test_bad_options_are_refused_in_one_line(name, options, wrong):

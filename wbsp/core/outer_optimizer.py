@@ -15,6 +15,8 @@ import numpy as np
 
 from wbsp.sync.base import Option, SyncModel, set_options
 
+GROWTH = 4  # versions, for each of which the memory of a growing momentum is one longer
+
 
 class OuterOptimizer:
     """W_{v+1} = W_v + pending."""
@@ -107,37 +109,63 @@ class Nesterov(OuterOptimizer):
         self._velocity = state.get("velocity")
 
 
-class QuasiHyperbolic(Nesterov):
+class QuasiHyperbolic(OuterOptimizer):
     """Quasi-hyperbolic momentum: a part of each pending sum at once, the rest as momentum.
 
-        m = momentum * m + (1 - momentum) * pending
-        W += rate * ((1 - nu) * pending + nu * m)
+        owed += rate * nu * pending
+        W += rate * (1 - nu) * pending + (1 - momentum) * owed;  owed *= momentum
 
-    Over time each pending sum moves W by `rate` times itself, whatever momentum and nu are.
+    Over time each pending sum moves W by `rate` times itself. `owed` is rate * nu / (1 - momentum)
+    times the paper's m; so this also holds while the momentum grows, from `start` on: to
+    1 - 4 / v at version v, where that is between the two. The memory is then a quarter of the
+    versions so far: a longer one would begin too slowly.
     Source: QHM, Ma and Yarats, ICLR 2019, arXiv 1810.06801 (momentum 0.999, nu 0.7) [paper], there
-    of gradients; as an outer step: ours.
+    of gradients; as an outer step, and its growth: ours.
     """
 
     name = "qhm"
     OPTIONS = {"rate": Option(1.0, "outer learning rate", low=0),
                "momentum": Option(0.999, "outer momentum", low=0, high=1),
-               "nu": Option(0.7, "part of a step that is momentum's", low=0, high=1)}
+               "nu": Option(0.7, "part of a step that is momentum's", low=0, high=1),
+               "start": Option(1.0, "the momentum of the first versions, if it is less", low=0,
+                               high=1)}
+    NUMBERS = frozenset({"versions"})
 
+    rate: float
+    momentum: float
     nu: float
+    start: float
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self._owed: np.ndarray | None = None  # a new array at each step
+        self._versions = 0
 
     def step(self, pending: np.ndarray) -> np.ndarray:
-        m = np.float32(1 - self.momentum) * pending
-        if self._velocity is not None:
-            m += np.float32(self.momentum) * self._velocity
-        self._velocity = m
+        self._versions += 1
+        momentum = min(self.momentum, max(self.start, 1 - GROWTH / self._versions))
+        owed = np.float32(self.rate * self.nu) * pending
+        if self._owed is not None:
+            owed += self._owed
         pending *= np.float32(self.rate * (1 - self.nu))
-        pending += np.float32(self.rate * self.nu) * m
+        pending += np.float32(1 - momentum) * owed
+        owed *= np.float32(momentum)
+        self._owed = owed
         return pending
 
     def reach(self, pending: float, state: dict[str, float]) -> tuple[float, dict[str, float]]:
-        m = self.momentum * state.get("velocity", 0.0) + (1 - self.momentum) * pending
-        # The two terms before their sum are at most this, too.
-        return max(1.0, self.rate) * (pending + m), {"velocity": m}
+        owed = self.rate * self.nu * pending + state.get("owed", 0.0)
+        # The pending sum, too, before the terms are made of it.
+        step = max(1.0, self.rate) * pending + (1 - min(self.start, self.momentum)) * owed
+        return step, {"owed": self.momentum * owed, "versions": state.get("versions", 0.0) + 1}
+
+    def state(self) -> dict[str, np.ndarray]:
+        owed = {} if self._owed is None else {"owed": self._owed}
+        return owed | {"versions": np.array([self._versions], np.float32)}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        self._owed = state.get("owed")
+        self._versions = int(state["versions"][0]) if "versions" in state else 0
 
 
 class DelayedNesterov(Nesterov):

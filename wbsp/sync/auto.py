@@ -6,7 +6,8 @@ from typing import Any
 from wbsp.sync.base import About, Accept, Action, Commit, Grant, Option, Push, SyncModel, WorkerRule
 from wbsp.sync.meter import averaged
 
-MEMORY = 0.16  # part of the momentum that a version of one worker replaces
+# Parts of the momentum that the version of a lone worker would replace: in the long run, and first.
+REPLACED, FIRST = 0.16, 0.4
 LEAST = 2  # steps of the typical worker between two versions
 MOST = 8  # times the mean update that the model moves; more was not measured
 
@@ -67,7 +68,8 @@ class Auto(SyncModel):
     @classmethod
     def outer_options(cls, workers: int) -> Mapping[str, Any]:
         rate = min(MOST, workers)
-        return {"rate": float(rate), "momentum": 1 - MEMORY / rate, "nu": 1 - 1 / rate}
+        return {"rate": float(rate), "momentum": 1 - REPLACED / rate, "nu": 1 - 1 / rate,
+                "start": 1 - FIRST / rate}
 
     def join(self, worker: int, now: float) -> list[Action]:
         if not self.active:
