@@ -59,12 +59,12 @@ def test_qhm_is_quasi_hyperbolic_momentum(rate, momentum, nu):
     assert np.allclose(made, expected, atol=1e-5)
 
 
-def test_a_growing_momentum_remembers_a_quarter_of_the_versions_and_loses_nothing():
+def test_a_growing_momentum_remembers_half_of_the_versions_and_loses_nothing():
     outer = create_outer("qhm", rate=4, momentum=0.98, nu=0.75, start=0.9)
     w, owed, expected = np.ones(5), np.zeros(5), []
     sums = [*SUMS * 25, *[np.zeros(5, np.float32)] * 900]
     for version, pending in enumerate(sums, start=1):
-        momentum = 0.9 if version <= 40 else 0.98 if version >= 200 else 1 - 4 / version
+        momentum = 0.9 if version <= 20 else 0.98 if version >= 100 else 1 - 2 / version
         owed = owed + 3 * pending
         w = w + pending + (1 - momentum) * owed
         owed = momentum * owed

@@ -15,7 +15,7 @@ import numpy as np
 
 from wbsp.sync.base import Option, SyncModel, set_options
 
-GROWTH = 4  # versions, for each of which the memory of a growing momentum is one longer
+GROWTH = 2  # versions, for each of which the memory of a growing momentum is one longer
 
 
 class OuterOptimizer:
@@ -117,7 +117,7 @@ class QuasiHyperbolic(OuterOptimizer):
 
     Over time each pending sum moves W by `rate` times itself. `owed` is rate * nu / (1 - momentum)
     times the paper's m; so this also holds while the momentum grows, from `start` on: to
-    1 - 4 / v at version v, where that is between the two. The memory is then a quarter of the
+    1 - 2 / v at version v, where that is between the two. The memory is then half of the
     versions so far: a longer one would begin too slowly.
     Source: QHM, Ma and Yarats, ICLR 2019, arXiv 1810.06801 (momentum 0.999, nu 0.7) [paper], there
     of gradients; as an outer step, and its growth: ours.

@@ -34,7 +34,7 @@ class Auto(SyncModel):
     trains as without a server. With nu = 1 - 1/N the mean update counts at once, and
     only once: in directions in which the workers reach their goal between two versions that is the
     mean of their models, although updates are a version old. The other N - 1 times come as
-    momentum: over a quarter of the versions so far, but 2.5 N at first, and 6.25 N at most. They
+    momentum: over half of the versions so far, but 2.5 N at first, and 6.25 N at most. They
     average the gradients' noise, and outlast the momentum of an optimizer on the workers. Nesterov's momentum with the same sum amplifies that noise
     five times as much, and diverges with momentum on the workers (docs/explanation/outer-step.md).
     """
