@@ -12,7 +12,7 @@ from hypothesis import settings
 from jobs import Jobs
 
 # The same examples in every run; a test takes a multiple of this max_examples.
-settings.register_profile("repeatable", max_examples=20, derandomize=True, deadline=None,
+settings.register_profile("repeatable", max_examples=12, derandomize=True, deadline=None,
                           database=None)
 # For long nights, other examples in each run: pytest --hypothesis-profile=night. Hypothesis keeps
 # what fails in .hypothesis/ and tries that first the next time.

@@ -11,17 +11,24 @@ from jobs import ROOT, ServerJob, free_port, interrupted, until
 from wbsp.ps.checkpoint import format as checkpoint
 
 LAUNCHER = ROOT / "runcifar10gpu.py"
-SMALL = ["--model=small", "--dataset=shapes10", "--check_period=1", "--heterogeneity=none"]
+SMALL = ["--model=small", "--dataset=shapes10", "--check_period=1", "--heterogeneity=none",
+         "--test_images=200"]
 
 EVALUATE = """
-import json
 import sys
 import keras
 import data
 
+class Refused:  # of what this process has imported, a model's file finds nothing
+    def find_spec(name, path=None, target=None):
+        assert name.partition(".")[0] != "wbsp", name
+
+for name in [name for name in sys.modules if name.partition(".")[0] == "wbsp"]:
+    del sys.modules[name]
+sys.meta_path.insert(0, Refused)
+assert not keras.saving.get_custom_objects()
 model = keras.models.load_model(sys.argv[1])
-assert not [name for name in sys.modules if name.startswith("wbsp")]
-print("accuracy", model.evaluate(data.test_dataset("shapes10"), verbose=0,
+print("accuracy", model.evaluate(data.test_dataset("shapes10", count=200), verbose=0,
                                  return_dict=True)["accuracy"])
 """
 
@@ -53,12 +60,13 @@ def columns(path):
 def test_a_run_from_its_start_to_the_model_it_leaves(jobs):
     port = free_port()
     workers = [worker(jobs, port, 0, "--base_dir=wbsp/", gpu="0", fork=""),
-               worker(jobs, port, 1, "--BUFF_SIZE=1024", "--epsilon=0.3", fork="")]
+               worker(jobs, port, 1, "--BUFF_SIZE=1024", "--epsilon=0.3")]
     workers[0].until("worker 0: waiting for the server at localhost")
     server = ps(jobs, port, *SMALL, "--worker_num=2", "--base_dir=wbsp/", "--epochs=1",
                 "--check_period=5", fork="")
     for job in (*workers, server):
         job.ends_well(200)
+    for job in (workers[0], server):  # which import TensorFlow themselves
         assert not job.find("cuInit|cuda driver|InitializeLog"), "TensorFlow's, not for our users"
 
     warning = "warning: CUDA_VISIBLE_DEVICES=0, but TensorFlow finds no GPU; using the CPU"
@@ -97,7 +105,7 @@ def test_a_run_from_its_start_to_the_model_it_leaves(jobs):
 
     script = jobs.folder / "evaluate.py"
     script.write_text(EVALUATE)
-    plain = jobs.start("keras", script, folder / "model.keras")
+    plain = jobs.start("keras", script, folder / "model.keras", fork=forked.KERAS)
     plain.ends_well()
     assert abs(float(plain.find("^accuracy")[0].split()[1]) - summary["accuracy"]) < 1e-3
 
@@ -140,11 +148,13 @@ def test_a_schedule_may_count_the_mean_workers_steps(jobs):
     assert len(set(after)) == 1 < len(after) and losses[0][1] != after[0]
 
 
+BSP = [*SMALL, "--worker_num=1", "--base_dir=bsp/", "--epochs=50", "--optimizer=nesterov"]
+
+
 @pytest.mark.slow
-def test_refusal_max_steps_no_evaluator_and_resume(jobs):
+def test_refusal_max_steps_and_no_evaluator(jobs):
     port = free_port()
-    flags = [*SMALL, "--worker_num=1", "--base_dir=bsp/", "--epochs=50", "--optimizer=nesterov"]
-    server = ps(jobs, port, *flags)
+    server = ps(jobs, port, *BSP)
     stranger = worker(jobs, port, 0, "--model=cnn", "--base_dir=bsp/", fork="",
                       PYTHONPROFILEIMPORTTIME="1")
     assert stranger.ends() == 1
@@ -162,18 +172,26 @@ def test_refusal_max_steps_no_evaluator_and_resume(jobs):
     assert first.find("training small on shapes10 under bsp, by nesterov$")
     died = r"the evaluator process was killed by signal 9 \(Killed\)"
     assert len(server.find(f"no final accuracy, no model.keras: {died}")) == 1
-    path = server.folder / "checkpoint.safetensors"
-    before = checkpoint.load(path).state
-    assert before.steps == {0: 12} and before.totals == (12, 12 * 32)
+    saved = checkpoint.load(server.folder / "checkpoint.safetensors").state
+    assert saved.steps == {0: 12} and saved.totals == (12, 12 * 32)
     assert len(columns(server.folder / "wk_loss_0_bsp.txt")) == 12
 
-    again = ps(jobs, port, *flags, "--resume=run-001", "--lr=0.02")  # it has come to its end
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_run_that_has_ended_is_resumed(jobs):
+    port = free_port()
+    server = ps(jobs, port, *BSP)
+    first = worker(jobs, port, 0, "--max_steps=12", "--batch_size=32")
+    for job in (first, server):
+        job.ends_well()
+    again = ps(jobs, port, *BSP, "--resume=run-001", "--lr=0.02")  # it has come to its end
     second = worker(jobs, port, 0, "--max_steps=20", "--batch_size=32")
     for job in (second, again):
         job.ends_well()
     assert again.find(r"settings differ from the original run: lr '', now '0.02'$")
     assert again.folder == server.folder and again.find("resuming from version 12")
-    after = checkpoint.load(path).state
+    after = checkpoint.load(again.folder / "checkpoint.safetensors").state
     assert after.version == 20 and after.steps == {0: 20}
     losses = columns(again.folder / "wk_loss_0_bsp.txt")
     assert len(losses) == 20, "the files go on"

@@ -9,7 +9,7 @@ import venv
 import pytest
 from jobs import ROOT
 
-pytestmark = pytest.mark.slow  # it is built, and starts TensorFlow
+pytestmark = [pytest.mark.slow, pytest.mark.long]  # it is built, and starts TensorFlow
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +46,11 @@ def wbsp(installed, tmp_path):
     return run
 
 
-@pytest.mark.long
 def test_the_wheel_advises_for_a_cluster_that_it_ships(wbsp, tmp_path):
     assert "| - | pcc |" in wbsp("advise", "wan", "--model=timing", "--sync=pcc", "--nofigures")
     assert (tmp_path / "runs/simulate/pcc/run-001/run.json").exists()
 
 
-@pytest.mark.long
 def test_the_wheel_trains_beside_the_users_folders_models_and_data(wbsp, tmp_path):
     (tmp_path / "models").mkdir()
     (tmp_path / "data").mkdir()

@@ -64,7 +64,7 @@ def test_loop_overhead_times_the_calls_of_each_kind(tmp_path):
         assert 0 < us["min"] <= us["median"] <= us["max"]
 
 
-@pytest.mark.slow
+@minutes
 def test_cut_counts_passes_over_the_memory(tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     result = figures(tmp_path, "cut", "--mb=5", "--rounds=2")

@@ -1,5 +1,6 @@
 """The same chain of images on JAX, in a process of its own."""
 
+import forked
 import pytest
 
 pytestmark = pytest.mark.slow  # a back end takes its seconds to start
@@ -59,6 +60,7 @@ print("the same")
 
 
 def test_batches_on_jax(jobs):
-    job = jobs.start("jax", "-c", SAME, JAX_PLATFORMS="cpu")
+    (jobs.folder / "same.py").write_text(SAME)
+    job = jobs.start("jax", "same.py", JAX_PLATFORMS="cpu", fork=forked.KERAS)
     job.ends_well()
     assert job.lines[-1] == "the same"

@@ -2,11 +2,9 @@
 every rule of a worker with Keras."""
 
 import json
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import forked
 import pytest
 from conservation import IntegerRun, assert_conserved
 from integer_replica import read_result
@@ -56,12 +54,22 @@ def contributors(sync: str, accepts, rejects, since: float = 0.0) -> set[int]:
     return {event["worker"] for event in counted if event["t"] > since}
 
 
-@pytest.mark.slow
-def test_every_model_survives_a_death_and_a_return(tmp_path):
+def live_and_die(models, folder) -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        runs = {sync: pool.submit(survives, sync, tmp_path / sync) for sync in MODELS}
+        runs = {sync: pool.submit(survives, sync, folder / sync) for sync in models}
     failed = {sync: error for sync, run in runs.items() if (error := run.exception())}
     assert not failed, failed
+
+
+@pytest.mark.slow
+def test_a_third_of_the_models_survive_a_death_and_a_return(tmp_path):
+    live_and_die([*MODELS][::3], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_the_other_models_survive_a_death_and_a_return(tmp_path):
+    live_and_die([sync for place, sync in enumerate(MODELS) if place % 3], tmp_path)
 
 
 OFTEN = "pcc", "auto"  # rules that differ most; the others at night
@@ -82,40 +90,18 @@ PAUSES = [0.0, 0.06]  # seconds before each
 BATCH = 64
 
 
-@pytest.fixture(scope="module")
-def crew():
-    """Two processes that train one run after another."""
-    command = [sys.executable, ROOT / "tests/helpers/keras_worker.py"]
-    workers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
-               for _ in STEPS]
-    yield workers
-    for worker in workers:
-        worker.kill()
-        worker.wait()
-
-
-def result(worker):
-    """The answer of a process of the crew, one line."""
-    for line in worker.stdout:
-        if line.startswith("RESULT "):
-            return json.loads(line.removeprefix("RESULT "))
-    raise AssertionError("a worker's process has ended")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", one_of_each_rule())
-def test_every_rule_trains_two_unequal_workers(sync, crew, tmp_path):
+def test_every_rule_trains_two_unequal_workers(sync, jobs):
     flags = [f"--sync_option={OPTIONS[sync]}"] if sync in OPTIONS else []
-    with Jobs(tmp_path) as jobs:
-        server = jobs.server(*flags, sync=sync, workers=len(crew)).listens()
-        for index, worker in enumerate(crew):
-            plan = {"address": server.address, "worker": index, "steps": STEPS[index],
-                    "pause": PAUSES[index], "batch": BATCH}
-            print(json.dumps(plan), file=worker.stdin, flush=True)
-        results = [result(worker) for worker in crew]
-        server.ends_well()
-        contributed = contributors(sync, server.events("accept"), server.events("reject"))
+    server = jobs.server(*flags, sync=sync).listens()
+    workers = [jobs.start(f"worker{index}", ROOT / "tests/helpers/keras_worker.py", json.dumps({
+        "address": server.address, "worker": index, "steps": STEPS[index], "pause": PAUSES[index],
+        "batch": BATCH}), fork=forked.KERAS) for index in range(2)]
+    for job in (*workers, server):
+        job.ends_well()
+    results = [json.loads(job.find("^RESULT ")[0].partition(" ")[2]) for job in workers]
+    contributed = contributors(sync, server.events("accept"), server.events("reject"))
     assert len({one["digest"] for one in results}) == 1, "all end with the same version"
     assert results[0]["accuracy"] >= 0.25, "ten classes: chance is 0.1; most reach 0.65"
     assert contributed == {0, 1}

@@ -15,7 +15,7 @@ from wbsp.core.store import UNSENT, Store
 from wbsp.sync import MODELS, Push, create
 
 OPTIONS = {"adsp": {"period": 5}, "dssp": {"s_u": 6}, "ssp": {"s": 2}, "localsgd": {"tau": 3}}
-SEEDS = 25 if "WBSP_LONG" in os.environ else 8
+SEEDS = 25 if "WBSP_LONG" in os.environ else 4
 
 
 def check(world):

@@ -202,7 +202,7 @@ def test_fit_continues_whoever_dies(jobs, shards, victim):
     run = ServerAndStandby(jobs, shards=shards, standby=bool(standby) or victim == "standby",
                            flags=[OFTEN])
     steps = [120, 60]
-    workers = [jobs.start(f"keras{index}", ROOT / "tests/helpers/keras_worker.py", "--plan",
+    workers = [jobs.start(f"keras{index}", ROOT / "tests/helpers/keras_worker.py",
                           json.dumps({"address": ",".join(run.addresses), "worker": index,
                                       "steps": planned, "pause": 0.03}))
                for index, planned in enumerate(steps)]

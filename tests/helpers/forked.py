@@ -1,10 +1,10 @@
 """Processes that need not start Python, nor import what they all import: they are forked.
 
-`python forked.py WHAT`, with one end of a socket as its standard input, imports that once. Then it
-forks a process for each order it gets: the process takes its arguments, folder, environment and
-outputs from the order, and is from there on what Python would have made of the same command line,
-to the end of its interpreter. Only what an import itself prints, or reads of the environment, is
-not as there.
+`python forked.py WHAT`, with a listening socket as its standard input, imports that once, for all
+processes of a pytest, and ends when the last of them has closed its connection. It forks a process
+for each order it gets: the process takes its arguments, folder, environment and outputs from the
+order, and is from there on what Python would have made of the same command line, to the end of its
+interpreter. Only what an import itself prints, or reads of the environment, is not as there.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,6 +32,7 @@ KERAS = "keras"  # by workers with Keras on TensorFlow
 AVAILABLE = sys.platform == "linux"  # a fork behind the back of macOS's libraries is not safe
 _MOST = 1 << 20  # bytes of an order
 _NUMBER = 16  # bytes of a number in what is said of a process: its id, then its exit code
+_HELLO = b"1"  # what a parent says to a process that has connected
 _PATIENCE = 120.0  # seconds for the imports
 _NETWORK = 0x40000000  # CLONE_NEWNET
 
@@ -38,20 +40,23 @@ _NETWORK = 0x40000000  # CLONE_NEWNET
 class Forked:
     """A process of its own, with what the tests use of `subprocess.Popen`."""
 
-    _lines: dict[str, socket.socket] = {}  # to the parents, by what they have imported
+    _lines: dict[str, socket.socket] = {}  # to the parents, by their names
+    _parents: list[subprocess.Popen] = []  # that this process has started
     _lock = threading.Lock()
 
     def __init__(self, what: str, arguments: Sequence[str], output: Path, cwd: Path,
-                 env: dict[str, str], space: str | None = None):
+                 env: dict[str, str], space: str | None = None, errors: Path | None = None):
         """`what`: WBSP or KERAS; `arguments`: of Python, ["-m", module, ...] or [script, ...];
-        `space`: the network namespace that the process lives in."""
+        `space`: the network namespace that the process lives in; `errors`: where its standard error
+        goes, if not to `output`."""
+        name = _name(what, env)
         with Forked._lock:
-            if what not in Forked._lines:
-                Forked._lines[what] = _parent(what, env)
+            if name not in Forked._lines:
+                Forked._lines[name] = _line(name, what, env)
         self._said, theirs = os.pipe()
-        order = {"arguments": arguments, "output": str(output), "cwd": str(cwd), "env": env,
-                 "space": space}
-        socket.send_fds(Forked._lines[what], [json.dumps(order).encode()], [theirs])
+        order = {"arguments": arguments, "output": str(output), "errors": str(errors or output),
+                 "cwd": str(cwd), "env": env, "space": space}
+        socket.send_fds(Forked._lines[name], [json.dumps(order).encode()], [theirs])
         os.close(theirs)
         self.returncode: int | None = None
         assert select.select([self._said], [], [], _PATIENCE)[0], "nothing is forked"
@@ -79,18 +84,34 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def _parent(what: str, env: dict[str, str]) -> socket.socket:
-    """The line to a new process that forks others; it ends with this process."""
-    line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    process = subprocess.Popen([sys.executable, __file__, what], stdin=theirs, env=env)
-    theirs.close()
+def _name(what: str, env: dict[str, str]) -> str:
+    """The address of the parent: one for all processes of a pytest."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    kind = f"{what} on {env.get('KERAS_BACKEND', 'tensorflow')}" if what == KERAS else what
+    return f"\0wbsp {run} {kind}"
 
-    def end() -> None:
+
+def _line(name: str, what: str, env: dict[str, str]) -> socket.socket:
+    """A line to the process that forks others, which is started if there is none."""
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as place:
+            with contextlib.suppress(OSError):  # another process has this place, or had it just now
+                place.bind(name)
+                place.listen()
+                Forked._parents.append(subprocess.Popen([sys.executable, __file__, what],
+                                                        stdin=place, env=env))
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        line.settimeout(_PATIENCE)
+        with contextlib.suppress(OSError):  # it does not listen yet, or ends
+            line.connect(name)
+            if line.recv(len(_HELLO)):
+                line.settimeout(None)
+                atexit.register(line.close)
+                return line
         line.close()
-        process.wait(_PATIENCE)
-
-    atexit.register(end)
-    return line
+        time.sleep(0.01)
+    raise AssertionError(f"no process has imported {what}")
 
 
 # The parent's side.
@@ -99,7 +120,8 @@ def _parent(what: str, env: dict[str, str]) -> socket.socket:
 def _orders() -> dict:
     """Fork a process for each order, and say when one ends; return, in such a process, its order.
     """
-    line = socket.socket(fileno=os.dup(0))
+    place = socket.socket(fileno=os.dup(0))
+    lines: list[socket.socket] = []
     woken, wakes = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(wakes, False)
@@ -108,27 +130,45 @@ def _orders() -> dict:
     signal.set_wakeup_fd(wakes)
     reports: dict[int, int] = {}  # process -> where its end is said
     while True:
-        select.select([line, woken], [], [])
+        ready = select.select([place, woken, *lines], [], [], None if lines else _PATIENCE)[0]
         with contextlib.suppress(BlockingIOError):
             os.read(woken, 4096)
         _tell_ends(reports)
-        if not select.select([line], [], [], 0)[0]:
-            continue
-        text, (*fds,), _, _ = socket.recv_fds(line, _MOST, 1)
-        if not text:
-            sys.exit()
-        (report,) = fds
-        if child := os.fork():
-            reports[child] = report
-            continue
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        _say(report, os.getpid())  # from here on it hears signals
-        for fd in (woken, wakes, report, *reports.values()):
-            os.close(fd)
-        line.close()
-        return json.loads(text)
+        if not ready and not lines:
+            sys.exit()  # the process that has started this one was killed
+        if place in ready:
+            lines.append(place.accept()[0])
+            with contextlib.suppress(OSError):  # it has closed the connection: read below
+                lines[-1].send(_HELLO)
+        for line in [line for line in lines if line in ready]:
+            text, fds = _read(line)
+            if not text:
+                lines.remove(line)
+                line.close()
+                if not lines:
+                    sys.exit()
+                continue
+            (report,) = fds
+            if child := os.fork():
+                reports[child] = report
+                continue
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            _say(report, os.getpid())  # from here on it hears signals
+            for fd in (woken, wakes, report, *reports.values()):
+                os.close(fd)
+            for one in (place, *lines):
+                one.close()
+            return json.loads(text)
+
+
+def _read(line: socket.socket) -> tuple[bytes, list[int]]:
+    """An order and its file, or nothing if the line is closed."""
+    try:
+        return socket.recv_fds(line, _MOST, 1)[:2]
+    except OSError:
+        return b"", []
 
 
 def _tell_ends(reports: dict[int, int]) -> None:
@@ -153,12 +193,10 @@ def _become(order: dict) -> None:
     os.chdir(order["cwd"])
     if order["space"] is not None:
         _enter(order["space"])
-    output = os.open(order["output"], os.O_WRONLY | os.O_APPEND)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for fd, place in ((nothing, 0), (output, 1), (output, 2)):
+    for place, name in enumerate((os.devnull, order["output"], order["errors"])):
+        fd = os.open(name, os.O_WRONLY | os.O_APPEND if place else os.O_RDONLY)
         os.dup2(fd, place)
-    os.close(nothing)
-    os.close(output)
+        os.close(fd)
     first, *rest = order["arguments"]
     if first == "-m":
         module, *rest = rest

@@ -1,12 +1,10 @@
-"""A worker process that trains shapes10 in one run after another, so that TensorFlow starts once.
+"""`python keras_worker.py PLAN`: a worker that trains shapes10 in one run, and prints its result.
 
-Each line of the standard input is the JSON of a `Plan`; each is answered with one of a result.
-With `--plan JSON` there is one run.
+PLAN is JSON, see `Plan`.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import sys
@@ -42,25 +40,13 @@ class Pause(keras.callbacks.Callback):
         time.sleep(self.seconds)
 
 
-@functools.cache
-def built(parts: int, steps: int, rate: float) -> tuple[keras.Model, list, list]:
-    """The network, and the values that its variables and its optimizer's have at first."""
+def network_for(plan: Plan, parts: int) -> keras.Model:
     network = training.compile(models.build("small", 0), "small", micro_batches=parts,
                                jit_compile=False)
     # A rate that falls to nothing: the last version is then a matter of the training, not of whose
     # push happened to come last.
     network.optimizer.learning_rate = keras.optimizers.schedules.PolynomialDecay(
-        rate, steps, end_learning_rate=0.0, power=0.5)
-    network.optimizer.build(network.trainable_variables)
-    return network, network.get_weights(), [v.numpy() for v in network.optimizer.variables]
-
-
-def network_for(plan: Plan, parts: int) -> keras.Model:
-    """The network as it is at first; traced once for all runs that are alike to it."""
-    network, weights, states = built(parts, plan.steps * parts, plan.rate)
-    network.set_weights(weights)
-    for variable, value in zip(network.optimizer.variables, states, strict=True):
-        variable.assign(value)
+        plan.rate, plan.steps * parts, end_learning_rate=0.0, power=0.5)
     return network
 
 
@@ -82,5 +68,4 @@ def run(plan: Plan) -> dict:
 
 
 if __name__ == "__main__":
-    for line in sys.argv[2:] or sys.stdin:
-        print("RESULT", json.dumps(run(Plan(**json.loads(line)))), flush=True)
+    print("RESULT", json.dumps(run(Plan(**json.loads(sys.argv[1])))), flush=True)

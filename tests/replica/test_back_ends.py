@@ -1,5 +1,6 @@
 """What holds of a model's replica holds on every back end; Keras has one a process."""
 
+import forked
 import pytest
 from back_ends import JAX_AT_NIGHT, TORCH
 from jobs import ROOT
@@ -35,6 +36,7 @@ def test_an_unknown_back_end_is_refused_in_one_line(jobs):
             "keras.backend.backend = lambda: 'openvino'\n"
             "try: open_replica(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))\n"
             "except ValueError as error: print(error)")
-    job = jobs.start("refused", "-c", code, KERAS_BACKEND="jax")
+    (jobs.folder / "refused.py").write_text(code)
+    job = jobs.start("refused", "refused.py", fork=forked.KERAS)
     job.ends_well()
     assert job.find("^KERAS_BACKEND=openvino: wbsp trains on tensorflow, jax, torch$")

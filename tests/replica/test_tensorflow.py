@@ -1,13 +1,9 @@
 """A model under a strategy of two devices; in a process of its own, which has two."""
 
-import os
-
+import forked
 import pytest
-from jobs import Jobs
 
 pytestmark = pytest.mark.slow  # TensorFlow takes its seconds to start
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 MIRRORED = """
@@ -73,10 +69,8 @@ print("all is as it should be")
 """
 
 
-def test_under_a_mirrored_strategy_all_devices_hold_the_same(tmp_path):
-    script = tmp_path / "mirrored.py"
-    script.write_text(MIRRORED)
-    with Jobs(tmp_path) as jobs:
-        job = jobs.start("mirrored", script)
-        job.ends_well()
-        assert job.find("all is as it should be")
+def test_under_a_mirrored_strategy_all_devices_hold_the_same(jobs):
+    (jobs.folder / "mirrored.py").write_text(MIRRORED)
+    job = jobs.start("mirrored", "mirrored.py", fork=forked.KERAS)
+    job.ends_well()
+    assert job.find("all is as it should be")

@@ -1,13 +1,12 @@
 """`python -m wbsp.simulate` without tensors: files, output, repeatability, errors."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from finished import simulate
 
-from wbsp.figures import draw, find_runs
 from wbsp.runlog.reader import read_run
 from wbsp.simulate.study import compare
 
@@ -16,13 +15,8 @@ TIMING = ("--model=timing", "--max_steps=400", "--jitter=0.1", "--model_bytes=6M
           "--bandwidth=1Gbit", "--latency=1ms", "--heterogeneity=H1", "--workers=4")
 
 
-def command(folder, *flags):
-    return subprocess.run([sys.executable, "-m", "wbsp.simulate", *flags], cwd=folder, text=True,
-                          capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
-
-
 def test_the_format_is_one_of_those_that_are_known(tmp_path):
-    bad = command(tmp_path, *TIMING, "--sync=bsp", "--wire=int4", "--out=o")
+    bad = simulate(tmp_path, *TIMING, "--sync=bsp", "--wire=int4", "--out=o")
     assert bad.returncode == 1 and not bad.stdout
     assert bad.stderr.count("\n") == 1 and "give float32, bfloat16, int8" in bad.stderr
 
@@ -31,7 +25,7 @@ def test_a_table_tells_the_bytes_of_the_format(tmp_path):
     flags = *TIMING, "--sync=bsp", "--nofigures", "--latency=0s"
     rows = {}
     for wire in ("float32", "int8"):
-        done = command(tmp_path, *flags, f"--wire={wire}", f"--out={wire}")
+        done = simulate(tmp_path, *flags, f"--wire={wire}", f"--out={wire}")
         assert done.returncode == 0, done.stderr
         rows[wire] = done.stdout.splitlines()[-1].split("|")[-2].split()
         settings = read_run(tmp_path / wire / "bsp/run-001").settings
@@ -50,7 +44,7 @@ def contents(folder):
 def two(tmp_path_factory):
     """The same command in two folders: (folder, what it printed) of each."""
     folders = [tmp_path_factory.mktemp("run") for _ in range(2)]
-    done = [command(folder, *TIMING, "--sync=bsp,wbsp", "--seeds=2", "--out=o")
+    done = [simulate(folder, *TIMING, "--sync=bsp,wbsp", "--seeds=2", "--out=o")
             for folder in folders]
     assert [run.returncode for run in done] == [0, 0], done[0].stderr
     return list(zip(folders, done, strict=True))
@@ -94,10 +88,10 @@ def test_seeds_differ_in_their_step_times_and_models_do_not(two):
     assert first_steps("bsp/run-001") != pytest.approx(first_steps("bsp/run-002"))
 
 
-def test_the_figures_group_the_seeds(two, tmp_path):
+def test_the_figures_group_the_seeds(two):
     (folder, _), _ = two
-    files = draw(find_runs([folder / "o"]), tmp_path / "figures")
-    assert {"time_shares.png", "staleness.png", "timeline_4_wbsp.png"} <= {f.name for f in files}
+    files = {path.name for path in (folder / "o/figures").iterdir()}
+    assert {"time_shares.png", "staleness.png", "timeline_4_wbsp.png"} <= files
     drawn = (folder / "o/figures/figures.md").read_text()
     assert "bsp #1 (seed 0)" in drawn and "wbsp #2 (seed 1)" in drawn
 
@@ -122,8 +116,8 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(two):
 
 def test_a_cluster_file_stands_for_the_flags_and_is_kept(tmp_path):
     file = ROOT / "scripts/clusters/straggler.toml"
-    done = command(tmp_path, f"--cluster={file}", "--model=timing", "--until=60s", "--sync=ssp",
-                   "--sync_option=s=3", "--out=o")
+    done = simulate(tmp_path, f"--cluster={file}", "--model=timing", "--until=60s", "--sync=ssp",
+                   "--sync_option=s=3", "--nofigures", "--out=o")
     assert done.returncode == 0, done.stderr
     run = read_run(tmp_path / "o/ssp/run-001")
     assert (run.folder / "cluster.toml").read_text() == file.read_text()
@@ -137,7 +131,7 @@ def test_a_cluster_file_stands_for_the_flags_and_is_kept(tmp_path):
 def test_a_run_ends_where_its_last_worker_is_lost(tmp_path):
     (tmp_path / "c.toml").write_text(
         '[[workers]]\nstep_seconds = "1s"\ncount = 2\nlose = "2.5s"\n')
-    done = command(tmp_path, "--cluster=c.toml", "--model=timing", "--max_steps=8",
+    done = simulate(tmp_path, "--cluster=c.toml", "--model=timing", "--max_steps=8",
                    "--sync=bsp,pcc", "--out=o", "--nofigures")
     assert done.returncode == 0, done.stderr
     for name in "bsp", "pcc":
@@ -146,8 +140,8 @@ def test_a_run_ends_where_its_last_worker_is_lost(tmp_path):
 
 
 def test_a_large_cluster_keeps_the_files_of_a_hundred_workers(tmp_path):
-    done = command(tmp_path, "--model=timing", "--workers=300", "--max_steps=600", "--sync=pcc",
-                   "--out=o")
+    done = simulate(tmp_path, "--model=timing", "--workers=300", "--max_steps=600", "--sync=pcc",
+                   "--nofigures", "--out=o")
     assert done.returncode == 0, done.stderr
     run = read_run(tmp_path / "o/pcc/run-001")
     assert len(run.spans) == 100 and len(run.summary["workers"]) == 300
@@ -163,7 +157,7 @@ step_seconds = "100ms"
 
 def test_an_advice_on_shared_data_says_how_long_the_epochs_take(tmp_path):
     (tmp_path / "two.toml").write_text(TWO)
-    done = command(tmp_path, "--advise=two.toml", "--model=timing", "--shared_data",
+    done = simulate(tmp_path, "--advise=two.toml", "--model=timing", "--shared_data",
                    "--examples=640", "--batch_size=64", "--epochs=20", "--sync=bsp,pcc",
                    "--nofigures", "--out=o")
     assert done.returncode == 0, done.stderr
@@ -211,7 +205,7 @@ def test_an_advice_on_shared_data_says_how_long_the_epochs_take(tmp_path):
     (["wbsp"], "unknown argument 'wbsp'"),
 ])
 def test_bad_input_gets_one_line(tmp_path, flags, words):
-    done = command(tmp_path, *flags)
+    done = simulate(tmp_path, *flags)
     assert done.returncode == 1
     assert words in done.stderr and done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())

@@ -5,11 +5,13 @@ from simulated.cluster import Cluster
 from simulated.command import scratch
 from simulated.planted import PLANTED
 
+DEAR = "a take-over has its name before it is whole"  # it waits long in virtual time
+
 
 def in_turn():
     """A third of them for each commit, spread over what they are about; the others at night."""
-    return [pytest.param(planted, marks=pytest.mark.long if number % 3 else (), id=planted.name)
-            for number, planted in enumerate(PLANTED)]
+    return [pytest.param(planted, id=planted.name, marks=[pytest.mark.long] * (
+        number % 3 > 0 or planted.name == DEAR)) for number, planted in enumerate(PLANTED)]
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")  # of a version that is not finite

@@ -19,8 +19,11 @@ DEATHS = replace(QUIET, kills=2, kill_workers=1, breaks=2, storm=0.01, sleeps=1,
 SHARDS = replace(QUIET, standby=True, shards=2, kills=1, kill_shards=1, kill_workers=1, breaks=2)
 
 
-@pytest.mark.parametrize("plan", [QUIET, DEATHS, SHARDS], ids=["quiet", "deaths", "shards"])
-@pytest.mark.parametrize("sync", MODELS)
+@pytest.mark.parametrize("sync, plan", [
+    pytest.param(sync, plan, id=f"{sync}-{name}",
+                 marks=[pytest.mark.long] * (plan is SHARDS and place % 3 != 0))
+    for place, sync in enumerate(MODELS)
+    for name, plan in (("quiet", QUIET), ("deaths", DEATHS), ("shards", SHARDS))])
 def test_each_example_is_once_an_epoch_in_accepted_pushes(sync, plan):
     with scratch() as folder:
         for seed in range(SEEDS if plan is not QUIET else 1):

@@ -12,7 +12,7 @@ from wbsp.core.work_ledger import WorkLedger
 from wbsp.site.upstream import Upstream
 from wbsp.tensors.site_progress import SiteProgress
 
-RUNS = int(os.environ.get("WBSP_SITE_RUNS", "14"))
+RUNS = int(os.environ.get("WBSP_SITE_RUNS", "8"))
 
 
 @pytest.fixture
@@ -102,8 +102,9 @@ def claims_all(monkeypatch):
 
 
 @pytest.mark.parametrize("standby", [pytest.param(False, marks=pytest.mark.long), True])
-@pytest.mark.parametrize("fault", [early, forgotten, doubled, dropped, forgets_positions,
-                                   claims_all])
+@pytest.mark.parametrize("fault", [
+    early, forgotten, doubled, dropped, claims_all,
+    pytest.param(forgets_positions, marks=pytest.mark.long)])
 def test_a_fault_that_is_put_in_is_found(fault, standby, folder, monkeypatch):
     fault(monkeypatch)
     data = (60, 4, 2) if fault in (forgets_positions, claims_all) else None

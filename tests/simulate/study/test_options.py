@@ -1,14 +1,12 @@
 """Flags of `python -m wbsp.simulate` for comparisons of many models: options of one model alone,
 no figures, evaluation on a part of the test set."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import forked
 import pytest
+from finished import simulate
 
 from wbsp.runlog.reader import read_run
 from wbsp.simulate.study import advice
@@ -20,13 +18,8 @@ ROOT = Path(__file__).parents[3]
 TIMING = ("--model=timing", "--max_steps=40", "--nofigures", "--out=o")
 
 
-def command(folder, *flags):
-    return subprocess.run([sys.executable, "-m", "wbsp.simulate", *flags], cwd=folder, text=True,
-                          capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
-
-
 def test_an_option_may_be_that_of_one_model_alone(tmp_path):
-    done = command(tmp_path, *TIMING, "--sync=wbsp,pcc,ssp", "--sync_option=pcc.commit=every_push",
+    done = simulate(tmp_path, *TIMING, "--sync=wbsp,pcc,ssp", "--sync_option=pcc.commit=every_push",
                    "--sync_option=commit=slowest", "--sync_option=ssp.s=7")
     assert done.returncode == 0, done.stderr
     options = {sync: read_run(tmp_path / f"o/{sync}/run-001").settings["options"]
@@ -37,7 +30,7 @@ def test_an_option_may_be_that_of_one_model_alone(tmp_path):
 
 
 def test_a_model_may_be_compared_with_itself_under_other_options(tmp_path):
-    done = command(tmp_path, *TIMING, "--sync=pcc,pcc:weight=work:commit=every_push,saps:s=3,pcc",
+    done = simulate(tmp_path, *TIMING, "--sync=pcc,pcc:weight=work:commit=every_push,saps:s=3,pcc",
                    "--sync_option=commit=slowest", "--sync_option=pcc.trigger=slowest", "--seeds=2")
     assert done.returncode == 0, done.stderr
     out = tmp_path / "o"
@@ -61,7 +54,7 @@ def test_a_model_may_be_compared_with_itself_under_other_options(tmp_path):
     (["--model_bytes=125MB"], "adsp period=10"),
 ])
 def test_an_advice_scales_the_period_of_adsp_unless_it_is_given(tmp_path, given, label):
-    done = command(tmp_path, f"--advise={ROOT}/scripts/clusters/h1.toml", "--sync=adsp", *TIMING,
+    done = simulate(tmp_path, f"--advise={ROOT}/scripts/clusters/h1.toml", "--sync=adsp", *TIMING,
                    *given)
     assert done.returncode == 0, done.stderr
     assert f"| - | {label} |" in done.stdout
@@ -72,7 +65,7 @@ def test_an_advice_scales_the_period_of_adsp_unless_it_is_given(tmp_path, given,
     (["--sync_option=localsgd.tau=3"], ["decoupled tau=50", "fedasync tau=50", "localsgd tau=3"]),
 ])
 def test_an_advice_scales_local_steps_unless_they_are_given(tmp_path, given, labels):
-    done = command(tmp_path, "--advise=wan", "--sync=decoupled,fedasync,localsgd", *TIMING, *given)
+    done = simulate(tmp_path, "--advise=wan", "--sync=decoupled,fedasync,localsgd", *TIMING, *given)
     assert done.returncode == 0, done.stderr
     assert sorted(line.split(" | ")[1] for line in done.stdout.splitlines()
                   if line.startswith("| - |")) == labels
@@ -104,7 +97,7 @@ def test_an_advice_says_how_many_shards_are_best(tmp_path):
         step_seconds = "0.1s"
         bandwidth = "10MB"
         """)
-    done = command(tmp_path, "--advise=wide.toml", "--sync=bsp,adsp", "--shards=8,1,4", *TIMING)
+    done = simulate(tmp_path, "--advise=wide.toml", "--sync=bsp,adsp", "--shards=8,1,4", *TIMING)
     assert done.returncode == 0, done.stderr
     # A round of bsp with 1 and with 4 and more shards: 0.1 + 2 * 80 / 20 and 0.1 + 2 * 10 / 10 s.
     # A cycle of adsp is alone on its lines, and these are narrower than one server.
@@ -124,12 +117,12 @@ def test_an_advice_says_how_many_shards_are_best(tmp_path):
 def test_shards_of_a_cluster_file_are_those_of_its_runs(tmp_path):
     (tmp_path / "two.toml").write_text("[server]\nshards = [{ latency = '1ms' }, {}]\n"
                                        "[[workers]]\nstep_seconds = '0.1s'\n")
-    done = command(tmp_path, "--cluster=two.toml", "--sync=bsp", *TIMING)
+    done = simulate(tmp_path, "--cluster=two.toml", "--sync=bsp", *TIMING)
     assert done.returncode == 0, done.stderr
     run = read_run(tmp_path / "o/bsp/run-001")
     assert run.settings["shards"] == 2 and "best with" not in done.stdout
     assert run.summary["t"] == pytest.approx(40 * (0.1 + 4 * 1e-3))  # there and back, twice
-    both = command(tmp_path, "--cluster=two.toml", "--shards=1,2", *TIMING)
+    both = simulate(tmp_path, "--cluster=two.toml", "--shards=1,2", *TIMING)
     assert both.returncode == 1
     assert both.stderr == ("simulate: --shards and two.toml, whose shards have links of their own, "
                            "both describe the shards; give one\n")
@@ -151,7 +144,7 @@ step_seconds = "0.1s"
 
 def test_a_star_and_servers_at_sites_are_compared_in_one_table(tmp_path):
     (tmp_path / "sites.toml").write_text(SITES)
-    done = command(tmp_path, "--cluster=sites.toml", "--model=timing", "--max_steps=160",
+    done = simulate(tmp_path, "--cluster=sites.toml", "--model=timing", "--max_steps=160",
                    "--nofigures", "--out=o",
                    "--sync=bsp,bsp:wire=int8,bsp/bsp,asp/localsgd:tau=5:wire=topk:0.01:outer=nesterov")
     assert done.returncode == 0, done.stderr
@@ -173,7 +166,7 @@ def test_a_star_and_servers_at_sites_are_compared_in_one_table(tmp_path):
     assert (settings["sync"], settings["within"], settings["sites"]) == ("localsgd", "asp", 2)
     assert settings["outer"]["name"] == "nesterov" and settings["wire"] == "topk:0.01"
     assert "within" not in runs["bsp"].settings and runs["bsp"].settings["sites"] == 2
-    again = command(tmp_path, "--cluster=sites.toml", "--model=timing", "--max_steps=160",
+    again = simulate(tmp_path, "--cluster=sites.toml", "--model=timing", "--max_steps=160",
                     "--nofigures", "--out=p", "--sync=bsp/bsp")
     assert again.returncode == 0
     one, two = (tmp_path / folder / "bsp_bsp/run-001/events.jsonl" for folder in "op")
@@ -182,7 +175,7 @@ def test_a_star_and_servers_at_sites_are_compared_in_one_table(tmp_path):
 
 def test_an_advice_compares_one_star_with_servers_at_sites(tmp_path):
     (tmp_path / "sites.toml").write_text(SITES)
-    done = command(tmp_path, "--advise=sites.toml", *TIMING[:1], "--max_steps=400", *TIMING[2:])
+    done = simulate(tmp_path, "--advise=sites.toml", *TIMING[:1], "--max_steps=400", *TIMING[2:])
     assert done.returncode == 0, done.stderr
     rows = [line.split(" | ")[1] for line in done.stdout.splitlines() if line.startswith("| - |")]
     pairs = [row for row in rows if " / " in row]
@@ -194,7 +187,7 @@ def test_an_advice_compares_one_star_with_servers_at_sites(tmp_path):
     assert re.fullmatch(r"Servers at the sites: best (auto|pcc) / .* \(within / between\), [\d.]+ "
                         r"mini-batches/s, .* on the lines\. One star: best \S+.*, [\d.]+ "
                         r"mini-batches/s, .*B\. .*", said)
-    shared = command(tmp_path, "--advise=sites.toml", "--model=timing", "--shared_data",
+    shared = simulate(tmp_path, "--advise=sites.toml", "--model=timing", "--shared_data",
                      "--examples=640", "--epochs=1", "--nofigures", "--out=p", "--sync=bsp,bsp/bsp")
     assert shared.returncode == 0, shared.stderr
     assert "| bsp / bsp |" in shared.stdout
@@ -221,7 +214,7 @@ def test_an_advice_compares_one_star_with_servers_at_sites(tmp_path):
     (["--sync=bsp", "--test_images=9"], "--test_images needs a network"),
 ])
 def test_bad_input_gets_one_line(tmp_path, flags, words):
-    done = command(tmp_path, *TIMING, *flags)
+    done = simulate(tmp_path, *TIMING, *flags)
     assert done.returncode == 1
     assert words in done.stderr and done.stderr.count("\n") == 1
 

@@ -136,13 +136,15 @@ print("fit returned; loss", model.evaluate(x, y, verbose=0))
 """
 
 
-@pytest.mark.slow
-def test_fit_outlives_its_server(jobs):
+@pytest.mark.parametrize("back_ends", [
+    ("tensorflow", "tensorflow"), pytest.param(("tensorflow", "jax"), marks=pytest.mark.long),
+], ids="-".join)
+def test_fit_outlives_its_server(jobs, back_ends):
     flags, port = ["--check_period=0.3", "--base_dir=run"], free_port()
     server = jobs.server(*flags, port=port, sync="pcc").listens()
     train = script(jobs, SURVIVOR)
     workers = [started(jobs, train, port, index, back_end)
-               for index, back_end in enumerate(("tensorflow", "jax"))]
+               for index, back_end in enumerate(back_ends)]
     workers[0].until("step 2 40")
     server.kill()
     again = jobs.server(*flags, "--resume", port=port, sync="pcc")

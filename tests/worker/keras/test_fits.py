@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 
+import forked
 import keras
 import numpy as np
 import pytest
@@ -532,7 +533,7 @@ def test_sigterm_ends_the_process_after_it_has_left_the_run(jobs):
     server = jobs.server(sync="bsp", workers=2).listens()
     script = jobs.folder / "train.py"
     script.write_text(SCRIPT)
-    worker = jobs.start("worker", script, server.address)
+    worker = jobs.start("worker", script, server.address, fork=forked.KERAS)
     server.until("worker 0 joined")
     worker.signal(signal.SIGTERM)
     assert worker.ends() == -signal.SIGTERM

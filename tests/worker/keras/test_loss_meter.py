@@ -64,8 +64,9 @@ def metered(data, kind=keras.Sequential, optimizer=None, per_step=1, kind_of_met
 
 
 @pytest.mark.parametrize("per_step, batches, samples", [
-    (1, 12 * [1], [*11 * [8], 4]), (4, [4, 4, 4], [32, 32, 28]), (5, [5, 5, 2], [40, 40, 12]),
-    (20, [12], [92])])
+    (1, 12 * [1], [*11 * [8], 4]), (5, [5, 5, 2], [40, 40, 12]),
+    pytest.param(4, [4, 4, 4], [32, 32, 28], marks=pytest.mark.long),
+    pytest.param(20, [12], [92], marks=pytest.mark.long)])
 def test_arrays_count_as_what_they_hold(per_step, batches, samples):
     steps, model = metered((X, Y), per_step=per_step, batch_size=8)
     assert [step.batches for step in steps] == batches
@@ -74,7 +75,9 @@ def test_arrays_count_as_what_they_hold(per_step, batches, samples):
     assert total / 92 == pytest.approx(model.evaluate(X, Y, verbose=0), rel=1e-4)
 
 
-@pytest.mark.parametrize("per_step, batches", [(1, 12 * [1]), (5, [5, 5, 5]), (20, [20])])
+@pytest.mark.parametrize("per_step, batches", [
+    (5, [5, 5, 5]), *(pytest.param(*one, marks=pytest.mark.long)
+                      for one in ((1, 12 * [1]), (20, [20])))])
 def test_more_is_trained_where_the_data_continues_behind_the_epochs_last_step(per_step, batches):
     endless = tf.data.Dataset.from_tensors((X[:8], Y[:8])).repeat()
     steps, _ = metered((endless,), per_step=per_step, steps_per_epoch=12)
@@ -83,7 +86,8 @@ def test_more_is_trained_where_the_data_continues_behind_the_epochs_last_step(pe
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.parametrize("per_step, batches", [(1, 12 * [1]), (5, [5, 5, 2])])
+@pytest.mark.parametrize("per_step, batches", [
+    pytest.param(1, 12 * [1], marks=pytest.mark.long), (5, [5, 5, 2])])
 def test_data_of_unknown_length(per_step, batches):
     data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8).filter(lambda x, y: True)
     steps, _ = metered((data,), per_step=per_step)

@@ -115,6 +115,12 @@ def where(request):
     return request.param
 
 
+@pytest.fixture(params=["before", pytest.param("behind", marks=pytest.mark.long)])
+def anywhere(request):
+    """Of callbacks that change no weights."""
+    return request.param
+
+
 def near(found, wanted):
     return np.allclose(found, wanted, atol=1e-5)
 
@@ -142,7 +148,8 @@ class Puts(C.Callback):
 # Weights that change outside of a step.
 
 @pytest.mark.parametrize(
-    "name", ["on_epoch_end", "on_test_begin", "on_test_batch_end", "on_test_end"])
+    "name", ["on_epoch_end", "on_test_begin", *(pytest.param(name, marks=pytest.mark.long)
+                                                for name in ("on_test_batch_end", "on_test_end"))])
 def test_weights_put_into_the_model_between_steps_are_undone(fits, where, name):
     final = fits.fit(where, Puts(name), validation_data=(X, Y))
     assert near(final, expected()) and fits.steps == STEPS
@@ -187,7 +194,7 @@ def test_the_variables_are_looked_at_once_an_epoch_and_not_in_a_step(fits, where
 
 
 @pytest.mark.parametrize("name", ["on_train_batch_begin", "on_train_batch_end"])
-@pytest.mark.parametrize("sync", ["pcc", "localsgd"])
+@pytest.mark.parametrize("sync", [pytest.param("pcc", marks=pytest.mark.long), "localsgd"])
 def test_a_write_in_a_batch_is_part_of_the_step(fits, where, name, sync):
     class Adds(C.Callback):
         pass
@@ -272,8 +279,8 @@ def test_callback_list(fits, where):
     fits.says(BETWEEN, END)
 
 
-def test_csv_logger(fits, where, tmp_path):
-    final = fits.fit(where, C.CSVLogger(tmp_path / "log.csv"))
+def test_csv_logger(fits, anywhere, tmp_path):
+    final = fits.fit(anywhere, C.CSVLogger(tmp_path / "log.csv"))
     assert near(final, expected())
     assert len((tmp_path / "log.csv").read_text().splitlines()) == 1 + EPOCHS
     fits.says()
@@ -302,9 +309,9 @@ def test_early_stopping(fits, where, best):
     fits.says(*([BEST, END] if best else []))
 
 
-def test_history(fits, where):
+def test_history(fits, anywhere):
     history = C.History()
-    final = fits.fit(where, history)
+    final = fits.fit(anywhere, history)
     assert near(final, expected()) and len(history.history["loss"]) == EPOCHS
     fits.says()
 
@@ -317,8 +324,8 @@ def test_lambda_callback(fits, where):
     fits.says(BETWEEN, END)
 
 
-def test_learning_rate_scheduler(fits, where):
-    final = fits.fit(where, C.LearningRateScheduler(lambda epoch: 0.05 / (1 + epoch)))
+def test_learning_rate_scheduler(fits, anywhere):
+    final = fits.fit(anywhere, C.LearningRateScheduler(lambda epoch: 0.05 / (1 + epoch)))
     assert near(final, expected(rate=lambda step: 0.05 / (1 + step // BATCHES)))
     fits.says()
 
@@ -336,30 +343,30 @@ def test_model_checkpoint(fits, where, tmp_path):
     fits.says(BETWEEN, END)
 
 
-def test_orbax_checkpoint(fits, where, tmp_path):
+def test_orbax_checkpoint(fits, anywhere, tmp_path):
     pytest.importorskip("orbax.checkpoint")
-    final = fits.fit(where, C.OrbaxCheckpoint(tmp_path / "orbax", max_to_keep=None))
+    final = fits.fit(anywhere, C.OrbaxCheckpoint(tmp_path / "orbax", max_to_keep=None))
     assert near(final, expected())
     assert {path.name for path in (tmp_path / "orbax").iterdir()} >= {"0", "1", "2"}
     fits.says()
 
 
-def test_progbar_logger(fits, where, capsys):
-    final = fits.fit(where, C.ProgbarLogger(), verbose=2)
+def test_progbar_logger(fits, anywhere, capsys):
+    final = fits.fit(anywhere, C.ProgbarLogger(), verbose=2)
     assert near(final, expected()) and f"Epoch {EPOCHS}/{EPOCHS}" in capsys.readouterr().out
     fits.says()
 
 
-def test_reduce_lr_on_plateau(fits, where):
+def test_reduce_lr_on_plateau(fits, anywhere):
     reduces = C.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=1e9)
-    final = fits.fit(where, reduces)
+    final = fits.fit(anywhere, reduces)
     assert near(final, expected(rate=lambda step: 0.05 * 0.5 ** max(0, step // BATCHES - 1)))
     fits.says()
 
 
-def test_remote_monitor(fits, where):
+def test_remote_monitor(fits, anywhere):
     with pytest.warns(UserWarning, match="Could not reach RemoteMonitor"):
-        final = fits.fit(where, C.RemoteMonitor("http://127.0.0.1:9"))
+        final = fits.fit(anywhere, C.RemoteMonitor("http://127.0.0.1:9"))
     assert near(final, expected())
     fits.says()
 
@@ -395,9 +402,10 @@ def test_swap_ema_weights_where_keras_loses_the_averages(fits, where):
     fits.says("keeps no averages if training ends before its last epoch")
 
 
-def test_tensor_board(fits, where, tmp_path):
+def test_tensor_board(fits, anywhere, tmp_path):
     pytest.importorskip("tensorflow")
-    final = fits.fit(where, C.TensorBoard(tmp_path / "logs", histogram_freq=1, write_graph=False))
+    board = C.TensorBoard(tmp_path / "logs", histogram_freq=1, write_graph=False)
+    final = fits.fit(anywhere, board)
     assert near(final, expected())
     assert any(path.is_file() for path in (tmp_path / "logs").rglob("events*"))
     fits.says()

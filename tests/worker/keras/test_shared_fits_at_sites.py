@@ -18,17 +18,17 @@ SECONDS = (0.01, 0.03), (0.02, 0.05)  # of a step
 
 @pytest.fixture
 def fits(jobs):
-    """Starts the server above, two sites and a fit for each of their two workers."""
-    def start(above="pcc", inside="asp", **plan):
+    """Starts the server above, two sites and a fit for each of their workers."""
+    def start(above="pcc", inside="asp", each=2, **plan):
         top = jobs.server("--base_dir=top", workers=2, sync=above).listens()
         sites, workers = [], []
         for site in range(2):
             server = jobs.server(f"--upstream={top.address}", f"--site={site}",
-                                 f"--base_dir=site{site}", workers=2, sync=inside).listens()
+                                 f"--base_dir=site{site}", workers=each, sync=inside).listens()
             folder = jobs.folder / f"site{site}"
             folder.mkdir()
             sites.append(server)
-            for worker in range(2):
+            for worker in range(each):
                 told = {"n": N, "batch": BATCH, "epochs": EPOCHS,
                         "seconds": SECONDS[site][worker], **plan.get(f"{site}{worker}", {}),
                         **{name: value for name, value in plan.items() if name.isidentifier()}}
@@ -37,8 +37,8 @@ def fits(jobs):
                     Plan(server.address, worker, str(folder), hold_at=1, **told).text,
                     fork=forked.KERAS))
         for server in sites:  # none trains all before the others are there
-            server.until("worker 0 joined")
-            server.until("worker 1 joined")
+            for worker in range(each):
+                server.until(f"worker {worker} joined")
         for site in range(2):
             (jobs.folder / f"site{site}" / "go").touch()
         return top, sites, workers
@@ -59,8 +59,9 @@ def epochs(job):
     return [json.loads(line[line.index("{"):]) for line in job.find("^epoch ")]
 
 
-def test_one_worker_of_all_sites_validates_an_epoch_and_all_are_told(jobs, fits):
-    top, sites, workers = fits(validate=True)
+@pytest.mark.parametrize("each", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_one_worker_of_all_sites_validates_an_epoch_and_all_are_told(jobs, fits, each):
+    top, sites, workers = fits(validate=True, each=each)
     end_well(top, sites, workers)
     assert len(finals(jobs)) == 1
     measured = {event["epoch"]: event["values"]["val_loss"] for event in top.events("measured")}
