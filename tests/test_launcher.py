@@ -283,9 +283,9 @@ def test_a_run_of_no_epochs_ends_well(jobs):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("flags, says", [
-    (["--data_dir=absent"], "absent"),
-    pytest.param(["--model=lenet", "--dataset=shapes10"], "lenet", marks=pytest.mark.long)])
+    (["--data_dir=absent"], "absent"), (["--model=lenet", "--dataset=shapes10"], "lenet")])
 def test_a_file_that_the_evaluator_misses_is_one_line(jobs, flags, says):
     server = ps(jobs, free_port(), *flags)
     assert server.ends() == 1

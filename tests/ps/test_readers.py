@@ -5,6 +5,7 @@ import json
 import math
 import signal
 
+import forked
 import numpy as np
 import pytest
 from jobs import until
@@ -74,7 +75,7 @@ def test_a_process_that_evaluates_has_the_best_kept_and_ends_the_run_by_a_target
 def test_an_evaluator_that_dies_does_not_stop_the_run_and_may_return(jobs, running):
     server, workers = running()
     (jobs.folder / "reader.py").write_text(READER)
-    reader = jobs.start("reader", "reader.py", server.address)
+    reader = jobs.start("reader", "reader.py", server.address, fork=forked.WBSP)
     number = int(reader.until("^has").split()[1])
     until(lambda: pinned(server) == {f"version-{number}.safetensors"}, "one version to be pinned")
     until(lambda: server.events("checkpoint")[-1]["version"] > number, "newer versions", 60)

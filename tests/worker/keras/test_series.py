@@ -190,7 +190,7 @@ READER = textwrap.dedent("""
 def test_an_evaluator_follows_the_runs_of_a_series_and_ends_with_the_server(jobs):
     server = jobs.server("--best=score", workers=1, series=True).listens()
     (jobs.folder / "read.py").write_text(READER)
-    reader = jobs.start("reader", "read.py", server.address)
+    reader = jobs.start("reader", "read.py", server.address, fork=forked.WBSP)
     server.until("a process at .* evaluates versions")
     worker = script(jobs, server.address, 0, 2)
     reader.until("evaluates fit 2")

@@ -49,13 +49,16 @@ print(f'best {best} {model.evaluate(x, y, verbose=0, return_dict=True)["accuracy
 ELSEWHERE = "torch" if importlib.util.find_spec("torch") else "jax"
 
 
-def test_a_fit_with_a_model_of_ones_own_is_seen_and_leaves_its_version(jobs):
+@pytest.mark.parametrize("back_end", [
+    "tensorflow", pytest.param(ELSEWHERE, marks=pytest.mark.long)])
+def test_a_fit_with_a_model_of_ones_own_is_seen_and_leaves_its_version(jobs, back_end):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     server = jobs.server("--check_period=0.3", "--best=accuracy").listens()
     (jobs.folder / "train.py").write_text(TRAIN)
     (jobs.folder / "evaluate.py").write_text(EVALUATE)
-    evaluator = jobs.start("evaluator", "evaluate.py", server.address, KERAS_BACKEND=ELSEWHERE)
+    evaluator = jobs.start("evaluator", "evaluate.py", server.address, KERAS_BACKEND=back_end,
+                           fork=forked.KERAS if back_end == "tensorflow" else "")
     server.until("a process at .* evaluates versions")
     workers = [jobs.start(f"worker{i}", "train.py", server.address, i, fork=forked.KERAS)
                for i in range(2)]
