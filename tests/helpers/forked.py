@@ -33,7 +33,7 @@ AVAILABLE = sys.platform == "linux"  # a fork behind the back of macOS's librari
 _MOST = 1 << 20  # bytes of an order
 _NUMBER = 16  # bytes of a number in what is said of a process: its id, then its exit code
 _HELLO = b"1"  # what a parent says to a process that has connected
-_PATIENCE = 120.0  # seconds for the imports
+_PATIENCE = 240.0  # seconds for the imports
 _NETWORK = 0x40000000  # CLONE_NEWNET
 
 
