@@ -187,6 +187,17 @@ def test_the_outer_step_moves_by_the_sum_of_the_workers_updates():
         assert workers > 1 or sum(steps) == 600.0, "a worker alone trains as without a server"
 
 
+def test_a_version_of_fewer_workers_takes_the_step_of_that_many():
+    """Of eight workers four are much slower: the others step as if they were alone."""
+    eight, four = (outer_of(Auto, workers, None, {}) for workers in (8, 4))
+    random = np.random.default_rng(0)
+    for _ in range(300):
+        mean = random.standard_normal(16).astype(np.float32)
+        assert np.allclose(eight.step(mean / 2, 0.5), four.step(mean, 1.0), atol=1e-4)
+    one = outer_of(Auto, 4, None, {}).step(np.ones(1, np.float32), 1 / 4)
+    assert one == 4, "a single worker's, which weighs a quarter, counts once at once"
+
+
 def noise(outer, part, late=True, versions=3000):
     """The variance of W about its goal, in directions in which a worker goes the `part` of the way
     between two versions: docs/explanation/outer-step.md."""

@@ -41,8 +41,13 @@ class OuterOptimizer:
         options = {key: getattr(self, key) for key in self.OPTIONS}
         return {"outer": {"name": self.name, **options}} if type(self) is not OuterOptimizer else {}
 
-    def step(self, pending: np.ndarray) -> np.ndarray:
-        """Return the change of W, float32 [size]; it may reuse the memory of `pending`."""
+    def step(self, pending: np.ndarray, weight: float = 1.0) -> np.ndarray:
+        """Return the change of W.
+
+        Args:
+            pending: float32 [size]; its memory may be the result's.
+            weight: of the updates in it, together.
+        """
         return pending
 
     def reach(self, pending: float, state: dict[str, float]) -> tuple[float, dict[str, float]]:
@@ -90,7 +95,7 @@ class Nesterov(OuterOptimizer):
         super().__init__(**options)
         self._velocity: np.ndarray | None = None  # m; a new array at each step
 
-    def step(self, pending: np.ndarray) -> np.ndarray:
+    def step(self, pending: np.ndarray, weight: float = 1.0) -> np.ndarray:
         old = self._velocity
         m = pending.copy() if old is None else self.momentum * old + pending
         self._velocity = m
@@ -118,7 +123,9 @@ class QuasiHyperbolic(OuterOptimizer):
     Over time each pending sum moves W by `rate` times itself. `owed` is rate * nu / (1 - momentum)
     times the paper's m; so this also holds while the momentum grows, from `start` on: to
     1 - 2 / v at version v, where that is between the two. The memory is then half of the
-    versions so far: a longer one would begin too slowly.
+    versions so far: a longer one would begin too slowly. Where the weights of a version's updates
+    have a sum w below 1, because some workers have none in it, 1 - nu, 1 - momentum and 1 - start
+    are 1 / w times as large: its step is that of the fewer workers.
     Source: QHM, Ma and Yarats, ICLR 2019, arXiv 1810.06801 (momentum 0.999, nu 0.7) [paper], there
     of gradients; as an outer step, and its growth: ours.
     """
@@ -141,13 +148,16 @@ class QuasiHyperbolic(OuterOptimizer):
         self._owed: np.ndarray | None = None  # a new array at each step
         self._versions = 0
 
-    def step(self, pending: np.ndarray) -> np.ndarray:
+    def step(self, pending: np.ndarray, weight: float = 1.0) -> np.ndarray:
         self._versions += 1
-        momentum = min(self.momentum, max(self.start, 1 - GROWTH / self._versions))
-        owed = np.float32(self.rate * self.nu) * pending
+        part = min(weight, 1.0) or 1.0
+        at_once = min(1.0, (1 - self.nu) / part)
+        first, last = (max(0.0, 1 - (1 - one) / part) for one in (self.start, self.momentum))
+        momentum = min(last, max(first, 1 - GROWTH / self._versions))
+        owed = np.float32(self.rate * (1 - at_once)) * pending
         if self._owed is not None:
             owed += self._owed
-        pending *= np.float32(self.rate * (1 - self.nu))
+        pending *= np.float32(self.rate * at_once)
         pending += np.float32(1 - momentum) * owed
         owed *= np.float32(momentum)
         self._owed = owed
@@ -155,8 +165,8 @@ class QuasiHyperbolic(OuterOptimizer):
 
     def reach(self, pending: float, state: dict[str, float]) -> tuple[float, dict[str, float]]:
         owed = self.rate * self.nu * pending + state.get("owed", 0.0)
-        # The pending sum, too, before the terms are made of it.
-        step = max(1.0, self.rate) * pending + (1 - min(self.start, self.momentum)) * owed
+        # The pending sum, too, before the terms are made of it. Few workers' momentum may be 0.
+        step = max(1.0, self.rate) * pending + owed
         return step, {"owed": self.momentum * owed, "versions": state.get("versions", 0.0) + 1}
 
     def state(self) -> dict[str, np.ndarray]:
@@ -193,7 +203,7 @@ class DelayedNesterov(Nesterov):
         self._sum: np.ndarray | None = None  # of the pending sums since the momentum changed
         self._versions = 0  # in that sum
 
-    def step(self, pending: np.ndarray) -> np.ndarray:
+    def step(self, pending: np.ndarray, weight: float = 1.0) -> np.ndarray:
         self._sum = pending.copy() if self._sum is None else self._sum + pending
         self._versions += 1
         if self._versions == self.delay:

@@ -159,6 +159,7 @@ class Store:
         self._pending: np.ndarray | Blocks | None = None
         self._pool = BufferPool()  # of versions that are not made in an update's memory
         self.accepted = 0  # updates in the pending sum
+        self._weight = 0.0  # of them, together
         self._square: float | None = 0.0  # squared norm of the pending sum; None: not known
         # Version -> squared norm of the pending sum that it was made of, float64; None: not known.
         # The reader removes each entry.
@@ -264,6 +265,7 @@ class Store:
             self._pending = _sum(self._pending, update, weight)
         self._square = None if self.accepted or square is None else weight**2 * square
         self.accepted += 1
+        self._weight += weight
 
     def commit(self, version: int | None = None) -> Snapshot:
         """Make a version of all updates accepted since the last: the next number, or `version`."""
@@ -297,7 +299,7 @@ class Store:
                     share = 0.0 if where is None else blocks.WORDS * where.size / vector.size
         made = Difference(base, share, None if vector is None else words, where)
         self._pending = None
-        self.accepted = 0
+        self.accepted, self._weight = 0, 0.0
         self.latest = Snapshot(base + 1 if version is None else version, vector,
                                self._differences(made))
         return self.latest
@@ -313,8 +315,8 @@ class Store:
         """
         wire = self._sending.wire
         if not isinstance(pending, Blocks):
-            return self._sending.send(self.outer.step(pending))
-        step = self.outer.step(pending.whole())
+            return self._sending.send(self.outer.step(pending, self._weight))
+        step = self.outer.step(pending.whole(), self._weight)
         if wire.lossless or not wire.in_blocks:
             return self._sending.send(step)
         words, change = self._sending.send(blocks.found(step) or step, vector)

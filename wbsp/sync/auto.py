@@ -35,8 +35,10 @@ class Auto(SyncModel):
     only once: in directions in which the workers reach their goal between two versions that is the
     mean of their models, although updates are a version old. The other N - 1 times come as
     momentum: over half of the versions so far, but 2.5 N at first, and 6.25 N at most. They
-    average the gradients' noise, and outlast the momentum of an optimizer on the workers. Nesterov's momentum with the same sum amplifies that noise
-    five times as much, and diverges with momentum on the workers (docs/explanation/outer-step.md).
+    average the gradients' noise, and outlast the momentum of an optimizer on the workers.
+    Nesterov's momentum with the same sum amplifies that noise five times as much, and diverges
+    with momentum on the workers (docs/explanation/outer-step.md). N are the workers that have
+    pushed into the version.
     """
 
     name = "auto"
