@@ -17,7 +17,6 @@ from wbsp.tensors.ops import bound, largest, squared
 SIZE = 300
 OUTERS = [("identity", {}), ("nesterov", {"rate": 3, "momentum": 0.9}),
           ("nesterov", {"momentum": 1}), ("qhm", {"rate": 8, "momentum": 0.9, "nu": 0.8}),
-          ("qhm", {"rate": 5, "momentum": 0.98, "nu": 0.8, "start": 0.5}),
           ("delayed-nesterov", {"delay": 3, "rate": 2})]
 
 

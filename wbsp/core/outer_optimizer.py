@@ -15,8 +15,6 @@ import numpy as np
 
 from wbsp.sync.base import Option, SyncModel, set_options
 
-GROWTH = 2  # versions, for each of which the memory of a growing momentum is one longer
-
 
 class OuterOptimizer:
     """W_{v+1} = W_v + pending."""
@@ -121,61 +119,49 @@ class QuasiHyperbolic(OuterOptimizer):
         W += rate * (1 - nu) * pending + (1 - momentum) * owed;  owed *= momentum
 
     Over time each pending sum moves W by `rate` times itself. `owed` is rate * nu / (1 - momentum)
-    times the paper's m; so this also holds while the momentum grows, from `start` on: to
-    1 - 2 / v at version v, where that is between the two. The memory is then half of the
-    versions so far: a longer one would begin too slowly. Where the weights of a version's updates
-    have a sum w below 1, because some workers have none in it, 1 - nu, 1 - momentum and 1 - start
-    are 1 / w times as large: its step is that of the fewer workers.
+    times the paper's m; so this also holds where the two change from version to version: if the
+    weights of a version's updates have a sum w below 1, because some workers have none in it,
+    1 - nu and 1 - momentum are 1 / w times as large. Its step is that of the fewer workers.
     Source: QHM, Ma and Yarats, ICLR 2019, arXiv 1810.06801 (momentum 0.999, nu 0.7) [paper], there
-    of gradients; as an outer step, and its growth: ours.
+    of gradients; as an outer step, and w: ours.
     """
 
     name = "qhm"
     OPTIONS = {"rate": Option(1.0, "outer learning rate", low=0),
                "momentum": Option(0.999, "outer momentum", low=0, high=1),
-               "nu": Option(0.7, "part of a step that is momentum's", low=0, high=1),
-               "start": Option(1.0, "the momentum of the first versions, if it is less", low=0,
-                               high=1)}
-    NUMBERS = frozenset({"versions"})
+               "nu": Option(0.7, "part of a step that is momentum's", low=0, high=1)}
 
     rate: float
     momentum: float
     nu: float
-    start: float
 
     def __init__(self, **options: Any):
         super().__init__(**options)
         self._owed: np.ndarray | None = None  # a new array at each step
-        self._versions = 0
 
     def step(self, pending: np.ndarray, weight: float = 1.0) -> np.ndarray:
-        self._versions += 1
         part = min(weight, 1.0) or 1.0
         at_once = min(1.0, (1 - self.nu) / part)
-        first, last = (max(0.0, 1 - (1 - one) / part) for one in (self.start, self.momentum))
-        momentum = min(last, max(first, 1 - GROWTH / self._versions))
+        paid = min(1.0, (1 - self.momentum) / part)
         owed = np.float32(self.rate * (1 - at_once)) * pending
         if self._owed is not None:
             owed += self._owed
         pending *= np.float32(self.rate * at_once)
-        pending += np.float32(1 - momentum) * owed
-        owed *= np.float32(momentum)
+        pending += np.float32(paid) * owed
+        owed *= np.float32(1 - paid)
         self._owed = owed
         return pending
 
     def reach(self, pending: float, state: dict[str, float]) -> tuple[float, dict[str, float]]:
         owed = self.rate * self.nu * pending + state.get("owed", 0.0)
         # The pending sum, too, before the terms are made of it. Few workers' momentum may be 0.
-        step = max(1.0, self.rate) * pending + owed
-        return step, {"owed": self.momentum * owed, "versions": state.get("versions", 0.0) + 1}
+        return max(1.0, self.rate) * pending + owed, {"owed": self.momentum * owed}
 
     def state(self) -> dict[str, np.ndarray]:
-        owed = {} if self._owed is None else {"owed": self._owed}
-        return owed | {"versions": np.array([self._versions], np.float32)}
+        return {} if self._owed is None else {"owed": self._owed}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         self._owed = state.get("owed")
-        self._versions = int(state["versions"][0]) if "versions" in state else 0
 
 
 class DelayedNesterov(Nesterov):
