@@ -28,7 +28,7 @@ import numpy as np
 from wbsp.sync.auto import Auto
 
 MOMENTUM = 0.9  # of a worker
-STEPS = 1, 2, 3, 4, 8, 16  # of a worker in a period
+STEPS = 1, 2, 4, 8, 16  # of a worker in a period
 STEP_PARTS = 0.002, 0.005, 0.01, 0.02, 0.03, 0.06, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0, 1.2, 1.5
 PARTS = 0.02, 0.1, 0.3, 0.5, 0.8, 1.0, 1.3  # c: flat directions first; above 1 a worker overshoots
 

@@ -49,7 +49,7 @@ def run(seconds_a_step, seconds=20.0, latency=0.001):
 def test_a_much_slower_worker_holds_up_no_version_and_all_of_its_pushes_count():
     alone, beside = run([0.02, 0.02]), run([0.02, 0.02, 0.5])
     versions = [one.engine.store.latest.version for one in (alone, beside)]
-    assert versions[1] >= 0.95 * versions[0] > 300
+    assert versions[1] >= 0.95 * versions[0] > 450
     slow = beside.engine.members[2]
     assert not slow.rejected
     assert slow.steps == pytest.approx(20 / 0.5, abs=2)
@@ -59,12 +59,12 @@ def test_a_little_slower_worker_is_in_every_version():
     cluster = run([0.02, 0.03])
     versions = cluster.engine.store.latest.version
     assert all(member.pushes >= versions - 1 for member in cluster.engine.members.values())
-    assert versions > 300
+    assert versions > 450
 
 
-def test_a_worker_makes_as_many_steps_between_two_pushes_as_its_transfers_last_and_three_at_least():
+def test_a_worker_makes_as_many_steps_between_two_pushes_as_its_transfers_last_and_two_at_least():
     near, far = (run([0.02, 0.02], latency=latency) for latency in (0.0, 0.1))
-    for cluster, steps in ((near, 3), (far, 20)):
+    for cluster, steps in ((near, 2), (far, 20)):
         member = cluster.engine.members[0]
         assert member.steps / member.pushes == pytest.approx(steps, rel=0.15)
 
@@ -73,22 +73,22 @@ def push(worker, samples, base=0, seconds=0.0):
     return Push(worker, 0, base, 1, samples, seconds)
 
 
-def test_a_version_is_made_three_steps_after_the_one_before_at_the_earliest():
+def test_a_version_is_made_two_steps_after_the_one_before_at_the_earliest():
     model = Auto()
     for worker in range(3):
         model.join(worker, 10.0)
     for worker, seconds in ((0, 1.0), (1, 1.0), (2, 1.5)):
         assert not committed(model, push(worker, 100, seconds=seconds), 11.0)
-    assert model.alarm == 13.0, "of the typical worker"
+    assert model.alarm == 12.0, "of the typical worker"
     assert model.join(3, 11.5) == [Grant(3)]
-    assert model.tick(13.0) == [] and model.alarm is None, "a joiner is waited for"
+    assert model.tick(12.0) == [] and model.alarm is None, "a joiner is waited for"
     assert committed(model, push(3, 100, seconds=1.0), 13.5)
     for worker in range(4):
         assert not committed(model, push(worker, 100, seconds=1.0), 14.5)
-    assert model.tick(16.5) == [Commit(), *map(Grant, range(4))]
-    assert not model.push(push(3, 100, seconds=1.0), 17.0)[1:]
-    assert model.leave(0, 17.0) == model.leave(1, 17.0) == model.leave(2, 17.0) == []
-    assert model.alarm == 19.5 and model.leave(3, 18.0) == [Commit()], "nobody is left to wait"
+    assert model.tick(15.5) == [Commit(), *map(Grant, range(4))]
+    assert not model.push(push(3, 100, seconds=1.0), 16.0)[1:]
+    assert model.leave(0, 16.0) == model.leave(1, 16.0) == model.leave(2, 16.0) == []
+    assert model.alarm == 17.5 and model.leave(3, 17.0) == [Commit()], "nobody is left to wait"
 
 
 def accepted(model, *event):
@@ -154,7 +154,7 @@ def test_auto_waits_for_a_joiner_in_the_next_version():
 
 
 @pytest.mark.parametrize("outer, wire, says", [
-    (None, None, {"outer": {"name": "qhm", "rate": 2.0, "momentum": 0.875, "nu": 0.5},
+    (None, None, {"outer": {"name": "qhm", "rate": 2.0, "momentum": 0.9, "nu": 0.5},
                   "wire": "int8"}),
     ("identity", "float32", {}),
     ("nesterov", "bfloat16", {"outer": {"name": "nesterov", "rate": 0.7, "momentum": 0.9},
@@ -170,7 +170,7 @@ def test_the_outer_step_and_the_format_are_the_models_unless_they_are_named(tmp_
 
 def test_options_of_the_outer_step_go_before_the_models():
     assert outer_of(Auto, 8, None, {"rate": "0.5"}).settings()["outer"] == {
-        "name": "qhm", "rate": 0.5, "momentum": 0.96875, "nu": 0.875}
+        "name": "qhm", "rate": 0.5, "momentum": 0.975, "nu": 0.875}
     assert outer_of(MODELS["pcc"], 2, None, {}).settings() == {}
     assert np.array_equal(outer_of(MODELS["pcc"], 2, None, {}).step(np.ones(2)), np.ones(2))
 
@@ -181,7 +181,7 @@ def test_the_outer_step_moves_by_the_sum_of_the_workers_updates():
         outer = outer_of(Auto, workers, None, {})
         steps = [outer.step(change.copy()) for _ in range(600)]
         assert np.allclose(steps[-1], sums, rtol=1e-3), "of a mean of 1 by N workers, at most 8"
-        assert 1 <= steps[0] <= 1.25, "once at once, the rest as momentum"
+        assert 1 <= steps[0] <= 1.2, "once at once, the rest as momentum"
         assert workers > 1 or sum(steps) == 600.0, "a worker alone trains as without a server"
 
 

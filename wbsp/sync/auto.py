@@ -6,8 +6,8 @@ from typing import Any
 from wbsp.sync.base import About, Accept, Action, Commit, Grant, Option, Push, SyncModel, WorkerRule
 from wbsp.sync.meter import averaged
 
-PAID = 0.25  # part of what momentum owes that a lone worker's version would pay
-LEAST = 3  # steps of the typical worker between two versions
+PAID = 0.2  # part of what momentum owes that a lone worker's version would pay
+LEAST = 2  # steps of the typical worker between two versions
 MOST = 8  # times the mean update that the model moves; more was not measured
 
 
@@ -16,7 +16,7 @@ class Auto(SyncModel):
 
         worker: a version W has arrived? at the step's end: push x - anchor; x = W + (x - anchor)
         server: accept(p, 1/N)
-                all workers have pushed since the last commit, but for slow ones, and it was three
+                all workers have pushed since the last commit, but for slow ones, and it was two
                 steps of the typical worker ago? commit; grant all
 
     A worker pushes and fetches once a version and computes meanwhile, so it makes as many steps
@@ -26,14 +26,14 @@ class Auto(SyncModel):
     examples/s of the typical worker: the one at which the workers, from the fastest on, reach half
     of all examples/s. It is also slow if the others would have waited `slow` times the usual
     seconds of a version for its next push. Where transfers last less than a step, a version is
-    nevertheless made of three.
+    nevertheless made of two.
 
     The outer step is quasi-hyperbolic momentum (Ma and Yarats 2019). With rate N the model moves by
     the sum of all updates over time, as if one machine had computed all steps, and a lone worker
     trains as without a server. With nu = 1 - 1/N the mean update counts at once, and
     only once: in directions in which the workers reach their goal between two versions that is the
     mean of their models, although updates are a version old. The other N - 1 times come as
-    momentum, over 4 N versions, which average the gradients' noise, and outlast the momentum of an
+    momentum, over 5 N versions, which average the gradients' noise, and outlast the momentum of an
     optimizer on the workers.
     Nesterov's momentum with the same sum amplifies that noise five times as much, and diverges
     with momentum on the workers (docs/explanation/outer-step.md). N are the workers that have
