@@ -70,9 +70,8 @@ flags.DEFINE_float("epochs", 100, "passes over the training set, summed over all
 flags.DEFINE_float("target_accuracy", None, "stop when a version reaches it (0..1)", lower_bound=0,
                    upper_bound=1)
 flags.DEFINE_enum("optimizer", None, ["sgd", "nesterov", "adam"],
-                  "optimizer of each worker, whose state is "
-                  "never sent: plain SGD, with Nesterov's momentum of 0.9, or Adam; default: plain "
-                  "SGD, as published")
+                  "optimizer of each worker, whose state is never sent: plain SGD, with Nesterov's "
+                  "momentum of 0.9, or Adam; default: plain SGD, as published")
 flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one, a tenth "
                    "of it for nesterov, 0.001 for adam", lower_bound=0)
 flags.DEFINE_enum("lr_steps", "own", ["own", "mean"], "steps that the rate's schedule counts: each "

@@ -90,13 +90,6 @@ def worst(steps: int, step: tuple[float, float, float], late: bool) -> float:
                / variance_with_momentum(part, steps, (0, 1, 0), False) for part in STEP_PARTS)
 
 
-def tell(name: str, step: tuple[float, float, float], found: list[float]) -> None:
-    momentum, now, later = step
-    cells = [f"{now + later / (1 - momentum):.1f}",
-             *(f"{one:.1f}" if np.isfinite(one) else "diverges" for one in found)]
-    print(f"| {name} | {' | '.join(cells)} |")
-
-
 def main() -> int:
     rows = {
         "barrier, the mean": ((0, 1, 0), False),
@@ -109,12 +102,15 @@ def main() -> int:
         "one version late, `auto` of 5": (auto(5), True),
         "one version late, `auto` of 8": (auto(8), True),
     }
-    for columns in (PARTS, STEPS):
+    for columns, measure in ((PARTS, variance), (STEPS, worst)):
         print("| step | moves by | " + " | ".join(f"{one:g}" for one in columns) + " |\n"
               + "|---" * (len(columns) + 2) + "|")
         for name, (step, late) in rows.items():
-            tell(name, step, [variance(one, step, late) if columns is PARTS
-                              else worst(one, step, late) for one in columns])
+            momentum, now, later = step
+            cells = [f"{now + later / (1 - momentum):.1f}",
+                     *(f"{found:.1f}" if np.isfinite(found := measure(one, step, late))
+                       else "diverges" for one in columns)]
+            print(f"| {name} | {' | '.join(cells)} |")
     return 0
 
 

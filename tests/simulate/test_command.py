@@ -117,7 +117,7 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(two):
 def test_a_cluster_file_stands_for_the_flags_and_is_kept(tmp_path):
     file = ROOT / "scripts/clusters/straggler.toml"
     done = simulate(tmp_path, f"--cluster={file}", "--model=timing", "--until=60s", "--sync=ssp",
-                   "--sync_option=s=3", "--nofigures", "--out=o")
+                    "--sync_option=s=3", "--nofigures", "--out=o")
     assert done.returncode == 0, done.stderr
     run = read_run(tmp_path / "o/ssp/run-001")
     assert (run.folder / "cluster.toml").read_text() == file.read_text()
@@ -132,7 +132,7 @@ def test_a_run_ends_where_its_last_worker_is_lost(tmp_path):
     (tmp_path / "c.toml").write_text(
         '[[workers]]\nstep_seconds = "1s"\ncount = 2\nlose = "2.5s"\n')
     done = simulate(tmp_path, "--cluster=c.toml", "--model=timing", "--max_steps=8",
-                   "--sync=bsp,pcc", "--out=o", "--nofigures")
+                    "--sync=bsp,pcc", "--out=o", "--nofigures")
     assert done.returncode == 0, done.stderr
     for name in "bsp", "pcc":
         run = read_run(tmp_path / "o" / name / "run-001")
@@ -141,7 +141,7 @@ def test_a_run_ends_where_its_last_worker_is_lost(tmp_path):
 
 def test_a_large_cluster_keeps_the_files_of_a_hundred_workers(tmp_path):
     done = simulate(tmp_path, "--model=timing", "--workers=300", "--max_steps=600", "--sync=pcc",
-                   "--nofigures", "--out=o")
+                    "--nofigures", "--out=o")
     assert done.returncode == 0, done.stderr
     run = read_run(tmp_path / "o/pcc/run-001")
     assert len(run.spans) == 100 and len(run.summary["workers"]) == 300
@@ -158,8 +158,8 @@ step_seconds = "100ms"
 def test_an_advice_on_shared_data_says_how_long_the_epochs_take(tmp_path):
     (tmp_path / "two.toml").write_text(TWO)
     done = simulate(tmp_path, "--advise=two.toml", "--model=timing", "--shared_data",
-                   "--examples=640", "--batch_size=64", "--epochs=20", "--sync=bsp,pcc",
-                   "--nofigures", "--out=o")
+                    "--examples=640", "--batch_size=64", "--epochs=20", "--sync=bsp,pcc",
+                    "--nofigures", "--out=o")
     assert done.returncode == 0, done.stderr
     rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
     assert rows[0][2] == "seconds for 20 epochs"

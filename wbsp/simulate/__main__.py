@@ -102,9 +102,8 @@ flags.DEFINE_bool("shared_data", False, "all workers share the training set, as 
 flags.DEFINE_integer("examples", None, f"with --model={TIMING} --shared_data: examples of the "
                      "training set", lower_bound=1)
 flags.DEFINE_enum("optimizer", None, ["sgd", "nesterov", "adam"],
-                  "optimizer of each worker, whose state is "
-                  "never sent: plain SGD, with Nesterov's momentum of 0.9, or Adam; default: plain "
-                  "SGD, as published")
+                  "optimizer of each worker, whose state is never sent: plain SGD, with Nesterov's "
+                  "momentum of 0.9, or Adam; default: plain SGD, as published")
 flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one, a tenth "
                    "of it for nesterov, 0.001 for adam")
 flags.DEFINE_string("lr_decays", None, "its decays: 1562:0.1,2734:0.01 is a tenth of it from a "
