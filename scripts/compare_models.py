@@ -12,12 +12,11 @@ other flags is not taken for it.
 import contextlib
 import json
 import pathlib
-import socket
-import subprocess
 import sys
 
 from absl import app, flags
 from reproduction.command import run_command
+from reproduction.real import train
 
 from wbsp import heterogeneity
 from wbsp.runlog.folder import run_folder
@@ -26,7 +25,6 @@ from wbsp.simulate.study.variants import Variant, variants
 from wbsp.sync import MODELS, with_batch_size
 
 FLAGS = flags.FLAGS
-LAUNCHER = pathlib.Path(__file__).parents[1] / "runcifar10gpu.py"
 BATCH = 128  # of the launcher's workers
 
 flags.DEFINE_list("sync", list(MODELS), "synchronization models, separated by commas; "
@@ -66,40 +64,25 @@ def run_once(variant: Variant, seed: int) -> Run:
     base = pathlib.Path(FLAGS.out).absolute() / f"seed-{seed}" / variant.folder
     sync = variant.sync
     name = sync.name if sync.name in MODELS else f"{sync.__module__}:{sync.__qualname__}"
-    server = [f"--worker_num={FLAGS.workers}", f"--seed={seed}", f"--sync={name}",
+    server = [f"--seed={seed}", f"--sync={name}",
               *(f"--{flag}={FLAGS[flag].value}" for flag in (
                   "model", "dataset", "heterogeneity", "target_accuracy", "epochs", "check_period",
                   "lr", "test_images") if FLAGS[flag].value is not None),
               *(f"--sync_option={key}={value}" for key, value in variant.options.items())]
     limit = FLAGS["band_width_limit"]
-    worker = [f"--band_width_limit={limit.value}"] if limit.present else []
+    workers = [[f"--band_width_limit={limit.value}"] if limit.present else []] * FLAGS.workers
     flags_of_run = base / "flags.json"
     with contextlib.suppress(FileNotFoundError):
         done = read_run(run_folder(base, resume=True))
         if done.summary is not None and "interrupted" not in done.summary["reason"]:
-            if json.loads(flags_of_run.read_text()) != [server, worker]:
+            if json.loads(flags_of_run.read_text()) != [server, workers]:
                 raise ValueError(f"{base} has a run with other flags, which are in "
                                  f"{flags_of_run.name} there; choose another --out")
             return done
     base.mkdir(parents=True, exist_ok=True)
-    flags_of_run.write_text(json.dumps([server, worker]))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    jobs = [("ps", [f"--base_dir={base}", *server]),
-            *((f"worker{i}", [f"--worker_index={i}", *worker]) for i in range(FLAGS.workers))]
+    flags_of_run.write_text(json.dumps([server, workers]))
     print(f"{variant.label}, seed {seed} ...", file=sys.stderr, flush=True)
-    with contextlib.ExitStack() as stack:
-        processes = []
-        for name, args in jobs:
-            log = stack.enter_context(open(base / f"{name}.log", "w"))
-            job = "ps" if name == "ps" else "worker"
-            processes.append(subprocess.Popen(
-                [sys.executable, "-u", LAUNCHER, f"--job_name={job}", f"--port_base={port}", *args],
-                stdout=log, stderr=log))
-            stack.callback(processes[-1].kill)
-        codes = [processes[0].wait()]  # it outlives its workers, unless it fails
-        codes += [one.poll() if codes[0] else one.wait() for one in processes[1:]]
+    codes = train(base, server, workers)
     if any(codes):
         raise SystemExit(f"{variant.label}, seed {seed}: exit codes {codes}; see {base}/*.log")
     return read_run(run_folder(base, resume=True))

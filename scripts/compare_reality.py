@@ -14,15 +14,14 @@ goes to 60 %, and says how long that took.
 """
 
 import contextlib
-import math
 import os
 import pathlib
-import statistics
 import subprocess
 import sys
 
 from absl import app, flags
 from reproduction.command import run_command
+from reproduction.real import measured, own_work
 
 from wbsp import heterogeneity
 from wbsp.figures import find_runs
@@ -31,9 +30,7 @@ from wbsp.runlog.folder import run_folder
 from wbsp.runlog.reader import Run, read_run
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, simulate
-from wbsp.simulate.study.spec import ClusterSpec, Group
 from wbsp.simulate.study.variants import Variant, variants
-from wbsp.sync import MODELS
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))  # data and models
 
@@ -102,46 +99,6 @@ def again(run: Run, variant: Variant, experiment, target: float) -> Run:
                         run_folder(variant.folder, base), progress)
     finally:
         progress.close()
-
-
-def measured(run: Run, model_bytes: int) -> ClusterSpec:
-    """Return the cluster of `run`: its workers' steps one by one, pushes and fetches on average.
-
-    The duration of a push is the time that the compute thread waits for it, cutting included; for a
-    compute thread that never waits, the time on the network. Under `refresh=published` a slow
-    worker may never fetch; then nothing limits its fetches here, either.
-    """
-    own = own_work(run)
-    lane = "network" if "push" in own else "compute"
-    groups = []
-    for spans in run.spans.values():
-        took = {kind: [s["seconds"] for s in spans if (s["lane"], s["kind"]) == (lane, kind)]
-                for kind in ("push", "pull")}
-        up, down = (model_bytes / statistics.fmean(found) if found else math.inf
-                    for found in took.values())
-        groups.append(Group(trace=tuple(steps(spans, own)), up=up, down=down))
-    return ClusterSpec(tuple(groups))
-
-
-def steps(spans: list[dict], own: set[str]) -> list[float]:
-    """Seconds of each step of a worker: of its compute phase, and of `own` phases behind it."""
-    result = []
-    for span in spans:
-        if span["lane"] == "compute" and span["kind"] == "compute":
-            result.append(span["seconds"])
-        elif span["lane"] == "compute" and span["kind"] in own and result:
-            result[-1] += span["seconds"]
-    return result
-
-
-def own_work(run: Run) -> set[str]:
-    """Return the phases, beside compute, in which a worker's compute thread works.
-
-    A thread that never waits also works for a push or a fetch.
-    """
-    model = MODELS[run.settings["sync"]](**run.settings["options"])
-    never_waits = model.rule.wait == "never"
-    return {"data", "callbacks"} | ({"push", "pull"} if never_waits else set())
 
 
 def table(pairs: list[tuple[str, Run, Run]]) -> str:

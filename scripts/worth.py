@@ -4,7 +4,8 @@ quality, divided by the cluster's.
 
     scripts/worth.py --data_dir=DIR                        # all cells, all models, one seed
     scripts/worth.py --cells=h1-8,pair --models=auto,pcc   # some of them, beside the lone machine
-    scripts/worth.py --table                               # only print the tables
+    scripts/worth.py --cells=reports/cells/equal-4.toml    # a cluster file
+    scripts/worth.py --table --figure=worth.png            # print and draw what was trained
 
 Whole trainings of the network `small` on CIFAR-10 in virtual time: the rate falls to a tenth at
 60 %, and to a hundredth at 85 % of the run. A quality is reached when the mean of three looks in a
@@ -28,6 +29,7 @@ from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from absl import app, flags
+from reproduction.command import run_command
 
 from wbsp.process.imports import heavy_imports
 from wbsp.simulate.study.cluster_file import read_cluster
@@ -42,6 +44,7 @@ QUALITIES = (0.60, 0.62, 0.64, 0.66, 0.68)
 EXAMPLES = 50_000  # of an epoch
 LOOK = 0.5  # seconds between two
 BATCH = 32  # of each worker of a cluster
+NOISE_SCALE = 129  # examples, fitted to a lone machine's steps to 55 % (scripts/noise.py)
 ALONE = "lone machine at its best"
 DILOCO = {"outer": "nesterov", "wire": "int8"}
 
@@ -85,7 +88,8 @@ flags.DEFINE_list("models", list(RIVALS), "models, as the tables name them")
 flags.DEFINE_list("epochs", ["10", "20"], "passes of a cluster's trainings")
 flags.DEFINE_list("rates", ["0.05"], "and their initial learning rates")
 flags.DEFINE_string("network", "small", "what is trained: small, cnn or alexnet")
-flags.DEFINE_string("optimizer", None, "of each machine: sgd, nesterov or adam; default: sgd")
+flags.DEFINE_enum("optimizer", None, ["sgd", "nesterov", "adam"], "of each machine of a cluster; "
+                  "default: plain SGD")
 flags.DEFINE_integer("test_images", 2000, "of the test set, at each look")
 flags.DEFINE_integer("seed", 0, "of all runs")
 flags.DEFINE_list("fresh", [], "seeds: train the settings that were best under --seed again, with "
@@ -94,6 +98,7 @@ flags.DEFINE_string("data_dir", None, "where CIFAR-10 lies, as for runcifar10gpu
 flags.DEFINE_string("out", "runs/worth", "folder of the runs")
 flags.DEFINE_integer("jobs", 1, "processes that train at the same time", lower_bound=1)
 flags.DEFINE_bool("table", False, "train nothing more")
+flags.DEFINE_string("figure", None, "file to draw: worth of `auto` in all cells, R, and the bound")
 
 
 class Training(NamedTuple):
@@ -204,7 +209,10 @@ def settings(cell: str, name: str, seed: int) -> list[Training]:
     out = pathlib.Path(FLAGS.out).absolute() / f"seed-{seed}"
     rest = seed, FLAGS.network, FLAGS.optimizer, FLAGS.test_images, FLAGS.data_dir
     if name == ALONE:
-        return [Training(out / f"lone-{fastest(cluster, 1).pace:g}" / f"{batch}-{rate:g}-{epochs}",
+        alone = fastest(cluster, 1)
+        sleep = alone.groups[0].sleep_seconds  # does not shrink with the batch
+        machine = f"lone-{alone.pace:g}" + (f"-sleeps-{sleep:g}" if sleep else "")
+        return [Training(out / machine / f"{batch}-{rate:g}-{epochs}",
                          lone(cluster.trains(batch)), batch, rate, epochs,
                          Entry("bsp", {}, {"outer": "nesterov"}), *rest)
                 for batch, rate, epochs in LONE]
@@ -255,6 +263,18 @@ def result(chosen: dict[float | str, Training], seeds: list[int]) -> Result:
                   [mean(run[-3:]) for run in runs("end")])
 
 
+def title(cell: str) -> str:
+    machines = ideal(read_cluster(cell).trains(BATCH))
+    return (f"{pathlib.Path(cell).stem}: R {machines:.2f}, the noise allows "
+            f"{bound(machines):.1f}")
+
+
+def print_head(title: str) -> None:
+    """Print what stands above a table."""
+    head = [*(f"{100 * quality:.0f} %" for quality in QUALITIES), "end"]
+    print(f"\n{title}\n\n{row('seconds to (worth)', head)}\n|{'---|' * (len(head) + 1)}")
+
+
 def tell(name: str, found: Result, alone: Result) -> None:
     """Print a line of the table, if any run is there."""
     if not found.end:
@@ -263,17 +283,62 @@ def tell(name: str, found: Result, alone: Result) -> None:
     for quality in QUALITIES:
         times = found.seconds.get(quality, [])
         done = [at for at in times if at is not None]
-        lone_times = alone.seconds.get(quality, [])
-        if not done:
-            cells.append("-")
-        elif len(done) < len(times):
-            cells.append(f"{statistics.mean(done):.1f} in {len(done)} of {len(times)}")
-        elif lone_times and None not in lone_times:
-            worth = statistics.mean(lone_times) / statistics.mean(done)
-            cells.append(f"{statistics.mean(done):.1f} ({worth:.1f})")
-        else:
-            cells.append(f"{statistics.mean(done):.1f}")
+        text = f"{statistics.mean(done):.1f}" if done else "-"
+        if 0 < len(done) < len(times):
+            text += f" in {len(done)} of {len(times)}"
+        elif (ratio := worth(found, alone, quality)) is not None:
+            text += f" ({ratio:.1f})"
+        cells.append(text)
     print(row(name, [*cells, f"{100 * statistics.mean(found.end):.1f}"]), flush=True)
+
+
+def bound(ideal: float) -> float:
+    """Return the worth that the noise alone allows a cluster of this R."""
+    phi = NOISE_SCALE / BATCH
+    return ideal * (1 + phi) / (ideal + phi)
+
+
+def draw(results: dict[str, tuple[Result, Result]], path: pathlib.Path) -> None:
+    """Draw worth for each quality, R and the bound, a row a cell.
+
+    results: cell -> what `auto` reached, and the lone machine
+    """
+    from matplotlib import colormaps
+    from matplotlib.ticker import ScalarFormatter
+
+    from wbsp.figures import style
+
+    figure, [[axes]] = style.new_figure(1, 1, 8, 1.2 + 0.32 * len(results))
+    ideals = {cell: ideal(read_cluster(cell).trains(BATCH)) for cell in results}
+    rows = sorted(results, key=lambda cell: (ideals[cell], pathlib.Path(cell).stem))
+    for mark, label, values in (("d", "R: sum of the speeds", ideals.values()),
+                                ("|", "what the noise allows", map(bound, ideals.values()))):
+        at = dict(zip(ideals, values, strict=True))
+        axes.plot([at[cell] for cell in rows], range(len(rows)), mark, color="black",
+                  markersize=5 if mark == "d" else 13, markerfacecolor="none", label=label)
+    for n, quality in enumerate(QUALITIES):
+        found = [(worth(*results[cell], quality), place) for place, cell in enumerate(rows)]
+        done = [(value, place) for value, place in found if value is not None]
+        axes.plot(*zip(*done, strict=True), "o", markersize=6, label=f"{100 * quality:.0f} %",
+                  color=colormaps["viridis"](n / (len(QUALITIES) - 1)))
+    axes.axvline(1, color="gray", linewidth=1)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.set(xlabel="worth: times as fast as the best single machine",
+             ylim=(-0.6, len(rows) - 0.4))
+    axes.set_yticks(range(len(rows)), [pathlib.Path(cell).stem for cell in rows])
+    style.set_title(axes, "Worth of auto, by the quality reached")
+    handles, labels = axes.get_legend_handles_labels()
+    style.legend_below(figure, handles, labels)
+    style.save(figure, path)
+
+
+def worth(found: Result, alone: Result, quality: float) -> float | None:
+    """Return the ratio of the mean seconds; None: some run did not reach the quality."""
+    times, lone_times = found.seconds.get(quality), alone.seconds.get(quality)
+    if not times or not lone_times or None in times or None in lone_times:
+        return None
+    return statistics.mean(lone_times) / statistics.mean(times)
 
 
 def row(name: str, cells: list[str]) -> str:
@@ -281,8 +346,12 @@ def row(name: str, cells: list[str]) -> str:
 
 
 def main(argv):
+    return run_command("worth", run, argv)
+
+
+def run() -> int:
     if unknown := set(FLAGS.models) - RIVALS.keys():
-        sys.exit(f"worth.py: --models: there is no {min(unknown)!r}")
+        raise ValueError(f"--models: there is no {min(unknown)!r}; give of {', '.join(RIVALS)}")
     names = [ALONE, *FLAGS.models]
     plans = {(cell, name): settings(cell, name, FLAGS.seed) for cell in FLAGS.cells
              for name in names}
@@ -291,13 +360,22 @@ def main(argv):
     seeds = [int(seed) for seed in FLAGS.fresh] or [FLAGS.seed]
     train_all(with_seed(one, seed) for settled in chosen.values() for one in settled.values()
               for seed in seeds)
-    head = [*(f"{100 * quality:.0f} %" for quality in QUALITIES), "end"]
+    results = {}
     for cell in FLAGS.cells:
-        print(f"\n{cell}: R {ideal(read_cluster(cell).trains(BATCH)):.2f}\n\n"
-              + row("seconds to (worth)", head) + "\n|" + "---|" * (len(head) + 1))
+        print_head(title(cell))
         found = {name: result(chosen[cell, name], seeds) for name in names if chosen[cell, name]}
+        alone = found.get(ALONE, Result({}, []))
         for name, one in found.items():
-            tell(name, one, found.get(ALONE, Result({}, [])))
+            tell(name, one, alone)
+        if "auto" in found:
+            results[cell] = found["auto"], alone
+    if len(results) > 1:
+        print_head("auto in all cells")
+        for cell, (found, alone) in results.items():
+            tell(title(cell), found, alone)
+    if FLAGS.figure:
+        draw(results, pathlib.Path(FLAGS.figure))
+    return 0
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from wbsp.figures import find_runs
+
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 
@@ -18,9 +20,9 @@ def run(script: str, *flags: str) -> subprocess.CompletedProcess:
 
 @pytest.mark.skipif("WBSP_REPORTS" not in os.environ,
                     reason="of scripts that make reports: WBSP_REPORTS=1")
-def test_real_runs_and_their_twins_make_the_same_steps(tmp_path):
+def test_real_runs_and_their_twins_make_the_same_steps(tmp_path, monkeypatch):
     """Under the first of these nobody fetches anything."""
-    flags = ("--sync=asp:refresh=published,pcc:weight=work", "--heterogeneity=none", "--epochs=1",
+    flags = ("--sync=asp:refresh=published,pcc:weight=work", "--heterogeneity=H1", "--epochs=1",
              "--target_accuracy=0.999", "--test_images=500", "--check_period=60",
              "--band_width_limit=50", f"--out={tmp_path}")
     done = run("compare_reality.py", *flags)
@@ -33,6 +35,12 @@ def test_real_runs_and_their_twins_make_the_same_steps(tmp_path):
         steps = [tuple(int(n.replace(",", "")) for n in worker.split(" (")[0].split(" / "))
                  for worker in row["steps of each worker"].split("), ")]
         assert len(steps) == 2 and all(abs(real - twin) <= 2 + real / 10 for real, twin in steps)
+    monkeypatch.syspath_prepend(SCRIPTS)
+    from reproduction.real import measured
+
+    for real in find_runs([tmp_path / "real"]):  # a sleep before a step is a part of it
+        assert [len(group.trace) for group in measured(real, 1).groups] == [
+            one["steps"] for _, one in sorted(real.summary["workers"].items())]
     again = run("compare_reality.py", *flags)
     assert again.stdout == done.stdout, again.stderr
     other = run("compare_reality.py", *flags, "--epochs=2")
