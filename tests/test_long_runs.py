@@ -127,7 +127,10 @@ def test_everything_is_planned_once_each_model_at_its_best_rate(long, tmp_path):
         cell = long.wholes()[name]
         assert all((cell, label, long.USUAL, 0) in runs for label in long.LABELS)
         assert sum(one == cell for one, *_ in runs) == len(long.LABELS), "once"
-    assert {job.cell.workers for job in long.plan(tmp_path, book, (2,))} == {2}
+    for rate, seed in [*((rate, 0) for rate in long.RATES), (long.USUAL, 1), (long.USUAL, 2)]:
+        assert (long.alone(), "bsp", rate, seed) in runs, "the baseline of every cluster"
+    assert all((long.alone(long.EPOCHS), "bsp", long.USUAL, seed) in runs for seed in long.SEEDS)
+    assert {job.cell.workers for job in long.plan(tmp_path, book, (2,))} == {1, 2}
     begun, whole = trained.values()
     assert begun == [long.label(model) for model in (*long.PUBLISHED, *long.OURS)]
     assert whole == list(long.LABELS)
@@ -195,6 +198,9 @@ def test_the_page_is_written_from_the_book(module, long, tmp_path):
         shift = 0.01 * seed + 0.1 * (label == "pcc weight=work") - rate
         kept.add(an_entry(long, long.Cell("H1", 2, long.MEASURED), label, rate, seed,
                           tuple(0.105 + shift + 0.02 * place for place in range(40))))
+    for seed in long.SEEDS:
+        kept.add(an_entry(long, long.alone(), "bsp", 0.1, seed,
+                          tuple(0.105 + 0.04 * place for place in range(20))))
     done = subprocess.run([sys.executable, ROOT / "scripts/long_runs.py", "--budget=0s",
                            f"--book={book}", f"--page={page}"], capture_output=True, text=True,
                           env={**os.environ, "PYTHONPATH": str(ROOT)})
@@ -205,7 +211,8 @@ def test_the_page_is_written_from_the_book(module, long, tmp_path):
     assert report.diverged(kept) == "-" and "<!-- diverged -->\n\n-\n\n<!-- end -->" in text
     assert "| pcc weight=work | H1, 2 workers, 100 Mbit | 60 % |" in text
     ours, best = 1.5 * fmean([26, 26, 25]), 1.5 * fmean([31, 31, 30])
-    assert f"| {ours:.1f} | bsp, {best:.1f} | {ours / best:.2f} | 3 |" in text
+    assert (f"| {ours:.1f} | bsp, {best:.1f} | {ours / best:.2f} | 21.0 | {ours / 21:.2f} | 3 |"
+            in text)
     assert (tmp_path / "figures/long-runs.png").stat().st_size > 10_000
     kept.add(an_entry(long, long.Cell("H3", 8, "1Gbit"), "asp", 0.2, 1, (0.1, 0.5, 0.2)))
     assert "| asp | 8 | 0.2 | 1 of 1 | H3, 8 workers, 1 Gbit, seed 1 |" in report.diverged(kept)

@@ -25,6 +25,7 @@ from reproduction.book import (
     WHOLE_PERIOD,
     Book,
     Cell,
+    alone,
     entry,
     rated,
 )
@@ -41,6 +42,7 @@ FURTHER = ("asp:refresh=published", "ssp:refresh=published", "adsp:period=2", "n
 WHOLE_ONLY = ("pcc:commit=every_push",)  # as the published code commits
 SIDE_BY_SIDE = {"published": PUBLISHED, "ours": OURS}  # at their best rates; the others at one
 GROUPS = {**SIDE_BY_SIDE, "further": FURTHER}
+ALONE = "bsp"  # how one worker trains; it waits for nothing
 LEADING = ("asp", "pcc", "pcc:weight=work:late=true")  # what leads; in all clusters, all seeds
 
 
@@ -96,7 +98,8 @@ def job(cell: Cell, group: str, rate: float, seed: int, out: Path, book: Book,
     that of its folder."""
     flags = {"model": cell.network, "dataset": "cifar10", "test_images": 2000, "jitter": 0.1, **CNN,
              "workers": cell.workers, "heterogeneity": cell.heterogeneity,
-             "bandwidth": cell.bandwidth, "latency": "1ms", "lr": rate,
+             "bandwidth": cell.bandwidth, "latency": "0s" if cell == alone(cell.epochs) else "1ms",
+             "lr": rate,
              **(_to_the_end(cell) if cell.epochs else
                 {"until": f"{cell.seconds}s", "check_period": f"{PERIOD}s"})}
     setting = Setting("long", f"{cell.name}-{rate:g}-{group}", cell.title, flags,
@@ -137,11 +140,11 @@ def wholes() -> dict[str, Cell]:
 def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun]:
     """Return all jobs, in an order that can be cut anywhere.
 
-    The order: every kind of cluster once; the rates; then each model at its best rate, on other
-    networks and under other seeds, and the leading models in all clusters under all seeds; whole
-    trainings, at the published rate and at the best one, of two workers under all seeds; and once
-    the published network for some seconds, and whole trainings elsewhere, for as long as published,
-    and of that network.
+    The order: every kind of cluster once, and one worker alone; the rates; then each model at its
+    best rate, on other networks and under other seeds, and the leading models in all clusters under
+    all seeds; whole trainings, at the published rate and at the best one, of two workers under all
+    seeds; and once the published network for some seconds, and whole trainings elsewhere, for as
+    long as published, and of that network.
 
     What the last parts hold depends on what the book knows of the rates. Everything with everything
     would be 800 runs of three minutes and more; so rates are compared under H1, and all models
@@ -151,6 +154,10 @@ def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun
     first = [job(cell, group, USUAL, SEEDS[0], out, book) for cell in kinds for group in GROUPS]
     tried = [job(rated(n), group, rate, SEEDS[0], out, book)
              for n, rate, group in product(workers, RATES[1:], SIDE_BY_SIDE)]
+    lone = [*(job(alone(), "alone", rate, SEEDS[0], out, book, [ALONE]) for rate in RATES),
+            *(one for seed in SEEDS[1:]
+              for one in _best(alone(), seed, out, book, {"alone": [ALONE]})),
+            *(job(alone(EPOCHS), "alone", USUAL, seed, out, book, [ALONE]) for seed in SEEDS)]
     others = [(cell, seed) for cell in compared(workers)
               for seed in (SEEDS if cell.bandwidth == MEASURED else SEEDS[:1])]
     best = [one for cell, seed in sorted(others, key=lambda other: other[1])
@@ -163,7 +170,7 @@ def plan(out: Path, book: Book, workers: Sequence[int] = (2, 8)) -> list[LongRun
     once = [*(job(published(), group, USUAL, SEEDS[0], out, book) for group in SIDE_BY_SIDE),
             *(one for cell in wholes().values() for one in _whole(cell, SEEDS[0], out, book))]
     jobs, planned = [], set()
-    for one in (*first, *tried, *best, *leading, *ends,
+    for one in (*first, *lone, *tried, *best, *leading, *ends,
                 *(one for one in once if one.cell.workers in workers)):
         new = [model for model in one.setting.models
                if (one.cell, one.rate, one.seed, model) not in planned]

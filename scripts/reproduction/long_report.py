@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -17,11 +18,13 @@ from reproduction.book import (
     RATES,
     SECONDS,
     SEEDS,
+    SMALL,
     Book,
     Cell,
     Entry,
+    alone,
 )
-from reproduction.long import FURTHER, LABELS, PUBLISHED, label, published, wholes
+from reproduction.long import ALONE, FURTHER, LABELS, PUBLISHED, label, published, wholes
 from reproduction.report import refresh
 from reproduction.tables import NONE, NOT_RUN
 from reproduction.whole_report import spread
@@ -106,8 +109,9 @@ def _rate_cell(one: Entry | None, best: bool) -> str:
 def cell(book: Book, where: Cell) -> str:
     """Table of one cluster: each model at its best rate."""
     rows = []
-    for name in LABELS:
-        if found := book.best(where, name):
+    for name, found in [("one fast worker alone", lone(book, where)),
+                        *((name, book.best(where, name)) for name in LABELS)]:
+        if found:
             rows.append([name, f"{found[0].rate:g}", str(len(found)),
                          *(spread([one.time_to(target) for one in found], 1, ".1f")
                            for target in TARGETS),
@@ -115,17 +119,25 @@ def cell(book: Book, where: Cell) -> str:
                          f"{100 * fmean(one.compute for one in found):.1f}",
                          f"{fmean(one.pushes for one in found):,.0f}",
                          f"{fmean(one.versions for one in found):,.0f}"])
-    return "" if not rows else f"{where.title}:\n\n" + markdown(
+    return "" if len(rows) < 2 else f"{where.title}:\n\n" + markdown(
         ["model", "rate", "seeds", *(f"s to {100 * target:.0f} %" for target in TARGETS),
          "accuracy at the end", "compute %", "pushes", "versions"], rows)
 
 
+def lone(book: Book, where: Cell) -> list[Entry]:
+    """Return the entries of one fast worker alone, for as long as a run in this cluster."""
+    if where.network != SMALL:
+        return []
+    return [replace(one, accuracy=one.accuracy[:round(where.seconds / PERIOD) + 1])
+            for one in book.best(alone(), ALONE)]
+
+
 def headline(book: Book) -> str:
     """Table of pcc by work, and of it just in time, beside the best published model of each
-    cluster."""
+    cluster, and beside one fast worker alone."""
     rows, means = [], []
     for model in AHEAD:
-        ratios = []
+        ratios, to_alone = [], []
         for where in CELLS:
             ours, theirs = _times(book, where, [model]), _times(book, where, PAPERS)
             # the highest target that both reach in every seed
@@ -137,15 +149,23 @@ def headline(book: Book) -> str:
             best = min((name for name in PAPERS if (target, name) in theirs),
                        key=lambda name: theirs[target, name])
             ratios.append(ours[target, model] / theirs[target, best])
+            at = [one.time_to(target) for one in lone(book, where)]
+            if at and max(at) < math.inf:
+                to_alone.append(ours[target, model] / fmean(at))
+                beside = [f"{fmean(at):.1f}", f"{to_alone[-1]:.2f}"]
+            else:
+                beside = [NONE] * 2
             rows.append([model, where.title, f"{100 * target:.0f} %", f"{ours[target, model]:.1f}",
                          f"{best}, {theirs[target, best]:.1f}", f"{ratios[-1]:.2f}",
-                         str(len(book.best(where, model)))])
+                         *beside, str(len(book.best(where, model)))])
         if ratios:
-            means.append(f"{fmean(ratios):.2f} ({model})")
+            beside = f", {fmean(to_alone):.2f} to one worker alone" if to_alone else ""
+            means.append(f"{fmean(ratios):.2f}{beside} ({model})")
     if not rows:
         return NOT_RUN
     return markdown(["model", "cluster", "target", "s", "s of the best published", "ratio",
-                     "seeds"], rows) + f"\n\nMean of the ratios: {', '.join(means)}."
+                     "s of one fast worker alone", "ratio", "seeds"],
+                    rows) + f"\n\nMean of the ratios: {'; '.join(means)}."
 
 
 def _times(book: Book, where: Cell, names: Sequence[str]) -> dict[tuple[float, str], float]:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from reproduction.book import RATES, USUAL, Book, Cell, Entry
-from reproduction.long import LABELS, OURS, label
+from reproduction.book import RATES, USUAL, Book, Cell, Entry, alone
+from reproduction.long import ALONE, LABELS, OURS, label
 from reproduction.tables import NONE, NOT_RUN
 
 from wbsp.figures.table import markdown
@@ -30,11 +30,12 @@ def published(book: Book, where: Cell) -> Runs:
 def table(book: Book, where: Cell) -> str:
     """Table of all whole trainings in a cluster, each rate by itself."""
     lines = []
-    for name in LABELS:
+    for title, cell, name in [("one fast worker alone", alone(where.epochs), ALONE),
+                              *((name, where, name) for name in LABELS)]:
         for rate in sorted(RATES):
-            if found := book.of(where, name, rate):
+            if where.network == cell.network and (found := book.of(cell, name, rate)):
                 seconds = fmean(one.period * (len(one.accuracy) - 1) for one in found)
-                lines.append([name, f"{rate:g}", str(len(found)),
+                lines.append([title, f"{rate:g}", str(len(found)),
                               *(spread([one.time_to(target) for one in found], 1, ".0f")
                                 for target in TARGETS),
                               spread([one.final for one in found], 100, ".1f"), f"{seconds:,.0f}",
@@ -43,7 +44,7 @@ def table(book: Book, where: Cell) -> str:
                               f"{fmean(one.versions for one in found):,.0f}"])
     return markdown(["model", "rate", "seeds", *(f"s to {100 * t:.0f} %" for t in TARGETS),
                      "accuracy at the end", "s in all", "compute %", "pushes", "versions"],
-                    lines) if lines else NOT_RUN
+                    lines) if any(line[0] in LABELS for line in lines) else NOT_RUN
 
 
 def headline(book: Book, where: Cell) -> str:
