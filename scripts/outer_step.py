@@ -22,31 +22,41 @@ worst direction, as a multiple of that of the mean under a barrier.
 """
 
 import sys
+from collections.abc import Callable
 
 import numpy as np
 
+from wbsp.core.outer_optimizer import QuasiHyperbolic
 from wbsp.sync.auto import Auto
 
 MOMENTUM = 0.9  # of a worker
-STEPS = 1, 2, 4, 8, 16  # of a worker in a period
+STEPS = 1, 2, 4, 8, 16, 64  # of a worker in a period
 STEP_PARTS = 0.002, 0.005, 0.01, 0.02, 0.03, 0.06, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0, 1.2, 1.5
+AT = 4  # steps of a worker in a period, in the first table
 PARTS = 0.02, 0.1, 0.3, 0.5, 0.8, 1.0, 1.3  # c: flat directions first; above 1 a worker overshoots
 
+Step = tuple[float, float, float]  # momentum, now, later: m = momentum m + p; now p + later m
+Rule = Callable[[int], Step]  # by the steps of a period
 
-def qhm(rate: float, momentum: float, nu: float) -> tuple[float, float, float]:
-    """Return (momentum, now, later): m = momentum m + p; step = now p + later m."""
+
+def qhm(rate: float, momentum: float, nu: float) -> Step:
     return momentum, rate * (1 - nu), rate * nu * (1 - momentum)
 
 
-def nesterov(rate: float, momentum: float) -> tuple[float, float, float]:
-    return momentum, rate, rate * momentum
+def mean(times: float) -> Rule:
+    return lambda steps: (0, times, 0)
 
 
-def auto(workers: int) -> tuple[float, float, float]:
-    return qhm(**Auto.outer_options(workers))
+def nesterov(rate: float, momentum: float) -> Rule:
+    return lambda steps: (momentum, rate, rate * momentum)
 
 
-def variance(part: float, step: tuple[float, float, float], late: bool) -> float:
+def auto(workers: int) -> Rule:
+    outer = QuasiHyperbolic(**Auto.outer_options(workers))
+    return lambda steps: qhm(outer.rate, 1 - (1 - outer.momentum) * outer.shorter(steps), outer.nu)
+
+
+def variance(part: float, step: Step, late: bool) -> float:
     """Return the variance of W in the long run; infinity if W diverges."""
     momentum, now, later = step
     # The state: W(v), W(v-1), m(v), p(v-1).
@@ -57,7 +67,7 @@ def variance(part: float, step: tuple[float, float, float], late: bool) -> float
     return long_run(a, x[:, None])
 
 
-def variance_with_momentum(part: float, steps: int, step: tuple[float, float, float],
+def variance_with_momentum(part: float, steps: int, step: Step,
                            late: bool) -> float:
     """Return the same for a worker with momentum that makes `steps` steps in a period."""
     momentum, now, later = step
@@ -84,7 +94,7 @@ def long_run(a: np.ndarray, b: np.ndarray) -> float:
     return float(total[0, 0])
 
 
-def worst(steps: int, step: tuple[float, float, float], late: bool) -> float:
+def worst(steps: int, step: Step, late: bool) -> float:
     """Return the variance in the worst direction, over that of the mean under a barrier."""
     return max(variance_with_momentum(part, steps, step, late)
                / variance_with_momentum(part, steps, (0, 1, 0), False) for part in STEP_PARTS)
@@ -92,21 +102,21 @@ def worst(steps: int, step: tuple[float, float, float], late: bool) -> float:
 
 def main() -> int:
     rows = {
-        "barrier, the mean": ((0, 1, 0), False),
+        "barrier, the mean": (mean(1), False),
         "barrier, DiLoCo's: nesterov 0.7, 0.9": (nesterov(0.7, 0.9), False),
-        "one version late, the mean": ((0, 1, 0), True),
-        "one version late, the sum of 8": ((0, 8, 0), True),
+        "one version late, the mean": (mean(1), True),
+        "one version late, the sum of 8": (mean(8), True),
         "one version late, nesterov 1, 0.8": (nesterov(1, 0.8), True),
         "one version late, nesterov 0.7, 0.9": (nesterov(0.7, 0.9), True),
-        "one version late, `auto` of 2 workers": (auto(2), True),
-        "one version late, `auto` of 5": (auto(5), True),
-        "one version late, `auto` of 8": (auto(8), True),
+        **{f"one version late, `auto` of {workers}{' workers' * (workers == 2)}":
+           (auto(workers), True) for workers in (2, 5, 8)},
     }
-    for columns, measure in ((PARTS, variance), (STEPS, worst)):
+    for columns, measure in ((PARTS, lambda part, step, late: variance(part, step(AT), late)),
+                             (STEPS, lambda n, step, late: worst(n, step(n), late))):
         print("| step | moves by | " + " | ".join(f"{one:g}" for one in columns) + " |\n"
               + "|---" * (len(columns) + 2) + "|")
         for name, (step, late) in rows.items():
-            momentum, now, later = step
+            momentum, now, later = step(AT)
             cells = [f"{now + later / (1 - momentum):.1f}",
                      *(f"{found:.1f}" if np.isfinite(found := measure(one, step, late))
                        else "diverges" for one in columns)]

@@ -75,6 +75,30 @@ def test_a_version_of_less_weight_pays_more_at_once_and_nothing_is_lost():
     assert np.allclose(moved, 4 * np.sum(sums, axis=0, dtype=float), atol=1e-2)
 
 
+@pytest.mark.parametrize("steps, times", [(1, 0.5), (4, 1), (16, 2), (25, 2.5), (1000, 1 / 0.3)])
+def test_the_memory_of_qhm_is_shorter_where_updates_have_many_steps(steps, times):
+    """As that of the square root of 4 / steps, and nothing is lost when it changes."""
+    outer = create_outer("qhm", rate=4, momentum=0.98, nu=0.75, steps=4)
+    fixed = create_outer("qhm", rate=4, momentum=1 - 0.02 * times, nu=0.75)
+    for pending in SUMS:
+        expected = fixed.step(pending.copy())
+        assert np.allclose(outer.step(pending.copy(), steps=steps), expected, atol=1e-4)
+    moved = sum(outer.step(pending.copy(), steps=n)
+                for n, pending in enumerate([SUMS[0], *[np.zeros(5, np.float32)] * 900]))
+    assert np.allclose(moved, 4 * SUMS[0] + fixed.state()["owed"], atol=1e-2)
+
+
+def test_a_store_tells_the_outer_step_the_mean_steps_of_a_version():
+    """By weight; and of the next version alone."""
+    store = Store(np.zeros(1, np.float32), outer=create_outer("qhm", nu=1, momentum=0.9, steps=4))
+    for (first, second), paid in {(10, 34): 0.2, (4, 4): 0.1}.items():  # 16 and 4 in the mean
+        store.accept(np.zeros(1, np.float32), 0.75, steps=first)
+        store.accept(np.full(1, 40, np.float32), 0.25, steps=second)
+        before = store.latest.vector.copy()
+        owed = 10 + float(store.state().get("owed", np.zeros(1))[0])
+        assert float((store.commit().vector - before)[0]) == pytest.approx(owed * paid)
+
+
 def test_nesterovs_momentum_is_that_of_qhm_where_nu_is_the_momentum():
     """Ma and Yarats, table 1: Nesterov's momentum is QHM with nu = momentum."""
     sums = SUMS[:8]

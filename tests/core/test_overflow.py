@@ -17,6 +17,7 @@ from wbsp.tensors.ops import bound, largest, squared
 SIZE = 300
 OUTERS = [("identity", {}), ("nesterov", {"rate": 3, "momentum": 0.9}),
           ("nesterov", {"momentum": 1}), ("qhm", {"rate": 8, "momentum": 0.9, "nu": 0.8}),
+          ("qhm", {"rate": 8, "momentum": 0.9, "nu": 0.8, "steps": 4}),
           ("delayed-nesterov", {"delay": 3, "rate": 2})]
 
 
@@ -74,7 +75,7 @@ def test_the_bounds_are_above_the_values(outer, wire):
                   create_outer(outer[0], **outer[1]), parse(wire))
     for seq in range(40):
         update = random.normal(size=SIZE).astype(np.float32)
-        record = Accepted(0, seq, -0.5)
+        record = Accepted(0, seq, -0.5, 1 + seq % 20)
         most = bound(squared(update))
         store.apply(record, update)
         store.reach.follow(record, most)

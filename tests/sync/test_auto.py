@@ -26,9 +26,8 @@ class Share:
 
 
 def judge(witness, outgoing, push):
-    """When all have pushed, a version is made, or its time is set. Then all are granted it."""
-    alarm = witness.cluster.engine.model.alarm
-    assert witness.committed or alarm is not None or not witness.round_complete
+    """A version is made when all have pushed, at the latest, and then all are granted it."""
+    assert witness.committed or not witness.round_complete
     assert granted_in(outgoing).keys() == (witness.clock.keys() if witness.committed else set())
     if witness.committed:
         witness.restart_round()
@@ -49,7 +48,7 @@ def run(seconds_a_step, seconds=20.0, latency=0.001):
 def test_a_much_slower_worker_holds_up_no_version_and_all_of_its_pushes_count():
     alone, beside = run([0.02, 0.02]), run([0.02, 0.02, 0.5])
     versions = [one.engine.store.latest.version for one in (alone, beside)]
-    assert versions[1] >= 0.95 * versions[0] > 450
+    assert versions[1] >= 0.95 * versions[0] > 800
     slow = beside.engine.members[2]
     assert not slow.rejected
     assert slow.steps == pytest.approx(20 / 0.5, abs=2)
@@ -59,36 +58,18 @@ def test_a_little_slower_worker_is_in_every_version():
     cluster = run([0.02, 0.03])
     versions = cluster.engine.store.latest.version
     assert all(member.pushes >= versions - 1 for member in cluster.engine.members.values())
-    assert versions > 450
+    assert versions > 500
 
 
-def test_a_worker_makes_as_many_steps_between_two_pushes_as_its_transfers_last_and_two_at_least():
+def test_a_worker_makes_as_many_steps_between_two_pushes_as_its_transfers_last():
     near, far = (run([0.02, 0.02], latency=latency) for latency in (0.0, 0.1))
-    for cluster, steps in ((near, 2), (far, 20)):
+    for cluster, steps in ((near, 1), (far, 20)):
         member = cluster.engine.members[0]
         assert member.steps / member.pushes == pytest.approx(steps, rel=0.15)
 
 
-def push(worker, samples, base=0, seconds=0.0):
-    return Push(worker, 0, base, 1, samples, seconds)
-
-
-def test_a_version_is_made_two_steps_after_the_one_before_at_the_earliest():
-    model = Auto()
-    for worker in range(3):
-        model.join(worker, 10.0)
-    for worker, seconds in ((0, 1.0), (1, 1.0), (2, 1.5)):
-        assert not committed(model, push(worker, 100, seconds=seconds), 11.0)
-    assert model.alarm == 12.0, "of the typical worker"
-    assert model.join(3, 11.5) == [Grant(3)]
-    assert model.tick(12.0) == [] and model.alarm is None, "a joiner is waited for"
-    assert committed(model, push(3, 100, seconds=1.0), 13.5)
-    for worker in range(4):
-        assert not committed(model, push(worker, 100, seconds=1.0), 14.5)
-    assert model.tick(15.5) == [Commit(), *map(Grant, range(4))]
-    assert not model.push(push(3, 100, seconds=1.0), 16.0)[1:]
-    assert model.leave(0, 16.0) == model.leave(1, 16.0) == model.leave(2, 16.0) == []
-    assert model.alarm == 17.5 and model.leave(3, 17.0) == [Commit()], "nobody is left to wait"
+def push(worker, samples, base=0):
+    return Push(worker, 0, base, 1, samples, 0.0)
 
 
 def accepted(model, *event):
@@ -154,7 +135,7 @@ def test_auto_waits_for_a_joiner_in_the_next_version():
 
 
 @pytest.mark.parametrize("outer, wire, says", [
-    (None, None, {"outer": {"name": "qhm", "rate": 2.0, "momentum": 0.9, "nu": 0.5},
+    (None, None, {"outer": {"name": "qhm", "rate": 2.0, "momentum": 0.9, "nu": 0.5, "steps": 4},
                   "wire": "int8"}),
     ("identity", "float32", {}),
     ("nesterov", "bfloat16", {"outer": {"name": "nesterov", "rate": 0.7, "momentum": 0.9},
@@ -170,7 +151,7 @@ def test_the_outer_step_and_the_format_are_the_models_unless_they_are_named(tmp_
 
 def test_options_of_the_outer_step_go_before_the_models():
     assert outer_of(Auto, 8, None, {"rate": "0.5"}).settings()["outer"] == {
-        "name": "qhm", "rate": 0.5, "momentum": 0.975, "nu": 0.875}
+        "name": "qhm", "rate": 0.5, "momentum": 0.975, "nu": 0.875, "steps": 4}
     assert outer_of(MODELS["pcc"], 2, None, {}).settings() == {}
     assert np.array_equal(outer_of(MODELS["pcc"], 2, None, {}).step(np.ones(2)), np.ones(2))
 
@@ -179,7 +160,7 @@ def test_the_outer_step_moves_by_the_sum_of_the_workers_updates():
     change = np.full(1, 1.0, np.float32)
     for workers, sums in ((1, 1), (2, 2), (4, 4), (8, 8), (20, 8)):
         outer = outer_of(Auto, workers, None, {})
-        steps = [outer.step(change.copy()) for _ in range(600)]
+        steps = [outer.step(change.copy(), steps=4) for _ in range(600)]
         assert np.allclose(steps[-1], sums, rtol=1e-3), "of a mean of 1 by N workers, at most 8"
         assert 1 <= steps[0] <= 1.2, "once at once, the rest as momentum"
         assert workers > 1 or sum(steps) == 600.0, "a worker alone trains as without a server"
@@ -191,7 +172,7 @@ def test_a_version_of_fewer_workers_takes_the_step_of_that_many():
     random = np.random.default_rng(0)
     for _ in range(300):
         mean = random.standard_normal(16).astype(np.float32)
-        assert np.allclose(eight.step(mean / 2, 0.5), four.step(mean, 1.0), atol=1e-4)
+        assert np.allclose(eight.step(mean / 2, 0.5, 9), four.step(mean, 1.0, 9), atol=1e-4)
     one = outer_of(Auto, 4, None, {}).step(np.ones(1, np.float32), 1 / 4)
     assert one == 4, "a single worker's, which weighs a quarter, counts once at once"
 
@@ -205,7 +186,7 @@ def noise(outer, part, late=True, versions=3000):
     for version in range(versions):
         start = before + p if late else w
         p = -part * start + np.sqrt(part * (2 - part)) * random.standard_normal(16)
-        before, w = w, w + outer.step(p.astype(np.float32))
+        before, w = w, w + outer.step(p.astype(np.float32), steps=4)
         total += float((w**2).mean()) if version >= 500 else 0.0
     return total / (versions - 500)
 

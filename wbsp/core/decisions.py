@@ -32,11 +32,13 @@ FAILED = "the synchronization model has failed"
 
 
 class Accepted(NamedTuple):
-    """Record: weight * update of push `seq` of `worker` is added to the pending sum."""
+    """Record: weight * update of push `seq` of `worker`, of so many steps, is added to the pending
+    sum."""
 
     worker: int
     seq: int
     weight: float
+    steps: int
 
 
 class Resent(NamedTuple):
@@ -230,7 +232,7 @@ def _judged(model: SyncModel, action: Accept | Reject,
         raise ContractError(f"{model.name} accepted {push!r} with weight {weight!r}")
     if reason := objection(weight):
         return Rejected(push.worker, push.seq, reason)
-    return Accepted(push.worker, push.seq, weight)
+    return Accepted(push.worker, push.seq, weight, push.steps)
 
 
 def outgoing_of(records: Iterable[Record]) -> list[Outgoing]:

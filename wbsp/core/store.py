@@ -160,6 +160,7 @@ class Store:
         self._pool = BufferPool()  # of versions that are not made in an update's memory
         self.accepted = 0  # updates in the pending sum
         self._weight = 0.0  # of them, together
+        self._steps = 0.0  # of them, each times its update's weight
         self._square: float | None = 0.0  # squared norm of the pending sum; None: not known
         # Version -> squared norm of the pending sum that it was made of, float64; None: not known.
         # The reader removes each entry.
@@ -235,8 +236,10 @@ class Store:
         """Apply a decision to the global model; `update` is the decision's; `square`: its squared
         norm, if known.
         """
-        if isinstance(record, Accepted | Resent):
-            self.accept(update, record.weight, square)
+        if isinstance(record, Accepted):
+            self.accept(update, record.weight, square, record.steps)
+        elif isinstance(record, Resent):
+            self.accept(update, record.weight, square, record.work.steps)
         elif isinstance(record, Committed):
             self.commit(record.version)
         elif isinstance(record, Adopted):
@@ -256,16 +259,18 @@ class Store:
         return self.latest
 
     def accept(self, update: np.ndarray | Blocks | None, weight: float,
-               square: float | None = None) -> None:
-        """Add weight * update (float32 [size], finite) to the pending sum; `square` as in `apply`.
+               square: float | None = None, steps: int = 1) -> None:
+        """Add weight * update (float32 [size], finite) of so many steps to the pending sum.
 
-        The store owns the update from here on; its memory may become the next version's.
+        `square` is as in `apply`. The store owns the update from here on; its memory may become the
+        next version's.
         """
         if update is not None and self.latest.vector is not None:
             self._pending = _sum(self._pending, update, weight)
         self._square = None if self.accepted or square is None else weight**2 * square
         self.accepted += 1
         self._weight += weight
+        self._steps += weight * steps
 
     def commit(self, version: int | None = None) -> Snapshot:
         """Make a version of all updates accepted since the last: the next number, or `version`."""
@@ -299,7 +304,7 @@ class Store:
                     share = 0.0 if where is None else blocks.WORDS * where.size / vector.size
         made = Difference(base, share, None if vector is None else words, where)
         self._pending = None
-        self.accepted, self._weight = 0, 0.0
+        self.accepted, self._weight, self._steps = 0, 0.0, 0.0
         self.latest = Snapshot(base + 1 if version is None else version, vector,
                                self._differences(made))
         return self.latest
@@ -314,9 +319,10 @@ class Store:
             vector: the present version.
         """
         wire = self._sending.wire
+        summed = pending.whole() if isinstance(pending, Blocks) else pending
+        step = self.outer.step(summed, self._weight, self._steps / (self._weight or 1.0))
         if not isinstance(pending, Blocks):
-            return self._sending.send(self.outer.step(pending, self._weight))
-        step = self.outer.step(pending.whole(), self._weight)
+            return self._sending.send(step)
         if wire.lossless or not wire.in_blocks:
             return self._sending.send(step)
         words, change = self._sending.send(blocks.found(step) or step, vector)

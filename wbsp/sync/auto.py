@@ -7,7 +7,7 @@ from wbsp.sync.base import About, Accept, Action, Commit, Grant, Option, Push, S
 from wbsp.sync.meter import averaged
 
 PAID = 0.2  # part of what momentum owes that a lone worker's version would pay
-LEAST = 2  # steps of the typical worker between two versions
+STEPS = 4  # of an update, at which momentum lasts N / PAID versions
 MOST = 8  # times the mean update that the model moves; more was not measured
 
 
@@ -16,8 +16,7 @@ class Auto(SyncModel):
 
         worker: a version W has arrived? at the step's end: push x - anchor; x = W + (x - anchor)
         server: accept(p, 1/N)
-                all workers have pushed since the last commit, but for slow ones, and it was two
-                steps of the typical worker ago? commit; grant all
+                all workers have pushed since the last commit, but for slow ones? commit; grant all
 
     A worker pushes and fetches once a version and computes meanwhile, so it makes as many steps
     between two pushes as its transfers last: no number of local steps has to be chosen. WBSP waits
@@ -25,16 +24,15 @@ class Auto(SyncModel):
     version, and delays no version. A worker is slow if it trains fewer than 1 / `slow` of the
     examples/s of the typical worker: the one at which the workers, from the fastest on, reach half
     of all examples/s. It is also slow if the others would have waited `slow` times the usual
-    seconds of a version for its next push. Where transfers last less than a step, a version is
-    nevertheless made of two.
+    seconds of a version for its next push.
 
     The outer step is quasi-hyperbolic momentum (Ma and Yarats 2019). With rate N the model moves by
     the sum of all updates over time, as if one machine had computed all steps, and a lone worker
     trains as without a server. With nu = 1 - 1/N the mean update counts at once, and
     only once: in directions in which the workers reach their goal between two versions that is the
     mean of their models, although updates are a version old. The other N - 1 times come as
-    momentum, over 5 N versions, which average the gradients' noise, and outlast the momentum of an
-    optimizer on the workers.
+    momentum, over 10 N / sqrt(k) versions where an update has k steps. These average the gradients'
+    noise, and outlast the momentum of an optimizer on the workers.
     Nesterov's momentum with the same sum amplifies that noise five times as much, and diverges
     with momentum on the workers (docs/explanation/outer-step.md). N are the workers that have
     pushed into the version.
@@ -59,7 +57,6 @@ class Auto(SyncModel):
         super().__init__(**options)
         self._since: dict[int, float] = {}  # active worker -> when it joined, or pushed last
         self._speed: dict[int, float] = {}  # the same -> examples/s, once it has pushed
-        self._step: dict[int, float] = {}  # the same -> seconds of a step
         self._late: set[int] = set()  # left out of a version, and no push since
         self._missing: set[int] = set()  # whose pushes the next version needs
         self._begun = 0.0  # when the newest version was made
@@ -69,7 +66,8 @@ class Auto(SyncModel):
     @classmethod
     def outer_options(cls, workers: int) -> Mapping[str, Any]:
         rate = min(MOST, workers)
-        return {"rate": float(rate), "momentum": 1 - PAID / rate, "nu": 1 - 1 / rate}
+        return {"rate": float(rate), "momentum": 1 - PAID / rate, "nu": 1 - 1 / rate,
+                "steps": STEPS}
 
     def join(self, worker: int, now: float) -> list[Action]:
         if not self.active:
@@ -81,8 +79,7 @@ class Auto(SyncModel):
     def leave(self, worker: int, now: float) -> list[Action]:
         super().leave(worker, now)
         del self._since[worker]
-        for known in (self._speed, self._step):
-            known.pop(worker, None)
+        self._speed.pop(worker, None)
         self._late.discard(worker)
         self._missing.discard(worker)
         return self._commit_if_due(now)
@@ -92,7 +89,6 @@ class Auto(SyncModel):
         speed = push.samples / max(now - self._since[worker], 1e-9)
         self._since[worker] = now
         self._speed[worker] = averaged(self._speed.get(worker), speed)
-        self._step[worker] = averaged(self._step.get(worker), push.seconds / push.steps)
         self._late.discard(worker)
         self._missing.discard(worker)
         self._pushed = True
@@ -102,25 +98,19 @@ class Auto(SyncModel):
 
     def tick(self, now: float) -> list[Action]:
         too_late = self._too_late()
-        if self._missing and (too_late is None or now < too_late):  # it joined meanwhile
+        if too_late is None or now < too_late:  # it joined meanwhile
             self.alarm = too_late
             return []
         self._late |= self._missing
         return self._commit(now)
 
     def _commit_if_due(self, now: float) -> list[Action]:
-        if not self._pushed or self._missing:
-            return []
-        due = self._begun + LEAST * self._step.get(self._typical(), 0.0)
-        if now < due and self.active:
-            self.alarm = due
-            return []
-        return self._commit(now)
+        return self._commit(now) if self._pushed and not self._missing else []
 
     def _commit(self, now: float) -> list[Action]:
         self._usual_seconds = averaged(self._usual_seconds, now - self._begun)
         self._begun, self._pushed, self.alarm = now, False, None
-        least = self._speed.get(self._typical(), 0.0) / self.slow
+        least = self._typical_speed() / self.slow
         self._missing = {worker for worker in self.active - self._late
                          if self._speed.get(worker, least) >= least}
         return [Commit(), *map(Grant, sorted(self.active))]
@@ -130,12 +120,11 @@ class Auto(SyncModel):
         return (None if self._usual_seconds is None
                 else self._begun + self.slow * self._usual_seconds)
 
-    def _typical(self) -> int:
-        """Return the worker at which half of all examples/s are reached, fastest first; -1: none.
-        """
+    def _typical_speed(self) -> float:
+        """Return the speed of the worker at which half of all is reached, fastest first."""
         left = sum(self._speed.values()) / 2
-        for worker in sorted(self._speed, key=lambda one: (-self._speed[one], one)):
-            left -= self._speed[worker]
+        for speed in sorted(self._speed.values(), reverse=True):
+            left -= speed
             if left <= 0:
-                return worker
-        return -1
+                return speed
+        return 0.0

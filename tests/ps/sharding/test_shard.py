@@ -20,6 +20,7 @@ from wbsp.wire.proof import attachment
 
 SIZE = m.CHUNK + 100  # floats: more than one chunk for one shard
 WORKER = b"socket of worker 0"
+OPTIONS = {"qhm": {"steps": 4}}  # of outer steps
 
 
 def named(secret):
@@ -28,7 +29,7 @@ def named(secret):
 
 
 def begun(start, stop, vector, outer="identity", state=None, wire="float32"):
-    rule = json.dumps({"name": outer, "options": {}, "wire": wire})
+    rule = json.dumps({"name": outer, "options": OPTIONS.get(outer, {}), "wire": wire})
     shard = Shard(s.Begin(start, stop, vector.size, 0, rule, {}), vector[start:stop], state or {})
     shard.follow(s.Admit(0, 77))
     shard.present(WORKER, named(77))
@@ -65,7 +66,8 @@ def everything(shard):
 def test_shards_make_the_same_bytes_as_one_store(count, outer):
     draw = np.random.default_rng(count)
     vector, *updates = draw.standard_normal((13, SIZE)).astype(np.float32)
-    store, ends = Store(vector, outer=create_outer(outer)), bounds(SIZE, count)
+    store = Store(vector, outer=create_outer(outer, **OPTIONS.get(outer, {})))
+    ends = bounds(SIZE, count)
     shards = [begun(start, stop, vector, outer)
               for start, stop in zip(ends, ends[1:], strict=False)]
     for seq, update in enumerate(updates):
@@ -73,9 +75,9 @@ def test_shards_make_the_same_bytes_as_one_store(count, outer):
         again = seq == 5
         for shard in shards:
             assert told(hand_over(shard, update, seq, again)) == (77, seq, again, True)
-            shard.follow(s.Drop(0, seq) if seq == 7 else s.Apply(0, seq, again, weight))
+            shard.follow(s.Drop(0, seq) if seq == 7 else s.Apply(0, seq, again, weight, seq + 1))
         if seq != 7:
-            store.accept(update.copy(), weight)
+            store.accept(update.copy(), weight, steps=seq + 1)
         if seq % 3 == 2:
             store.commit()
             for shard in shards:
@@ -105,7 +107,7 @@ def test_shards_of_a_site_cut_and_adopt_the_same_bytes_as_one_store(count):
     def learn(seq):
         for shard in shards:
             hand_over(shard, updates[seq], seq)
-            shard.follow(s.Apply(0, seq, False, 0.5))
+            shard.follow(s.Apply(0, seq, False, 0.5, 1))
             shard.follow(s.Commit(store.latest.version + 1))
         store.accept(updates[seq].copy(), 0.5)
         store.commit()
@@ -164,11 +166,11 @@ def test_a_shard_of_no_site_has_nothing_to_cut():
 def test_a_fetch_is_of_the_version_at_its_place_in_the_log():
     shard = begun(0, 5, np.zeros(10, np.float32))
     hand_over(shard, np.ones(10, np.float32), 0)
-    shard.follow(s.Apply(0, 0, False, 1.0))
+    shard.follow(s.Apply(0, 0, False, 1.0, 1))
     shard.follow(s.Commit(1))
     identity, frames = shard.version(s.Send(0, 3, 1))
     hand_over(shard, np.ones(10, np.float32), 1)
-    shard.follow(s.Apply(0, 1, False, 1.0))
+    shard.follow(s.Apply(0, 1, False, 1.0, 1))
     shard.follow(s.Commit(2))
     ((header, chunk),) = frames
     assert identity == WORKER and m.decode(s.FromShard, header) == m.Model(3, 1, 0, 10)
@@ -181,12 +183,12 @@ def test_a_slice_waits_for_the_log_and_is_taken_once():
     shard, update = begun(0, 10, np.zeros(10, np.float32)), np.ones(10, np.float32)
     assert told(hand_over(shard, update, 0)) == (77, 0, False, True)
     assert hand_over(shard, 2 * update, 0) is None, "sent twice"
-    shard.follow(s.Apply(0, 0, False, 1.0))
+    shard.follow(s.Apply(0, 0, False, 1.0, 1))
     assert hand_over(shard, update, 0) is None, "decided already"
     shard.follow(s.Commit(1))
     assert everything(shard)[1].tolist() == [1.0] * 10
     with pytest.raises(RuntimeError, match="names push 0 of worker 0, and here is"):
-        shard.follow(s.Apply(0, 0, False, 1.0))
+        shard.follow(s.Apply(0, 0, False, 1.0, 1))
 
 
 def test_a_push_may_come_before_the_log_has_spoken_of_the_one_before():
@@ -196,11 +198,11 @@ def test_a_push_may_come_before_the_log_has_spoken_of_the_one_before():
         assert told(hand_over(shard, (seq + 1) * update, seq)) == (77, seq, False, True)
     assert shard.missed(0) is None
     assert hand_over(shard, update, 2) is None, "one too many at a time"
-    shard.follow(s.Apply(0, 0, False, 1.0))
+    shard.follow(s.Apply(0, 0, False, 1.0, 1))
     assert shard.missed(0) == (WORKER, named(77)), "which is to send it again"
     assert shard.missed(0) is None, "once"
     assert told(hand_over(shard, update, 2)) == (77, 2, False, True)
-    shard.follow(s.Apply(0, 1, False, 1.0))
+    shard.follow(s.Apply(0, 1, False, 1.0, 1))
     shard.follow(s.Drop(0, 2))
     shard.follow(s.Commit(1))
     assert everything(shard)[1].tolist() == [3.0] * 10

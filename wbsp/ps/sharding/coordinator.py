@@ -335,9 +335,10 @@ class Shards:
         """Send a decision on the model to the shards."""
         match record:
             case Accepted():
-                self.tell(s.Apply(record.worker, record.seq, False, record.weight))
+                self.tell(s.Apply(record.worker, record.seq, False, record.weight, record.steps))
             case Resent():
-                self.tell(s.Apply(record.worker, record.work.last, True, record.weight))
+                self.tell(s.Apply(record.worker, record.work.last, True, record.weight,
+                                  record.work.steps))
             case Rejected():
                 self.tell(s.Drop(record.worker, record.seq))
             case Committed():

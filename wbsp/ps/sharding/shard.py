@@ -143,7 +143,7 @@ class Shard:
                     self._forget(message.worker)
             case s.Apply():
                 held = self._of[message.worker].release(message.seq, message.again)
-                self.store.accept(held, message.weight)
+                self.store.accept(held, message.weight, steps=message.steps)
             case s.Drop():
                 self._of[message.worker].release(message.seq, False)
             case s.Commit():

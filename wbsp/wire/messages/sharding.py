@@ -79,12 +79,14 @@ class Apply(Message, frozen=True):
     """Add weight * update to the pending sum.
 
     seq:   of the worker's push; with `again`, of the last push in a sum that it has sent again
+    steps: in the update
     """
 
     worker: Worker
     seq: Count
     again: bool
     weight: float
+    steps: Count
 
 
 class Drop(Message, frozen=True):
