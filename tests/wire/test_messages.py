@@ -163,7 +163,7 @@ TO_SHARD = [
     s.Floats(0, m.CHUNK),
     s.Admit(3, 1 << 62),
     s.Dismiss(3, 1 << 62),
-    s.Apply(3, 7, False, 0.5),
+    s.Apply(3, 7, False, 0.5, 12),
     s.Drop(3, 8),
     s.Commit(8),
     s.Cut(),
@@ -206,7 +206,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {28: "98e9280cc07b80771682b925e0e61fc63c722aba2aa72a233c4c5eee79bf7986"}
+BYTES = {29: "4504d2f323e1bce936198dc0295b095fb69498ef377b0f77cff5d85c902c67a8"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():
