@@ -9,14 +9,13 @@ prints a Markdown table of the times to the target. A run in --out is not repeat
 other flags is not taken for it.
 """
 
-import contextlib
 import json
 import pathlib
 import sys
 
 from absl import app, flags
 from reproduction.command import run_command
-from reproduction.real import train
+from reproduction.real import finished, train
 
 from wbsp import heterogeneity
 from wbsp.runlog.folder import run_folder
@@ -72,13 +71,11 @@ def run_once(variant: Variant, seed: int) -> Run:
     limit = FLAGS["band_width_limit"]
     workers = [[f"--band_width_limit={limit.value}"] if limit.present else []] * FLAGS.workers
     flags_of_run = base / "flags.json"
-    with contextlib.suppress(FileNotFoundError):
-        done = read_run(run_folder(base, resume=True))
-        if done.summary is not None and "interrupted" not in done.summary["reason"]:
-            if json.loads(flags_of_run.read_text()) != [server, workers]:
-                raise ValueError(f"{base} has a run with other flags, which are in "
-                                 f"{flags_of_run.name} there; choose another --out")
-            return done
+    if done := finished(base):
+        if json.loads(flags_of_run.read_text()) != [server, workers]:
+            raise ValueError(f"{base} has a run with other flags, which are in "
+                             f"{flags_of_run.name} there; choose another --out")
+        return done
     base.mkdir(parents=True, exist_ok=True)
     flags_of_run.write_text(json.dumps([server, workers]))
     print(f"{variant.label}, seed {seed} ...", file=sys.stderr, flush=True)

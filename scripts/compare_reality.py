@@ -13,7 +13,6 @@ already is not repeated. The machine should have nothing else to do while the re
 goes to 60 %, and says how long that took.
 """
 
-import contextlib
 import os
 import pathlib
 import subprocess
@@ -21,15 +20,13 @@ import sys
 
 from absl import app, flags
 from reproduction.command import run_command
-from reproduction.real import measured, own_work
+from reproduction.real import measured, own_work, twin
 
 from wbsp import heterogeneity
 from wbsp.figures import find_runs
 from wbsp.figures.table import markdown
-from wbsp.runlog.folder import run_folder
-from wbsp.runlog.reader import Run, read_run
-from wbsp.simulate.study.progress import Progress
-from wbsp.simulate.study.runs import Plan, simulate
+from wbsp.runlog.reader import Run
+from wbsp.simulate.study.runs import Plan
 from wbsp.simulate.study.variants import Variant, variants
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))  # data and models
@@ -83,22 +80,11 @@ def run() -> int:
 
 def again(run: Run, variant: Variant, experiment, target: float) -> Run:
     """Return the real `run` in virtual time; simulate it unless that was done before."""
-    base = pathlib.Path(FLAGS.out, "virtual").absolute()
-    with contextlib.suppress(FileNotFoundError):
-        done = read_run(run_folder(variant.folder, base, resume=True))
-        if done.summary is not None and done.settings["recorded_in"] == str(run.folder):
-            return done
-    progress = Progress()
-    plan = Plan(measured(run, experiment.model_bytes), experiment, BATCH,
-                FLAGS.epochs * experiment.size, target=target, check_period=FLAGS.check_period,
-                settings={"model": FLAGS.model, "dataset": FLAGS.dataset,
-                          "recorded_in": str(run.folder)})
-    progress.begin(f"{variant.label} in virtual time")
-    try:
-        return simulate(plan, variant.sync, run.settings["options"], 0,
-                        run_folder(variant.folder, base), progress)
-    finally:
-        progress.close()
+    base = pathlib.Path(FLAGS.out, "virtual", variant.folder).absolute()
+    return twin(run, base, 0, variant.label, lambda: Plan(
+        measured(run, experiment.model_bytes), experiment, BATCH, FLAGS.epochs * experiment.size,
+        target=target, check_period=FLAGS.check_period,
+        settings={"model": FLAGS.model, "dataset": FLAGS.dataset}))
 
 
 def table(pairs: list[tuple[str, Run, Run]]) -> str:

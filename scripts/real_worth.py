@@ -11,7 +11,6 @@ quality is reached when the mean of three looks in a row is there, a look a seco
 --out is not repeated. The machine should have nothing else to do while the real ones train.
 """
 
-import contextlib
 import os
 import pathlib
 import statistics
@@ -21,15 +20,14 @@ from typing import NamedTuple
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from absl import app, flags
 from reproduction.command import run_command
-from reproduction.real import measured, train
+from reproduction.looks import reached
+from reproduction.real import finished, measured, train, twin
 
 from wbsp.figures.table import markdown
 from wbsp.process.imports import heavy_imports
 from wbsp.runlog.folder import run_folder
 from wbsp.runlog.reader import Run, read_run
-from wbsp.simulate.study.progress import Progress
-from wbsp.simulate.study.runs import Plan, simulate
-from wbsp.sync.auto import Auto
+from wbsp.simulate.study.runs import Plan
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))  # data and models
 
@@ -89,14 +87,6 @@ def folder(kind: str, case: Case, seed: int) -> pathlib.Path:
             / f"seed-{seed}")
 
 
-def finished(base: pathlib.Path) -> Run | None:
-    with contextlib.suppress(FileNotFoundError):
-        done = read_run(run_folder(base, resume=True))
-        if done.summary is not None:
-            return done
-    return None
-
-
 def really(case: Case, seed: int, sleep: float = 0.0) -> Run:
     """Return the run with real processes; make it unless it was made before."""
     base = folder("real", case, seed)
@@ -127,26 +117,19 @@ def again(run: Run, case: Case, seed: int) -> Run:
     """Return the real `run` in virtual time; simulate it unless that was done before."""
     from wbsp.simulate.workloads.keras import Experiment
 
-    base = folder("virtual", case, seed)
-    if done := finished(base):
-        return done
-    experiment = Experiment("small", "cifar10", case.batch, case.rate, FLAGS.data_dir,
-                            FLAGS.test_images, optimizer=case.optimizer)
-    plan = Plan(measured(run, experiment.model_bytes), experiment, case.batch,
-                FLAGS.epochs * experiment.size, check_period=LOOK)
-    progress = Progress()
-    progress.begin(f"{case.title}, seed {seed}, in virtual time")
-    try:
-        return simulate(plan, Auto, {}, seed, run_folder(base), progress)
-    finally:
-        progress.close()
+    def plan() -> Plan:
+        experiment = Experiment("small", "cifar10", case.batch, case.rate, FLAGS.data_dir,
+                                FLAGS.test_images, optimizer=case.optimizer)
+        return Plan(measured(run, experiment.model_bytes), experiment, case.batch,
+                    FLAGS.epochs * experiment.size, check_period=LOOK)
+
+    return twin(run, folder("virtual", case, seed), seed, f"{case.title}, seed {seed},", plan)
 
 
-def reached(run: Run) -> float | None:
-    """Return the seconds until the mean of three looks in a row was there; None: never."""
-    looks = run.evaluations
-    return next((float(looks.t[i]) for i in range(2, len(looks.t))
-                 if looks.accuracy[i - 2:i + 1].mean() >= FLAGS.quality), None)
+def time_to(run: Run) -> float | None:
+    """Return the seconds until --quality was reached; None: never."""
+    seen = run.evaluations
+    return reached(list(zip(seen.t.tolist(), seen.accuracy.tolist(), strict=True)), FLAGS.quality)
 
 
 def speed(runs: list[Run]) -> float:
@@ -159,7 +142,7 @@ def table(*kinds: dict[Case, list[Run]]) -> str:
     """Return a Markdown table: real, then virtual."""
     rows = {case: [case.title] for case in kinds[0]}
     for kind in kinds:
-        seconds = {case: [reached(run) for run in runs] for case, runs in kind.items()}
+        seconds = {case: [time_to(run) for run in runs] for case, runs in kind.items()}
         means = {case: statistics.mean(found) for case, found in seconds.items()
                  if None not in found}
         alone = min((means[case] for case in ALONE if case in means), default=None)

@@ -30,13 +30,14 @@ from typing import NamedTuple
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from absl import app, flags
 from reproduction.command import run_command
+from reproduction.looks import Looks, mean, reached
 
 from wbsp.process.imports import heavy_imports
 from wbsp.simulate.study.cluster_file import read_cluster
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, simulate
 from wbsp.simulate.study.spec import ClusterSpec
-from wbsp.simulate.study.worth import fastest, lone
+from wbsp.simulate.study.worth import bounded_by_noise, fastest, lone
 from wbsp.sync import MODELS
 
 FLAGS = flags.FLAGS
@@ -44,7 +45,7 @@ QUALITIES = (0.60, 0.62, 0.64, 0.66, 0.68)
 EXAMPLES = 50_000  # of an epoch
 LOOK = 0.5  # seconds between two
 BATCH = 32  # of each worker of a cluster
-NOISE_SCALE = 129  # examples, fitted to a lone machine's steps to 55 % (scripts/noise.py)
+PHI = 129 / BATCH  # noise scale in batches, fitted to a lone machine's steps to 55 % (noise.py)
 ALONE = "lone machine at its best"
 DILOCO = {"outer": "nesterov", "wire": "int8"}
 
@@ -117,24 +118,12 @@ class Training(NamedTuple):
     data_dir: str | None
 
 
-Looks = list[tuple[float, float]]  # (virtual seconds, accuracy)
-
-
 def looks(folder: pathlib.Path) -> Looks | None:
     """Return a finished run's evaluations; None: it is not finished."""
     if not (folder / "summary.json").exists():
         return None
     events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
     return [(event["t"], event["accuracy"]) for event in events if "accuracy" in event]
-
-
-def reached(run: Looks, quality: float) -> float | None:
-    """Return the seconds until the mean of three looks in a row was there; None: never."""
-    return next((run[i][0] for i in range(2, len(run)) if mean(run[i - 2:i + 1]) >= quality), None)
-
-
-def mean(run: Looks) -> float:
-    return sum(accuracy for _, accuracy in run) / len(run)
 
 
 def train(one: Training) -> None:
@@ -266,7 +255,7 @@ def result(chosen: dict[float | str, Training], seeds: list[int]) -> Result:
 def title(cell: str) -> str:
     machines = ideal(read_cluster(cell).trains(BATCH))
     return (f"{pathlib.Path(cell).stem}: R {machines:.2f}, the noise allows "
-            f"{bound(machines):.1f}")
+            f"{bounded_by_noise(machines, PHI):.1f}")
 
 
 def print_head(title: str) -> None:
@@ -292,12 +281,6 @@ def tell(name: str, found: Result, alone: Result) -> None:
     print(row(name, [*cells, f"{100 * statistics.mean(found.end):.1f}"]), flush=True)
 
 
-def bound(ideal: float) -> float:
-    """Return the worth that the noise alone allows a cluster of this R."""
-    phi = NOISE_SCALE / BATCH
-    return ideal * (1 + phi) / (ideal + phi)
-
-
 def draw(results: dict[str, tuple[Result, Result]], path: pathlib.Path) -> None:
     """Draw worth for each quality, R and the bound, a row a cell.
 
@@ -311,9 +294,9 @@ def draw(results: dict[str, tuple[Result, Result]], path: pathlib.Path) -> None:
     figure, [[axes]] = style.new_figure(1, 1, 8, 1.2 + 0.32 * len(results))
     ideals = {cell: ideal(read_cluster(cell).trains(BATCH)) for cell in results}
     rows = sorted(results, key=lambda cell: (ideals[cell], pathlib.Path(cell).stem))
-    for mark, label, values in (("d", "R: sum of the speeds", ideals.values()),
-                                ("|", "what the noise allows", map(bound, ideals.values()))):
-        at = dict(zip(ideals, values, strict=True))
+    bounds = {cell: bounded_by_noise(one, PHI) for cell, one in ideals.items()}
+    for mark, label, at in (("d", "R: sum of the speeds", ideals),
+                            ("|", "what the noise allows", bounds)):
         axes.plot([at[cell] for cell in rows], range(len(rows)), mark, color="black",
                   markersize=5 if mark == "d" else 13, markerfacecolor="none", label=label)
     for n, quality in enumerate(QUALITIES):

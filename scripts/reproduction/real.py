@@ -9,16 +9,47 @@ import socket
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from wbsp.runlog.reader import Run
+from wbsp.runlog.folder import run_folder
+from wbsp.runlog.reader import Run, read_run
+from wbsp.simulate.study.progress import Progress
+from wbsp.simulate.study.runs import Plan, simulate
 from wbsp.simulate.study.spec import ClusterSpec, Group
 from wbsp.simulate.world.payload import Payload
 from wbsp.sync import MODELS
 from wbsp.tensors.codecs import parse
 
 LAUNCHER = Path(__file__).parents[2] / "runcifar10gpu.py"
+
+
+def finished(base: Path) -> Run | None:
+    """Return the newest run in this folder if it came to its end; None: it was interrupted, or
+    there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        run = read_run(run_folder(base, resume=True))
+        if run.summary is not None and "interrupted" not in run.summary["reason"]:
+            return run
+    return None
+
+
+def twin(run: Run, base: Path, seed: int, title: str, plan: Callable[[], Plan]) -> Run:
+    """Return the real `run` in virtual time, in this folder; simulate it unless that was done
+    before. `plan` is called only then."""
+    done = finished(base)
+    if done is not None and done.settings["recorded_in"] == str(run.folder):
+        return done
+    made = plan()
+    made = replace(made, settings={**made.settings, "recorded_in": str(run.folder)})
+    progress = Progress()
+    progress.begin(f"{title} in virtual time")
+    try:
+        return simulate(made, MODELS[run.settings["sync"]], run.settings["options"], seed,
+                        run_folder(base), progress)
+    finally:
+        progress.close()
 
 
 def train(base: Path, server: Sequence[str], workers: Sequence[Sequence[str]],

@@ -321,9 +321,7 @@ class Store:
         wire = self._sending.wire
         summed = pending.whole() if isinstance(pending, Blocks) else pending
         step = self.outer.step(summed, self._weight, self._steps / (self._weight or 1.0))
-        if not isinstance(pending, Blocks):
-            return self._sending.send(step)
-        if wire.lossless or not wire.in_blocks:
+        if not isinstance(pending, Blocks) or wire.lossless or not wire.in_blocks:
             return self._sending.send(step)
         words, change = self._sending.send(blocks.found(step) or step, vector)
         return blocks.found(words) or words, change

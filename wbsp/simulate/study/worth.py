@@ -89,6 +89,12 @@ def bounded(cluster: ClusterSpec) -> str:
             f"fastest {_listed(count for _, count in found)} machines.")
 
 
+def bounded_by_noise(speeds: float, noise: float) -> float:
+    """Return the worth that the noise of the gradients allows machines of so many times the
+    fastest's speed; `noise`: its scale in batches."""
+    return speeds * (1 + noise) / (speeds + noise)
+
+
 def verdict(best: Result, alone: Result, few: Result | None, cluster: ClusterSpec,
             noise: float | None = None) -> str:
     """Return the advice: what to take, its worth, and which machines add nothing.
@@ -117,7 +123,7 @@ def verdict(best: Result, alone: Result, few: Result | None, cluster: ClusterSpe
                      f"Take {best.label}: it reaches the target in {best.seconds:.1f} s, ")
                     + f"{worth}. The speeds of all machines add up to {speeds:.2f} of that one's"
                     + ("." if noise is None else ", of which the noise of the gradients allows "
-                       f"about {speeds * (1 + noise) / (speeds + noise):.1f} at this batch size "
+                       f"about {bounded_by_noise(speeds, noise):.1f} at this batch size "
                        f"(its scale is about {noise:.0f} batches)."))
         if few is not None and few.reached:
             slow = cluster.size - fast_ones(cluster)
