@@ -32,11 +32,10 @@ from wbsp.sync.auto import Auto
 MOMENTUM = 0.9  # of a worker
 STEPS = 1, 2, 4, 8, 16, 64  # of a worker in a period
 STEP_PARTS = 0.002, 0.005, 0.01, 0.02, 0.03, 0.06, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0, 1.2, 1.5
-AT = 4  # steps of a worker in a period, in the first table
 PARTS = 0.02, 0.1, 0.3, 0.5, 0.8, 1.0, 1.3  # c: flat directions first; above 1 a worker overshoots
 
 Step = tuple[float, float, float]  # momentum, now, later: m = momentum m + p; now p + later m
-Rule = Callable[[int], Step]  # by the steps of a period
+Rule = Callable[[int], Step]  # by the steps of a period, with momentum; 0: without
 
 
 def qhm(rate: float, momentum: float, nu: float) -> Step:
@@ -53,7 +52,7 @@ def nesterov(rate: float, momentum: float) -> Rule:
 
 def auto(workers: int) -> Rule:
     outer = QuasiHyperbolic(**Auto.outer_options(workers))
-    return lambda steps: qhm(outer.rate, 1 - (1 - outer.momentum) * outer.shorter(steps), outer.nu)
+    return lambda steps: qhm(outer.rate, 1 - outer.paid(steps), outer.nu)
 
 
 def variance(part: float, step: Step, late: bool) -> float:
@@ -112,12 +111,12 @@ def main() -> int:
         "one version late, `auto` of 5": (auto(5), True),
         "one version late, `auto` of 8": (auto(8), True),
     }
-    for columns, measure in ((PARTS, lambda part, step, late: variance(part, step(AT), late)),
+    for columns, measure in ((PARTS, lambda part, step, late: variance(part, step(0), late)),
                              (STEPS, lambda n, step, late: worst(n, step(n), late))):
         print("| step | moves by | " + " | ".join(f"{one:g}" for one in columns) + " |\n"
               + "|---" * (len(columns) + 2) + "|")
         for name, (step, late) in rows.items():
-            momentum, now, later = step(AT)
+            momentum, now, later = step(0)
             cells = [f"{now + later / (1 - momentum):.1f}",
                      *(f"{found:.1f}" if np.isfinite(found := measure(one, step, late))
                        else "diverges" for one in columns)]

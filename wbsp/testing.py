@@ -92,7 +92,7 @@ class IntegerWorkload:
     A step counts one sample, whatever size the server directed.
     """
 
-    batch = 1
+    batch, sgd = 1, False
 
     def __init__(self, workers: int):
         self._draws = [np.random.default_rng(worker) for worker in range(workers)]

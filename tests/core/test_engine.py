@@ -94,6 +94,26 @@ def test_a_late_comer_is_granted_at_once():
     assert engine.join(1, 5.0) == [(1, Granted(0))]
 
 
+def test_only_steps_of_optimizers_with_momentum_reach_the_outer_step():
+    """The engine knows each worker's optimizer from its join, and a resumed one from its state."""
+    class Told(Store):
+        steps = ()
+
+        def accept(self, update, weight, square=None, steps=0):
+            self.steps = (*self.steps, steps)
+            super().accept(update, weight, square, steps)
+
+    engine = Engine(create("asp"), Told(f32(0, 0)), 2)
+    engine.join(0, 0.0, sgd=True)
+    engine.join(1, 0.0)
+    for worker, steps in ((0, 5), (1, 7)):
+        engine.push(push(worker, steps=steps), f32(1, 1), 1.0)
+    assert engine.store.steps == (0, 7)
+    resumed = Engine(create("asp"), Told(f32(0, 0)), 2)
+    resumed.restore(engine.state())
+    assert [resumed.members[worker].sgd for worker in (0, 1)] == [True, False]
+
+
 def test_joining_twice_is_an_error():
     engine, _ = engine_with()
     with pytest.raises(ValueError, match="worker 1 has joined already"):

@@ -67,31 +67,35 @@ def test_a_version_of_less_weight_pays_more_at_once_and_nothing_is_lost():
         weight = (1.0, 0.5, 0.1)[version % 3]
         at_once = min(1.0, 0.25 / weight)
         owed += 4 * (1 - at_once) * pending
-        expected = 4 * at_once * pending + 0.02 / weight * owed
-        owed *= 1 - 0.02 / weight
+        expected = 4 * at_once * pending + 0.02 * owed
+        owed *= 0.98
         step = outer.step(pending.copy(), weight)
         assert np.allclose(step, expected, atol=1e-3)
         moved += step
     assert np.allclose(moved, 4 * np.sum(sums, axis=0, dtype=float), atol=1e-2)
 
 
-@pytest.mark.parametrize("steps, times", [(1, 0.5), (4, 1), (16, 2), (25, 2.5), (1000, 1 / 0.3)])
-def test_the_memory_of_qhm_is_shorter_where_updates_have_many_steps(steps, times):
-    """As that of the square root of 4 / steps, and nothing is lost when it changes."""
-    outer = create_outer("qhm", rate=4, momentum=0.98, nu=0.75, steps=4)
-    fixed = create_outer("qhm", rate=4, momentum=1 - 0.02 * times, nu=0.75)
+@pytest.mark.parametrize("weight, steps, lasts", [
+    (1, 0, 20), (1, 0.25, 80), (1, 1, 80), (1, 4, 40), (1, 15.9, 20.06), (1, 16, 20), (1, 64, 20),
+    (0.5, 1, 40), (0.5, 4, 20), (0.1, 1, 20)])
+def test_the_memory_of_qhm_outlasts_the_momentum_of_updates_of_few_steps(weight, steps, lasts):
+    """Nothing is lost when it changes."""
+    outer = create_outer("qhm", rate=8, momentum=0.95, nu=0.875, outlast=80)
+    fixed = create_outer("qhm", rate=8, momentum=1 - 1 / lasts, nu=0.875)
     for pending in SUMS:
-        expected = fixed.step(pending.copy())
-        assert np.allclose(outer.step(pending.copy(), steps=steps), expected, atol=1e-4)
-    moved = sum(outer.step(pending.copy(), steps=n)
+        expected = fixed.step(pending.copy(), weight)
+        assert np.allclose(outer.step(pending.copy(), weight, steps), expected, atol=1e-3)
+    moved = sum(outer.step(pending.copy(), weight, n)
                 for n, pending in enumerate([SUMS[0], *[np.zeros(5, np.float32)] * 900]))
-    assert np.allclose(moved, 4 * SUMS[0] + fixed.state()["owed"], atol=1e-2)
+    assert np.allclose(moved, 8 * SUMS[0] + fixed.state()["owed"], atol=1e-2)
 
 
 def test_a_store_tells_the_outer_step_the_mean_steps_of_a_version():
     """By weight; and of the next version alone."""
-    store = Store(np.zeros(1, np.float32), outer=create_outer("qhm", nu=1, momentum=0.9, steps=4))
-    for (first, second), paid in {(10, 34): 0.2, (4, 4): 0.1}.items():  # 16 and 4 in the mean
+    outer = create_outer("qhm", nu=1, momentum=0.5, outlast=20)
+    store = Store(np.zeros(1, np.float32), outer=outer)
+    means = {(10, 34): 0.2, (4, 4): 0.1, (0, 16): 0.1, (0, 0): 0.5}  # 16, 4, 4 and 0
+    for (first, second), paid in means.items():
         store.accept(np.zeros(1, np.float32), 0.75, steps=first)
         store.accept(np.full(1, 40, np.float32), 0.25, steps=second)
         before = store.latest.vector.copy()

@@ -17,7 +17,7 @@ from wbsp.tensors.ops import bound, largest, squared
 SIZE = 300
 OUTERS = [("identity", {}), ("nesterov", {"rate": 3, "momentum": 0.9}),
           ("nesterov", {"momentum": 1}), ("qhm", {"rate": 8, "momentum": 0.9, "nu": 0.8}),
-          ("qhm", {"rate": 8, "momentum": 0.9, "nu": 0.8, "steps": 4}),
+          ("qhm", {"rate": 8, "momentum": 0.9, "nu": 0.8, "outlast": 16}),
           ("delayed-nesterov", {"delay": 3, "rate": 2})]
 
 

@@ -4,6 +4,8 @@ import numpy as np
 
 
 class OneAnExample:
+    sgd = False
+
     def __init__(self, n, batch, workers):
         self.n, self.batch = n, batch
         self.x = np.zeros((workers, n), np.float32)

@@ -18,6 +18,8 @@ class QuadraticWorkload:
     another.
     """
 
+    sgd = True
+
     def __init__(self, workers: int, size: int = 8, rows: int = 256, batch: int = 16,
                  rate: float = 0.05, seed: int = 0):
         rng = np.random.default_rng(seed)

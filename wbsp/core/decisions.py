@@ -8,12 +8,12 @@ the records (the store, a log) arrives at equal versions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
 from typing import NamedTuple
 
 from wbsp.core.messages import Ack, Directed, Granted, Outgoing
-from wbsp.core.stats import AnsweredWork
+from wbsp.core.stats import AnsweredWork, Member
 from wbsp.limits import one_line
 from wbsp.sync.base import (
     Accept,
@@ -32,8 +32,10 @@ FAILED = "the synchronization model has failed"
 
 
 class Accepted(NamedTuple):
-    """Record: weight * update of push `seq` of `worker`, of so many steps, is added to the pending
-    sum."""
+    """Record: weight * update of push `seq` of `worker` is added to the pending sum.
+
+    `steps` are those of the update by an optimizer with momentum; 0: the worker's is plain SGD.
+    """
 
     worker: int
     seq: int
@@ -136,8 +138,8 @@ def check_alarm(model: SyncModel) -> None:
                             "seconds nor None")
 
 
-def decide(model: SyncModel, actions: Iterable[Action], version: int, members: Container[int],
-           push: Push | None = None,
+def decide(model: SyncModel, actions: Iterable[Action], version: int,
+           members: Mapping[int, Member], push: Push | None = None,
            objection: Callable[[float], str | None] = lambda weight: None) -> list[Record]:
     """Return the records of a model's answer to one event.
 
@@ -179,7 +181,7 @@ def decide(model: SyncModel, actions: Iterable[Action], version: int, members: C
             if answered:
                 raise ContractError(f"{model.name} answered a second time with {action!r}")
             answered = True
-            records.append(_judged(model, action, objection))
+            records.append(_judged(model, action, members[push.worker].sgd, objection))
         else:
             raise ContractError(f"{model.name} answered with {action!r}, which is not an action")
     if not answered:
@@ -187,8 +189,8 @@ def decide(model: SyncModel, actions: Iterable[Action], version: int, members: C
     return records
 
 
-def decide_cut(model: SyncModel, actions: Iterable[Action], version: int, members: Container[int],
-               worker: int) -> tuple[bool, list[Record]]:
+def decide_cut(model: SyncModel, actions: Iterable[Action], version: int,
+               members: Mapping[int, Member], worker: int) -> tuple[bool, list[Record]]:
     """Return whether the `worker` that asked must cut, and the other records of the answer.
 
     Raises:
@@ -219,7 +221,7 @@ def _check(model: SyncModel, direct: Direct) -> None:
                             "or None, and batch (of 1 or more) and start are integers or None")
 
 
-def _judged(model: SyncModel, action: Accept | Reject,
+def _judged(model: SyncModel, action: Accept | Reject, sgd: bool,
             objection: Callable[[float], str | None]) -> Accepted | Rejected:
     push = action.push
     if isinstance(action, Reject):
@@ -232,7 +234,7 @@ def _judged(model: SyncModel, action: Accept | Reject,
         raise ContractError(f"{model.name} accepted {push!r} with weight {weight!r}")
     if reason := objection(weight):
         return Rejected(push.worker, push.seq, reason)
-    return Accepted(push.worker, push.seq, weight, push.steps)
+    return Accepted(push.worker, push.seq, weight, 0 if sgd else push.steps)
 
 
 def outgoing_of(records: Iterable[Record]) -> list[Outgoing]:

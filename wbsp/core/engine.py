@@ -59,7 +59,7 @@ from wbsp.core.messages import (
 )
 from wbsp.core.rendezvous import LEAP, Rendezvous
 from wbsp.core.shared_work import SharedWork
-from wbsp.core.stats import COUNTED, AnsweredWork, Member, count_rejected
+from wbsp.core.stats import KEPT, AnsweredWork, Member, count_rejected
 from wbsp.core.store import Store
 from wbsp.core.work_ledger import NOT_OWN
 from wbsp.sync.base import UNFIT, Action, Commit, Direct, Push, SyncModel
@@ -213,7 +213,7 @@ class Engine:
         Args:
             worker: index of the worker.
             now: seconds.
-            sgd: its updates are sums of gradients times a rate; for the log.
+            sgd: its updates are sums of gradients times a rate.
         """
         member = self.members.setdefault(worker, Member())
         if member.active:
@@ -221,6 +221,7 @@ class Engine:
         self._replaced.discard(worker)
         member.active = True
         member.finished = False
+        member.sgd = sgd
         self._here.add(worker)
         self.log(now, "join", worker=worker, version=self.store.latest.version,
                  **({"sgd": True} if sgd else {}))
@@ -640,7 +641,7 @@ class Engine:
                 "measured": self.measured and [self.measured.epoch, self.measured.values],
                 "found": {epoch: copy(values) for epoch, values in self.found.items()},
                 **{name: {w: copy(getattr(m, name)) for w, m in members.items()}
-                   for name in COUNTED}}
+                   for name in KEPT}}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Resume from a `state`, also from one of an older release.
@@ -664,7 +665,7 @@ class Engine:
         self.rendezvous = Rendezvous(self.rendezvous.expected, state.get("awaited"),
                                      state.get("ended", False), state.get("owed"), resumed=True)
         self.steps, self.samples = state["totals"]
-        for name in COUNTED:
+        for name in KEPT:
             for worker, value in state.get(name, {}).items():
                 member = self.members.setdefault(worker, Member())
                 setattr(member, name, Counter(value) if name == "rejected" else value)

@@ -15,8 +15,6 @@ import numpy as np
 
 from wbsp.sync.base import Option, SyncModel, set_options
 
-LEAST_MEMORY = 0.3  # of a version's momentum, where its updates have many steps
-
 
 class OuterOptimizer:
     """W_{v+1} = W_v + pending."""
@@ -41,13 +39,13 @@ class OuterOptimizer:
         options = {key: getattr(self, key) for key in self.OPTIONS}
         return {"outer": {"name": self.name, **options}} if type(self) is not OuterOptimizer else {}
 
-    def step(self, pending: np.ndarray, weight: float = 1.0, steps: float = 1.0) -> np.ndarray:
+    def step(self, pending: np.ndarray, weight: float = 1.0, steps: float = 0.0) -> np.ndarray:
         """Return the change of W.
 
         Args:
             pending: float32 [size]; its memory may be the result's.
             weight: of the updates in it, together.
-            steps: of an update in it, in their mean by weight.
+            steps: of an update in it, in their mean by weight; steps of plain SGD count 0.
         """
         return pending
 
@@ -96,7 +94,7 @@ class Nesterov(OuterOptimizer):
         super().__init__(**options)
         self._velocity: np.ndarray | None = None  # m; a new array at each step
 
-    def step(self, pending: np.ndarray, weight: float = 1.0, steps: float = 1.0) -> np.ndarray:
+    def step(self, pending: np.ndarray, weight: float = 1.0, steps: float = 0.0) -> np.ndarray:
         old = self._velocity
         m = pending.copy() if old is None else self.momentum * old + pending
         self._velocity = m
@@ -124,9 +122,9 @@ class QuasiHyperbolic(OuterOptimizer):
     Over time each pending sum moves W by `rate` times itself. `owed` is rate * nu / (1 - momentum)
     times the paper's m; so this also holds where the two change from version to version: if the
     weights of a version's updates have a sum w below 1, because some workers have none in it,
-    1 - nu and 1 - momentum are 1 / w times as large. Its step is that of the fewer workers. With
-    `steps` the memory, 1 / (1 - momentum) versions, is that of versions of so many steps; where an
-    update has k, it is (steps / k)^0.5 times as long, but at least 0.3 times.
+    1 - nu is 1 / w times as large. Its step is that of the fewer workers. The momentum lasts
+    1 / (1 - momentum) versions; where the workers' optimizer has momentum, too, and an update has
+    k steps, at least w outlast / k^0.5 versions.
     Source: QHM, Ma and Yarats, ICLR 2019, arXiv 1810.06801 (momentum 0.999, nu 0.7) [paper], there
     of gradients; as an outer step, w and k: ours.
     """
@@ -135,22 +133,22 @@ class QuasiHyperbolic(OuterOptimizer):
     OPTIONS = {"rate": Option(1.0, "outer learning rate", low=0),
                "momentum": Option(0.999, "outer momentum", low=0, high=1),
                "nu": Option(0.7, "part of a step that is momentum's", low=0, high=1),
-               "steps": Option(0, "of an update, at which the momentum is right; 0: at any number",
-                               low=0)}
+               "outlast": Option(0.0, "versions that momentum lasts at least, for updates of one "
+                                 "step by optimizers with momentum", low=0)}
 
     rate: float
     momentum: float
     nu: float
-    steps: int
+    outlast: float
 
     def __init__(self, **options: Any):
         super().__init__(**options)
         self._owed: np.ndarray | None = None  # a new array at each step
 
-    def step(self, pending: np.ndarray, weight: float = 1.0, steps: float = 1.0) -> np.ndarray:
+    def step(self, pending: np.ndarray, weight: float = 1.0, steps: float = 0.0) -> np.ndarray:
         part = min(weight, 1.0) or 1.0
         at_once = min(1.0, (1 - self.nu) / part)
-        paid = min(1.0, (1 - self.momentum) * self.shorter(steps) / part)
+        paid = self.paid(steps, part)
         owed = np.float32(self.rate * (1 - at_once)) * pending
         if self._owed is not None:
             owed += self._owed
@@ -163,14 +161,15 @@ class QuasiHyperbolic(OuterOptimizer):
     def reach(self, pending: float, state: dict[str, float]) -> tuple[float, dict[str, float]]:
         owed = self.rate * self.nu * pending + state.get("owed", 0.0)
         # The pending sum, too, before the terms are made of it. Few workers' momentum may be 0.
-        least = (1 - self.momentum) * self.shorter(1.0)
-        return max(1.0, self.rate) * pending + owed, {"owed": (1 - least) * owed}
+        return max(1.0, self.rate) * pending + owed, {"owed": (1 - self.paid(1.0)) * owed}
 
-    def shorter(self, steps: float) -> float:
-        """Return how many times shorter the memory is where an update has so many steps."""
-        if not self.steps:
-            return 1.0
-        return min((max(steps, 1.0) / self.steps) ** 0.5, 1 / LEAST_MEMORY)
+    def paid(self, steps: float = 0.0, weight: float = 1.0) -> float:
+        """Return the part of what is owed that a version pays; `steps` and `weight` as in `step`,
+        but a weight of at most 1."""
+        paid = 1 - self.momentum
+        if steps and self.outlast:
+            paid = min(paid, max(steps, 1.0) ** 0.5 / (weight * self.outlast))
+        return paid
 
     def state(self) -> dict[str, np.ndarray]:
         return {} if self._owed is None else {"owed": self._owed}
@@ -204,7 +203,7 @@ class DelayedNesterov(Nesterov):
         self._sum: np.ndarray | None = None  # of the pending sums since the momentum changed
         self._versions = 0  # in that sum
 
-    def step(self, pending: np.ndarray, weight: float = 1.0, steps: float = 1.0) -> np.ndarray:
+    def step(self, pending: np.ndarray, weight: float = 1.0, steps: float = 0.0) -> np.ndarray:
         self._sum = pending.copy() if self._sum is None else self._sum + pending
         self._versions += 1
         if self._versions == self.delay:

@@ -17,7 +17,7 @@ from wbsp.limits import SPANS, Count, Real, Reason, Seconds
 
 REASONS = 64  # distinct reasons of rejections that are counted
 OTHERS = "for other reasons"  # all further ones
-COUNTED = "steps", "samples", "seconds", "pushes", "base", "rounds", "rejected"
+KEPT = "steps", "samples", "seconds", "pushes", "base", "rounds", "rejected", "sgd"  # of a Member
 Phase = Literal["compute", "push", "pull", "wait", "data", "validation", "callbacks",
                 "data or compute"]
 Lane = Literal["compute", "network"]
@@ -197,6 +197,7 @@ class Member:
     base: int = 0  # base version of its newest push
     rounds: int = 0  # its pushes, plus the rounds before it joined
     rejected: Counter[str] = field(default_factory=Counter)  # reason -> pushes
+    sgd: bool = False  # its updates are sums of gradients times a rate
 
     def count(self, steps: int, samples: int, seconds: float, base: int) -> None:
         """Count a push of this worker."""

@@ -160,7 +160,7 @@ class Store:
         self._pool = BufferPool()  # of versions that are not made in an update's memory
         self.accepted = 0  # updates in the pending sum
         self._weight = 0.0  # of them, together
-        self._steps = 0.0  # of them, each times its update's weight
+        self._steps = 0.0  # of them, each times its update's weight; see `Accepted.steps`
         self._square: float | None = 0.0  # squared norm of the pending sum; None: not known
         # Version -> squared norm of the pending sum that it was made of, float64; None: not known.
         # The reader removes each entry.
@@ -239,7 +239,7 @@ class Store:
         if isinstance(record, Accepted):
             self.accept(update, record.weight, square, record.steps)
         elif isinstance(record, Resent):
-            self.accept(update, record.weight, square, record.work.steps)
+            self.accept(update, record.weight, square)
         elif isinstance(record, Committed):
             self.commit(record.version)
         elif isinstance(record, Adopted):
@@ -259,11 +259,11 @@ class Store:
         return self.latest
 
     def accept(self, update: np.ndarray | Blocks | None, weight: float,
-               square: float | None = None, steps: int = 1) -> None:
-        """Add weight * update (float32 [size], finite) of so many steps to the pending sum.
+               square: float | None = None, steps: int = 0) -> None:
+        """Add weight * update (float32 [size], finite) to the pending sum.
 
-        `square` is as in `apply`. The store owns the update from here on; its memory may become the
-        next version's.
+        `square` is as in `apply`, `steps` as in `Accepted`. The store owns the update from here on;
+        its memory may become the next version's.
         """
         if update is not None and self.latest.vector is not None:
             self._pending = _sum(self._pending, update, weight)

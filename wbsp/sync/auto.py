@@ -6,8 +6,8 @@ from typing import Any
 from wbsp.sync.base import About, Accept, Action, Commit, Grant, Option, Push, SyncModel, WorkerRule
 from wbsp.sync.meter import averaged
 
-PAID = 0.2  # part of what momentum owes that a lone worker's version would pay
-STEPS = 4  # of an update, at which momentum lasts N / PAID versions
+MOMENTUM = 0.95  # of the outer step
+OUTLAST = 10  # times N / sqrt(k): versions that it lasts at least, if workers have momentum
 MOST = 8  # times the mean update that the model moves; more was not measured
 
 
@@ -31,8 +31,8 @@ class Auto(SyncModel):
     trains as without a server. With nu = 1 - 1/N the mean update counts at once, and
     only once: in directions in which the workers reach their goal between two versions that is the
     mean of their models, although updates are a version old. The other N - 1 times come as
-    momentum, over 10 N / sqrt(k) versions where an update has k steps. These average the gradients'
-    noise, and outlast the momentum of an optimizer on the workers.
+    momentum, over 20 versions, which average the gradients' noise. If the workers' optimizer has
+    momentum, too, it is outlasted: over 10 N / sqrt(k) versions where an update has k steps.
     Nesterov's momentum with the same sum amplifies that noise five times as much, and diverges
     with momentum on the workers (docs/explanation/outer-step.md). N are the workers that have
     pushed into the version.
@@ -66,8 +66,8 @@ class Auto(SyncModel):
     @classmethod
     def outer_options(cls, workers: int) -> Mapping[str, Any]:
         rate = min(MOST, workers)
-        return {"rate": float(rate), "momentum": 1 - PAID / rate, "nu": 1 - 1 / rate,
-                "steps": STEPS}
+        return {"rate": float(rate), "momentum": MOMENTUM, "nu": 1 - 1 / rate,
+                "outlast": float(OUTLAST * rate)}
 
     def join(self, worker: int, now: float) -> list[Action]:
         if not self.active:

@@ -20,7 +20,7 @@ from wbsp.wire.proof import attachment
 
 SIZE = m.CHUNK + 100  # floats: more than one chunk for one shard
 WORKER = b"socket of worker 0"
-OPTIONS = {"qhm": {"steps": 4}}  # of outer steps
+OPTIONS = {"qhm": {"momentum": 0.5, "outlast": 12.0}}  # of outer steps
 
 
 def named(secret):

@@ -104,7 +104,7 @@ def test_models_of_little_goodput_are_not_trained():
 
 
 def test_models_whose_steps_cannot_suffice_are_not_trained():
-    """In 2 s `auto` makes 20 steps, `pcc` 10; the fastest machine alone needed 30."""
+    """In 2 s `auto` makes 19 steps, `pcc` 10; the fastest machine alone needed 30."""
     alone = Result("alone", (SimpleNamespace(),), 0.8)
     vars(alone).update(times=[3.0], batches=30.0)
     compared = [(variant, PLAN) for variant in variants(["auto", "pcc", "asp"], [])]
@@ -117,7 +117,7 @@ def test_models_whose_steps_cannot_suffice_are_not_trained():
     _, _, line = closest(compared, 0, train, alone)
     assert asked == ["auto"]
     assert "Not trained, because in 2.0 s they take the network less than " \
-           f"{FEWEST:g} of the 20 steps" in line and "steps of the shortest training" in line
+           f"{FEWEST:g} of the 19 steps" in line and "steps of the shortest training" in line
     assert "pcc (" in line and "asp (" in line and "goodput" not in line
 
 

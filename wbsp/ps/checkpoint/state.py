@@ -111,7 +111,7 @@ class RunState:
     """The state of a run beside the tensors of a version.
 
     Fields that a later release than the first one has added have a default, because they may be
-    missing. The fields up to `rejected` are those of `Engine.state`.
+    missing. The fields up to `sgd` are those of `Engine.state`.
 
     Attributes:
         work: state of the data that all workers share; None: each has its own.
@@ -153,6 +153,7 @@ class RunState:
     base: dict[Worker, Sum] = field(default_factory=dict)
     rounds: dict[Worker, Sum] = field(default_factory=dict)
     rejected: dict[Worker, dict[str, Sum]] = field(default_factory=dict)
+    sgd: dict[Worker, bool] = field(default_factory=dict)
     elapsed: Amount
     trains_since: Amount | None = None
     over: bool = False

@@ -337,8 +337,7 @@ class Shards:
             case Accepted():
                 self.tell(s.Apply(record.worker, record.seq, False, record.weight, record.steps))
             case Resent():
-                self.tell(s.Apply(record.worker, record.work.last, True, record.weight,
-                                  record.work.steps))
+                self.tell(s.Apply(record.worker, record.work.last, True, record.weight, 0))
             case Rejected():
                 self.tell(s.Drop(record.worker, record.seq))
             case Committed():

@@ -197,7 +197,7 @@ class Cluster:
         if incarnation.end < INF:
             end = self._lose if incarnation.lost else SimulatedWorker.dismiss
             self.clock.at(incarnation.end, end, worker)
-        worker.send(Join())
+        worker.send(Join(server.context.workload.sgd))
 
     def _lose(self, worker: SimulatedWorker) -> None:
         worker.die()

@@ -121,11 +121,11 @@ class SimulatedServer:
         elif isinstance(message, Leave):
             self._forget(worker, "finished", finished=True)
         elif isinstance(message, Join):
-            self._join(worker)
+            self._join(worker, message.sgd)
         elif isinstance(message, Fetch) and worker.alive:
             self._send(engine.fetch(worker.index, message.request))
 
-    def _join(self, worker: Peer) -> None:
+    def _join(self, worker: Peer, sgd: bool) -> None:
         index, engine = worker.index, self.engine
         if index in self._joined:
             self._forget(self._joined[index], "replaced by its own return")
@@ -133,7 +133,7 @@ class SimulatedServer:
         place = None if self._data is None else engine.open(index, self._data, 0)
         worker.admit(Agent(index, engine.model.rule, engine.ledger.next_seq(index), engine.steps,
                            None if place is None else place.at), place)
-        self._send(engine.join(index, self._clock.now))
+        self._send(engine.join(index, self._clock.now, sgd))
 
     def _forget(self, worker: Peer, reason: str, finished: bool = False) -> None:
         index = worker.index

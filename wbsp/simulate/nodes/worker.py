@@ -78,7 +78,9 @@ class Observer:
 
 
 class Join(NamedTuple):
-    """The message in which a worker requests admission."""
+    """The message in which a worker requests admission; `sgd` as in `Workload`."""
+
+    sgd: bool = False
 
 
 @dataclass

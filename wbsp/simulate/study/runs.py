@@ -258,11 +258,6 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
         done = max(cluster.engine.samples / most, now / plan.until)
         progress.update(now, min(done, 1.0), state())
 
-    def log(now: float, kind: str, /, **fields: Any) -> None:
-        sgd = trained is not None and trained.sgd and plan.inside is None
-        known = {"sgd": True} if kind == "join" and sgd else {}
-        recorder.server.event(now, kind, **fields, **known)
-
     workload: Workload = TimingWorkload(batch_size)
     trained, evaluator, epoch_steps = None, None, 0
     if experiment is not None:
@@ -275,7 +270,7 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
     try:
         cluster = make_cluster(
             plan, sync, options, seed, workload, stop_samples=plan.stop_samples, outer=outer,
-            evaluator=evaluator, log=log, observer=recorder, data=data)
+            evaluator=evaluator, log=recorder.server.event, observer=recorder, data=data)
         over = cluster.run(plan.until)
         ended, reason = cluster.ended, cluster.engine.stop_reason or "all workers finished"
         if ended is None:

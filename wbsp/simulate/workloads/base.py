@@ -32,9 +32,13 @@ class Workload(Protocol):
 
     Attributes:
         batch: examples of a step, unless the server directs another size.
+        sgd: updates are sums of gradients, each times a rate.
     """
 
     batch: int
+
+    @property
+    def sgd(self) -> bool: ...
 
     def initial(self) -> Vector:
         """Return W_0."""
@@ -73,6 +77,8 @@ class TimingWorkload:
     Args:
         batch: examples of a step, unless the server directs another size.
     """
+
+    sgd = False  # not known
 
     def __init__(self, batch: int = 1):
         self.batch = batch

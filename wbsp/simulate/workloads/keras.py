@@ -81,7 +81,7 @@ class KerasWorkload:
 
     @property
     def sgd(self) -> bool:
-        """True if updates are sums of gradients, each times a rate."""
+        """As of `Workload`."""
         return sums_gradients(self._network.model)
 
     def initial(self) -> np.ndarray:

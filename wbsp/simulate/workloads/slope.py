@@ -19,6 +19,8 @@ class SlopeWorkload:
         size: floats of a vector.
     """
 
+    sgd = True
+
     def __init__(self, workers: int, batch: int, size: int):
         self.batch = batch
         self._initial = np.zeros(size, np.float32)

@@ -79,7 +79,7 @@ class Apply(Message, frozen=True):
     """Add weight * update to the pending sum.
 
     seq:   of the worker's push; with `again`, of the last push in a sum that it has sent again
-    steps: in the update
+    steps: as in `Accepted`
     """
 
     worker: Worker
