@@ -159,8 +159,8 @@ def headline(book: Book) -> str:
                          f"{best}, {theirs[target, best]:.1f}", f"{ratios[-1]:.2f}",
                          *beside, str(len(book.best(where, model)))])
         if ratios:
-            beside = f", {fmean(to_alone):.2f} to one worker alone" if to_alone else ""
-            means.append(f"{fmean(ratios):.2f}{beside} ({model})")
+            over_alone = f", {fmean(to_alone):.2f} to one worker alone" if to_alone else ""
+            means.append(f"{fmean(ratios):.2f}{over_alone} ({model})")
     if not rows:
         return NOT_RUN
     return markdown(["model", "cluster", "target", "s", "s of the best published", "ratio",
