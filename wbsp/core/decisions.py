@@ -47,7 +47,7 @@ class Resent(NamedTuple):
     """Record: a resent sum of weight * update is added to the pending sum.
 
     It is `work` of `worker`, which an earlier server had accepted and lost. `weight` is 0 if other
-    workers have done a part of that work since.
+    workers have done a part of that work since. For the outer step it counts as plain SGD.
     """
 
     worker: int

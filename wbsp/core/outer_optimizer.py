@@ -160,10 +160,10 @@ class QuasiHyperbolic(OuterOptimizer):
 
     def reach(self, pending: float, state: dict[str, float]) -> tuple[float, dict[str, float]]:
         owed = self.rate * self.nu * pending + state.get("owed", 0.0)
-        # The pending sum, too, before the terms are made of it. Few workers' momentum may be 0.
+        # The pending sum, too, before the terms are made of it; few workers' counts at once.
         return max(1.0, self.rate) * pending + owed, {"owed": (1 - self.paid(1.0)) * owed}
 
-    def paid(self, steps: float = 0.0, weight: float = 1.0) -> float:
+    def paid(self, steps: float, weight: float = 1.0) -> float:
         """Return the part of what is owed that a version pays; `steps` and `weight` as in `step`,
         but a weight of at most 1."""
         paid = 1 - self.momentum

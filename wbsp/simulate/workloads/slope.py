@@ -19,7 +19,7 @@ class SlopeWorkload:
         size: floats of a vector.
     """
 
-    sgd = True
+    sgd = True  # as the default optimizer
 
     def __init__(self, workers: int, batch: int, size: int):
         self.batch = batch
