@@ -39,6 +39,12 @@ IMAGENET: dict[str, tuple[float, float | None]] = {
 }
 
 
+def published_decays(name: str) -> dict[int, float]:
+    """Return {local steps: factor of the rate from there on} of the named network, at its published
+    batch; empty: none."""
+    return SCHEDULES.get(name, OWN)[1]
+
+
 def optimizer(
     name: str, lr: float | None = None, micro_batches: int = 1, dataset: str = "cifar10",
     decays: Mapping[int, float] | None = None, kind: str = "sgd",

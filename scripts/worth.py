@@ -9,9 +9,9 @@ quality, divided by the cluster's.
 
 Whole trainings of the network `small` on CIFAR-10 in virtual time: the rate falls to a tenth at
 60 %, and to a hundredth at 85 % of the run. A quality is reached when the mean of three looks in a
-row, at 2,000 test images, is there. For each quality the best of several trainings counts: of the
-lone machine over batch, rate and length, of a cluster, at batch 32, over --epochs and --rates.
-Finished runs are kept in --out.
+row, at 2,000 test images, is there. For each quality the best of several trainings counts, over
+batch, rate and length: of the lone machine --lone, of a cluster --trainings. Finished runs are kept
+in --out.
 """
 
 import dataclasses
@@ -44,8 +44,7 @@ FLAGS = flags.FLAGS
 QUALITIES = (0.60, 0.62, 0.64, 0.66, 0.68)
 EXAMPLES = 50_000  # of an epoch
 LOOK = 0.5  # seconds between two
-BATCH = 32  # of each worker of a cluster
-PHI = 129 / BATCH  # noise scale in batches, fitted to a lone machine's steps to 55 % (noise.py)
+NOISE = 129  # its scale in examples, fitted to a lone machine's steps to 55 % (noise.py)
 ALONE = "lone machine at its best"
 DILOCO = {"outer": "nesterov", "wire": "int8"}
 
@@ -81,13 +80,13 @@ RIVALS = {
     "msync-nesterov-int8": Entry("msync", {}, DILOCO),
     "fedasync-int8": Entry("fedasync", {}, {"wire": "int8"}),
 }
-# The lone machine with Nesterov's momentum: (batch, rate, epochs).
-LONE = ((64, 0.025, 5), (64, 0.025, 7), (64, 0.025, 10), (128, 0.05, 10))
 
 flags.DEFINE_list("cells", list(CELLS), "cluster files, or names of those that wbsp has")
 flags.DEFINE_list("models", list(RIVALS), "models, as the tables name them")
-flags.DEFINE_list("epochs", ["10", "20"], "passes of a cluster's trainings")
-flags.DEFINE_list("rates", ["0.05"], "and their initial learning rates")
+flags.DEFINE_list("trainings", ["16-0.025-10", "16-0.025-20"], "of a cluster: batch of a worker, "
+                  "initial learning rate and epochs of each")
+flags.DEFINE_list("lone", ["64-0.025-5", "64-0.025-7", "64-0.025-10", "128-0.05-10"],
+                  "the same of the lone machine, which has Nesterov's momentum")
 flags.DEFINE_string("network", "small", "what is trained: small, cnn or alexnet")
 flags.DEFINE_enum("optimizer", None, ["sgd", "nesterov", "adam"], "of each machine of a cluster; "
                   "default: plain SGD")
@@ -192,6 +191,34 @@ def ideal(cluster: ClusterSpec) -> float:
     return cluster.pace / fastest(cluster, 1).pace
 
 
+class Setting(NamedTuple):
+    """What is free in a training."""
+
+    batch: int  # of each worker
+    rate: float
+    epochs: int
+
+    def __str__(self) -> str:
+        return f"{self.batch}-{self.rate:g}-{self.epochs}"
+
+
+def read_settings(flag: str) -> list[Setting]:
+    """Return the settings that the flag of this name lists.
+
+    Raises:
+        ValueError: one is not batch-rate-epochs; one line.
+    """
+    found = []
+    for text in FLAGS[flag].value:
+        try:
+            batch, rate, epochs = text.split("-")
+            found.append(Setting(int(batch), float(rate), int(epochs)))
+        except ValueError:
+            raise ValueError(f"--{flag}: {text!r} is not batch-rate-epochs, such as 16-0.025-10; "
+                             "give a list of these") from None
+    return found
+
+
 def settings(cell: str, name: str, seed: int) -> list[Training]:
     """Return the trainings of a model in a cell, or of `ALONE`, in all their settings."""
     cluster = read_cluster(cell)
@@ -201,18 +228,19 @@ def settings(cell: str, name: str, seed: int) -> list[Training]:
         alone = fastest(cluster, 1)
         sleep = alone.groups[0].sleep_seconds  # does not shrink with the batch
         machine = f"lone-{alone.pace:g}" + (f"-sleeps-{sleep:g}" if sleep else "")
-        return [Training(out / machine / f"{batch}-{rate:g}-{epochs}",
-                         lone(cluster.trains(batch)), batch, rate, epochs,
+        return [Training(out / machine / str(one), lone(cluster.trains(one.batch)), *one,
                          Entry("bsp", {}, {"outer": "nesterov"}), *rest)
-                for batch, rate, epochs in LONE]
-    entry, machines = RIVALS[name], cluster.trains(BATCH)
-    if entry.fast_alone:
-        machines = fast_of(machines)
-        if machines.size in (1, cluster.size):
-            return []
-    return [Training(out / pathlib.Path(cell).stem / name / f"{epochs}-{rate}", machines, BATCH,
-                     float(rate), int(epochs), entry, *rest)
-            for epochs in FLAGS.epochs for rate in FLAGS.rates]
+                for one in read_settings("lone")]
+    trainings = []
+    for one in read_settings("trainings"):
+        machines, entry = cluster.trains(one.batch), RIVALS[name]
+        if entry.fast_alone:
+            machines = fast_of(machines)
+            if machines.size in (1, cluster.size):
+                continue
+        trainings.append(Training(out / pathlib.Path(cell).stem / name / str(one), machines, *one,
+                                  entry, *rest))
+    return trainings
 
 
 class Result(NamedTuple):
@@ -252,10 +280,16 @@ def result(chosen: dict[float | str, Training], seeds: list[int]) -> Result:
                   [mean(run[-3:]) for run in runs("end")])
 
 
+def limits(cell: str) -> tuple[float, float]:
+    """Return R, and what the noise allows of it, at the smallest batch of the trainings."""
+    batch = min(one.batch for one in read_settings("trainings"))
+    machines = ideal(read_cluster(cell).trains(batch))
+    return machines, bounded_by_noise(machines, NOISE / batch)
+
+
 def title(cell: str) -> str:
-    machines = ideal(read_cluster(cell).trains(BATCH))
-    return (f"{pathlib.Path(cell).stem}: R {machines:.2f}, the noise allows "
-            f"{bounded_by_noise(machines, PHI):.1f}")
+    machines, bound = limits(cell)
+    return f"{pathlib.Path(cell).stem}: R {machines:.2f}, the noise allows {bound:.1f}"
 
 
 def print_head(title: str) -> None:
@@ -292,9 +326,8 @@ def draw(results: dict[str, tuple[Result, Result]], path: pathlib.Path) -> None:
     from wbsp.figures import style
 
     figure, [[axes]] = style.new_figure(1, 1, 8, 1.2 + 0.32 * len(results))
-    ideals = {cell: ideal(read_cluster(cell).trains(BATCH)) for cell in results}
+    ideals, bounds = ({cell: limits(cell)[n] for cell in results} for n in range(2))
     rows = sorted(results, key=lambda cell: (ideals[cell], pathlib.Path(cell).stem))
-    bounds = {cell: bounded_by_noise(one, PHI) for cell, one in ideals.items()}
     for mark, label, at in (("d", "R: sum of the speeds", ideals),
                             ("|", "what the noise allows", bounds)):
         axes.plot([at[cell] for cell in rows], range(len(rows)), mark, color="black",

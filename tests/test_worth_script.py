@@ -28,9 +28,9 @@ def write(folder: Path, seconds: float) -> None:
 def test_tables_say_times_and_worth_beside_what_speeds_and_noise_allow(tmp_path):
     write(tmp_path / "seed-0/lone-50/64-0.025-5", 4)
     write(tmp_path / "seed-0/lone-50/64-0.025-7", 5)
-    write(tmp_path / "seed-0/equal-8/auto/10-0.05", 1)
-    write(tmp_path / "seed-0/equal-4/auto/10-0.05", 2)
-    done = worth("--table", f"--out={tmp_path}", "--models=auto", "--epochs=10",
+    write(tmp_path / "seed-0/equal-8/auto/32-0.05-10", 1)
+    write(tmp_path / "seed-0/equal-4/auto/32-0.05-10", 2)
+    done = worth("--table", f"--out={tmp_path}", "--models=auto", "--trainings=32-0.05-10",
                  f"--cells=equal-8,{ROOT}/reports/cells/equal-4.toml", f"--figure={tmp_path}/f.png")
     assert done.returncode == 0, done.stderr
     *_, eight, four = done.stdout.splitlines()
@@ -53,6 +53,8 @@ def test_each_cell_of_the_report_is_a_cluster_file(tmp_path):
 @pytest.mark.parametrize("flag, words", [
     ("--models=rumour", "there is no 'rumour'"),
     ("--optimizer=rumour", "sgd|nesterov|adam"),
+    ("--trainings=32-0.05", "--trainings: '32-0.05' is not batch-rate-epochs"),
+    ("--lone=a-b-c", "--lone: 'a-b-c' is not batch-rate-epochs"),
     ("--cells=rumour", "cluster file rumour does not exist"),
 ])
 def test_bad_input_gets_a_line(flag, words, tmp_path):

@@ -33,11 +33,11 @@ from wbsp.core.messages import SharedData
 from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS, create_outer
 from wbsp.process.imports import heavy_imports
 from wbsp.runlog.folder import run_folder
-from wbsp.simulate.study import advice, compare, worth
+from wbsp.simulate.study import advice, batches, compare, worth
 from wbsp.simulate.study.cluster_file import read_cluster
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, create_model, simulate
-from wbsp.simulate.study.screen import best_of, closest, noise_of
+from wbsp.simulate.study.screen import LATE, best_of, closest, noise_of
 from wbsp.simulate.study.spec import ClusterSpec, Group, published
 from wbsp.simulate.study.variants import Variant, variants
 from wbsp.simulate.workloads.base import check_back_end
@@ -191,10 +191,12 @@ def _result(variant: Variant, plan: Plan, progress: Progress, label: str = "") -
     return compare.Result(label, tuple(runs), plan.target)
 
 
-def _alone(plan: Plan, progress: Progress) -> compare.Result:
-    """Run the fastest machine alone."""
+def _alone(plan: Plan, progress: Progress, batch: int | None = None) -> compare.Result:
+    """Run the fastest machine alone; `batch`: its own, where that is another than the others'."""
     lone = replace(plan, cluster=worth.lone(plan.cluster), outer=None, outer_options={}, wire=None)
-    return _result(Variant(BSP, {}, "alone"), lone, progress, "the fastest machine alone")
+    own, said = ("", "") if batch is None else (f"-batch={batch}", f", batch {batch}")
+    return _result(Variant(BSP, {}, f"alone{own}"), lone, progress,
+                   f"the fastest machine alone{said}")
 
 
 def _baseline(results: list[compare.Result], alone: compare.Result,
@@ -215,9 +217,26 @@ def _baseline(results: list[compare.Result], alone: compare.Result,
         noise = noise_of([_result(Variant(BSP, {}, "noise"), worth.noise_plan(plan), progress,
                                   "noise of the gradients")])
     own = [] if plan.data is None else ["", worth.own_data(cluster, plan.data)]
+    sizes = _smaller_batches(variant, own_plan, best, alone, progress)
     return [alone, *([few] if few else [])], [
         "", worth.bounded(cluster), "", worth.verdict(best, alone, few, cluster, noise),
-        *own]
+        *(["", sizes] if sizes else []), *own]
+
+
+def _smaller_batches(variant: Variant, plan: Plan, best: compare.Result, alone: compare.Result,
+                     progress: Progress) -> str:
+    """Train the best model, and the fastest machine alone, at smaller batches; return the lines on
+    them, or an empty text."""
+    if not best.reached or plan.inside is not None:
+        return ""
+
+    def train(half: Plan) -> tuple[compare.Result, compare.Result]:
+        size = half.batch_size
+        own = replace(variant, folder=f"{variant.folder}-batch={size}")
+        short = replace(half, until=min(half.until, LATE * best.seconds))
+        return (_result(own, short, progress, f"{variant.label}, batch {size}"),
+                _alone(half, progress, size))
+    return batches.advice(batches.smaller(variant, plan, best, alone, train))
 
 
 def _advised() -> None:

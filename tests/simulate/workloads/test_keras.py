@@ -241,7 +241,8 @@ def test_advice_ranks_all_models_and_says_why(jobs):
                      "--nofigures", "--out=o", fork=forked.KERAS)
     job.ends_well()
     said = job.lines
-    rows = [line.split(" | ") for line in said if line.startswith("| ")][2:]
+    end = said.index("")
+    rows = [line.split(" | ") for line in said[:end] if line.startswith("| ")][2:]
     assert {row[1] for row in rows} == {"bsp", "asp", "pcc weight=work",
                                         "the fastest machine alone"}
     times = [float(row[2]) for row in rows if row[2] != "not reached"]
@@ -249,7 +250,10 @@ def test_advice_ranks_all_models_and_says_why(jobs):
     assert rows[-1][1] == "bsp"  # which waits for the sleeper
     reasons = job.find("^- ")
     assert len(reasons) == 4
-    assert "A bound of theory" in job.text and said[-1].startswith("Take ")
+    assert "A bound of theory" in job.text and job.find("^Take ")
+    sizes = [line.split(" | ") for line in said[end:] if line.startswith("| ")][2:]
+    assert [row[:2] for row in sizes] == [["| 32", "0.1"], ["| 16", "0.05"]]
+    assert "batch" in said[-1]
     assert all("mini-batches/s; workers compute" in line and "versions old" in line
                for line in reasons)
 

@@ -8,6 +8,7 @@ batches.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -154,6 +155,8 @@ class Experiment:
                  None: all. Many short runs would otherwise spend their time on evaluations.
     optimizer:   of each worker: a name of `OPTIMIZERS` in models/training.py; None: plain SGD
 
+    Attributes: `size`, the examples of an epoch; `model_bytes` as float32; `rate`.
+
     Raises ValueError or OSError in one line.
     """
 
@@ -174,11 +177,39 @@ class Experiment:
             raise ValueError(f"--test_images={test_images}: the test set of {dataset} has {len(y)}")
         chosen = _of_experiment("data.draws").subset(len(y), test_images)
         self._test = list(self._pipeline.test(x[chosen], y[chosen], min(len(chosen), 1000)))
-        self._compile = _of_experiment("models.training").compile
+        training = _of_experiment("models.training")
+        self._compile, self._published = training.compile, training.published_decays
         self._lr, self._decays, self._optimizer = lr, decays, optimizer
         self._networks: dict[int, SharedNetwork] = {}  # by micro-batches
         self._made: dict[int, Callable[[int, int], Iterator]] = {}  # by size: batches of a worker
         self.model_bytes = 4 * self._network(1).read().size
+
+    @property
+    def rate(self) -> float:
+        """The initial learning rate."""
+        schedule = self._network(1).model.optimizer._learning_rate
+        if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+            return float(schedule(0))
+        return float(schedule)
+
+    def with_batch(self, batch_size: int) -> Experiment | None:
+        """Return this experiment with another batch, and a rate and decays that suit it.
+
+        The rate of SGD is in proportion to the batch, that of Adam to its root (Malladi et al.
+        2022, arXiv 2205.10287). None: the network comes compiled with a schedule of its own.
+        """
+        decays, compiled = self._decays, self._build(self._model, 0)
+        if compiled.compiled:
+            if isinstance(compiled.optimizer._learning_rate,
+                          keras.optimizers.schedules.LearningRateSchedule):
+                return None
+        elif decays is None:
+            decays = self._published(self._model)
+        part, other = batch_size / self._batch_size, copy.copy(self)
+        other._batch_size, other._networks = batch_size, {}
+        other._lr = self.rate * (part ** 0.5 if self._optimizer == "adam" else part)
+        other._decays = decays and {round(steps / part): factor for steps, factor in decays.items()}
+        return other
 
     def workload(self, seed: int, workers: int, micro_batches: int = 1,
                  counted: Callable[[int], int] | None = None) -> KerasWorkload:
