@@ -227,16 +227,20 @@ def _smaller_batches(variant: Variant, plan: Plan, best: compare.Result, alone: 
                      progress: Progress) -> str:
     """Train the best model, and the fastest machine alone, at smaller batches; return the lines on
     them, or an empty text."""
-    if not best.reached or plan.inside is not None:
+    if not best.reached or plan.inside is not None or plan.experiment is None:
         return ""
 
-    def train(half: Plan) -> tuple[compare.Result, compare.Result]:
-        size = half.batch_size
-        own = replace(variant, folder=f"{variant.folder}-batch={size}")
+    def train(half: Plan) -> compare.Result:
+        own = replace(variant, folder=f"{variant.folder}-batch={half.batch_size}")
         short = replace(half, until=min(half.until, LATE * best.seconds))
-        return (_result(own, short, progress, f"{variant.label}, batch {size}"),
-                _alone(half, progress, size))
-    return batches.advice(batches.smaller(variant, plan, best, alone, train))
+        return _result(own, short, progress, f"{variant.label}, batch {half.batch_size}")
+
+    halves = batches.halves(variant, plan)
+    model, machine = (batches.smaller(
+        halves, batches.Trained(plan.batch_size, plan.experiment.rate, first), one)
+        for first, one in ((best, train),
+                           (alone, lambda half: _alone(half, progress, half.batch_size))))
+    return batches.advice(model, machine)
 
 
 def _advised() -> None:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import keras
 import pytest
 
-from wbsp.simulate.study.batches import Trained, advice, halved, smaller
+from wbsp.simulate.study.batches import Trained, advice, halves, smaller
 from wbsp.simulate.study.compare import Result
 from wbsp.simulate.study.runs import Plan
 from wbsp.simulate.study.spec import ClusterSpec, Group
@@ -33,15 +33,15 @@ def of(label, *seconds):
 
 
 def test_half_a_batch_has_half_the_rate_and_the_time_but_not_of_a_sleep(experiment):
-    half = halved(BSP_VARIANT, plan_of(experiment))
+    half, quarter, eighth = halves(BSP_VARIANT, plan_of(experiment))
     [group] = half.cluster.groups
     assert (group.step_seconds, group.sleep_seconds) == (0.01, 0.5)
     assert half.batch_size == half.settings["batch_size"] == 64
     assert half.experiment.rate == half.settings["lr"] == pytest.approx(0.05)
     assert half.experiment._decays == {200: 0.1}  # the same examples before
-    quarter = halved(BSP_VARIANT, half)
     assert quarter.experiment.rate == pytest.approx(0.025)
     assert quarter.experiment._decays == {400: 0.1}
+    assert eighth.batch_size == 16
 
 
 def test_the_rate_of_adam_goes_with_the_root_of_the_batch():
@@ -49,7 +49,8 @@ def test_the_rate_of_adam_goes_with_the_root_of_the_batch():
     assert adam.with_batch(16).rate == pytest.approx(0.0005)
 
 
-def test_a_model_that_is_compiled_with_a_schedule_keeps_its_batch(experiment, monkeypatch):
+def test_a_model_that_is_compiled_with_a_schedule_keeps_its_batch(monkeypatch):
+    experiment = Experiment("small", "shapes10", 128)
     build = experiment._build
 
     def compiled(rate):
@@ -62,49 +63,50 @@ def test_a_model_that_is_compiled_with_a_schedule_keeps_its_batch(experiment, mo
     monkeypatch.setattr(experiment, "_build", compiled(
         keras.optimizers.schedules.ExponentialDecay(0.1, 100, 0.5)))
     assert experiment.with_batch(64) is None
-    assert halved(BSP_VARIANT, plan_of(experiment)) is None
+    assert halves(BSP_VARIANT, plan_of(experiment)) == []
     monkeypatch.setattr(experiment, "_build", compiled(0.3))
     assert experiment.with_batch(64) is not None
 
 
 def test_the_least_batch_and_one_that_does_not_divide_are_not_halved(experiment):
-    assert halved(BSP_VARIANT, plan_of(experiment, 16)) is None
-    assert halved(BSP_VARIANT, plan_of(experiment, 65)) is None
-    assert halved(BSP_VARIANT, plan_of(None)) is None
+    assert halves(BSP_VARIANT, plan_of(experiment, 16)) == []
+    assert halves(BSP_VARIANT, plan_of(experiment, 65)) == []
+    assert halves(BSP_VARIANT, plan_of(None)) == []
     saps = Variant(MODELS["saps"], {}, "saps")  # four micro-batches
-    assert halved(saps, plan_of(experiment, 40)).batch_size == 20
-    assert halved(saps, plan_of(experiment, 36)) is None
+    assert [one.batch_size for one in halves(saps, plan_of(experiment, 40))] == [20]
+    assert halves(saps, plan_of(experiment, 36)) == []
 
 
-def tried(experiment, times):
-    """Return batch -> seconds of what is trained if batch has these times, None: not reached."""
-    def train(plan):
-        return of("bsp", times[plan.batch_size]), of("alone", 9)
+@pytest.mark.parametrize("times, batches", [
+    ([10, 8, 7.5, 1], [128, 64, 32]), ([10, 11, 1, 1], [128, 64]), ([10, None, 1, 1], [128, 64]),
+    ([10, 8, 6, 5], [128, 64, 32, 16]), ([None, 9, 9, 1], [128, 64, 32])])
+def test_batches_are_halved_while_the_time_falls_by_a_tenth(experiment, times, batches):
+    left = dict(zip((128, 64, 32, 16), times, strict=True))
+    tried = smaller(halves(BSP_VARIANT, plan_of(experiment)), Trained(128, 0.1, of("x", left[128])),
+                    lambda plan: of("x", left[plan.batch_size]))
+    assert [one.batch for one in tried] == batches
 
-    return [one.batch for one in smaller(BSP_VARIANT, plan_of(experiment), of("bsp", times[128]),
-                                         of("alone", 9), train)]
 
-
-def test_batches_are_halved_while_the_time_falls_by_a_tenth(experiment):
-    assert tried(experiment, {128: 10, 64: 8, 32: 7.5}) == [128, 64, 32]
-    assert tried(experiment, {128: 10, 64: 11}) == [128, 64]
-    assert tried(experiment, {128: 10, 64: None}) == [128, 64]
-    assert tried(experiment, {128: 10, 64: 8, 32: 6, 16: 5}) == [128, 64, 32, 16]
+def trained(label, *seconds):
+    return [Trained(128 >> n, 0.1 / 2 ** n, of(label, at)) for n, at in enumerate(seconds)]
 
 
 def test_the_best_batch_is_named_with_its_worth_of_the_machine_alone_at_its_own_best():
-    lines = advice([Trained(128, 0.1, of("auto", 4), of("alone", 6)),
-                    Trained(64, 0.05, of("auto", 2), of("alone", 5)),
-                    Trained(32, 0.025, of("auto", None), of("alone", 7))]).splitlines()
+    lines = advice(trained("auto", 4, 2, None), trained("alone", 6, 5)).splitlines()
     assert lines[0].startswith("Seconds to 85 % by the batch, if a step takes its part of the time")
     assert lines[4:7] == ["| 128 | 0.1 | 4.0 | 6.0 |", "| 64 | 0.05 | 2.0 | 5.0 |",
-                          "| 32 | 0.025 | - | 7.0 |"]
+                          "| 32 | 0.025 | not reached | not trained |"]
     assert lines[-1] == ("Train with --batch_size=64 --lr=0.05: auto then takes 2.0 s, worth 2.5 "
                          "of the fastest machine alone at its best batch of these (5.0 s at 64).")
 
 
+def test_a_machine_that_is_faster_alone_at_its_best_batch_is_named():
+    assert advice(trained("pcc", 4, 3), trained("alone", 5, 2.5)).splitlines()[-1] == (
+        "At its best batch of these the fastest machine alone is faster: 2.5 s with "
+        "--batch_size=64 --lr=0.05; pcc takes 3.0 s at 64.")
+
+
 def test_no_gain_and_a_machine_that_never_arrives_are_said():
-    same = [Trained(128, 0.1, of("auto", 4), of("alone", None)),
-            Trained(64, 0.05, of("auto", 5), of("alone", None))]
-    assert advice(same).endswith("No smaller batch is faster under auto.")
-    assert advice([]) == ""
+    assert advice(trained("auto", 4, 5), trained("alone", None)).endswith(
+        "No smaller batch is faster under auto.")
+    assert advice(trained("auto", 4), trained("alone", 5)) == ""

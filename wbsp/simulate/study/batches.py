@@ -16,80 +16,98 @@ from wbsp.simulate.study.compare import Result
 from wbsp.simulate.study.runs import Plan, create_model
 from wbsp.simulate.study.variants import Variant
 
-GAIN = 0.9  # of the time before: with more, no smaller batch is tried
+GAIN = 0.9  # of the time before; after a smaller gain, no smaller batch is trained
 LEAST = 16  # examples; a step of fewer takes hardly less time on most machines
 
 
 class Trained(NamedTuple):
-    """A model and the fastest machine alone, at one batch."""
+    """What was reached at one batch."""
 
     batch: int
     rate: float
-    cluster: Result
-    alone: Result
+    result: Result
 
 
-def halved(variant: Variant, plan: Plan) -> Plan | None:
-    """Return the plan of a model with half the batch and a rate that suits it; None: there is
-    none."""
-    batch = plan.batch_size // 2
-    if plan.experiment is None or plan.batch_size % 2 or batch < LEAST:
-        return None
-    try:
-        create_model(variant.sync, variant.options, batch)
-    except ValueError:  # it does not divide into the model's micro-batches
-        return None
-    experiment = plan.experiment.with_batch(batch)
-    if experiment is None:
-        return None
-    cluster = replace(plan.cluster, batch_size=plan.batch_size).trains(batch)
-    return replace(plan, cluster=cluster, experiment=experiment, batch_size=batch,
-                   settings={**plan.settings, "batch_size": batch, "lr": experiment.rate})
+def halves(variant: Variant, plan: Plan) -> list[Plan]:
+    """Return the plans of a model at smaller batches, each half of the one before, with rates that
+    suit them."""
+    found = [plan]
+    while plan.experiment is not None and not plan.batch_size % 2:
+        batch = plan.batch_size // 2
+        try:
+            create_model(variant.sync, variant.options, batch)
+        except ValueError:  # it does not divide into the model's micro-batches
+            break
+        experiment = plan.experiment.with_batch(batch) if batch >= LEAST else None
+        if experiment is None:
+            break
+        cluster = replace(plan.cluster, batch_size=plan.batch_size).trains(batch)
+        plan = replace(plan, cluster=cluster, experiment=experiment, batch_size=batch,
+                       settings={**plan.settings, "batch_size": batch, "lr": experiment.rate})
+        found.append(plan)
+    return found[1:]
 
 
-def smaller(variant: Variant, plan: Plan, cluster: Result, alone: Result,
-            train: Callable[[Plan], tuple[Result, Result]]) -> list[Trained]:
-    """Halve the batch while the cluster gains by it; return all that was trained.
+def smaller(plans: list[Plan], first: Trained, train: Callable[[Plan], Result]) -> list[Trained]:
+    """Train at smaller batches while that gains.
 
     Args:
-        variant: the model.
-        plan: of it.
-        cluster: what it reached by that.
-        alone: the fastest machine alone.
-        train: trains the model and the machine alone by a plan.
+        plans: of `halves`.
+        first: what was reached at the full batch.
+        train: trains by a plan.
+
+    Returns:
+        All that was trained, `first` before all.
     """
-    if plan.experiment is None:
-        return []
-    tried = [Trained(plan.batch_size, plan.experiment.rate, cluster, alone)]
-    while (half := halved(variant, plan)) is not None:
-        assert half.experiment is not None
-        tried.append(Trained(half.batch_size, half.experiment.rate, *train(half)))
-        before, now = tried[-2].cluster, tried[-1].cluster
-        if not now.reached or now.seconds > GAIN * before.seconds:
+    tried = [first]
+    for plan in plans:
+        assert plan.experiment is not None
+        tried.append(Trained(plan.batch_size, plan.experiment.rate, train(plan)))
+        before, now = tried[-2].result, tried[-1].result
+        if not now.reached or before.reached and now.seconds > GAIN * before.seconds:
             break
-        plan = half
-    return tried if len(tried) > 1 else []
+    return tried
 
 
-def advice(tried: list[Trained]) -> str:
-    """Return a table of what `smaller` tried, and what follows; empty if it tried nothing."""
-    if not tried:
+def advice(model: list[Trained], machine: list[Trained]) -> str:
+    """Return a table of what `smaller` tried, and what follows; empty if it tried nothing.
+
+    Args:
+        model: the best model, which has reached the target at the full batch.
+        machine: the fastest machine alone.
+    """
+    if len(model) == len(machine) == 1:
         return ""
-    first, name = tried[0].cluster, tried[0].cluster.label
-    best = min((one for one in tried if one.cluster.reached), key=lambda one: one.cluster.seconds)
+    first, name = model[0].result, model[0].result.label
+    rates = {one.batch: one.rate for one in [*model, *machine]}
     table = markdown(["batch", "rate", name, "the fastest machine alone"],
-                     [[str(one.batch), f"{one.rate:g}", _seconds(one.cluster), _seconds(one.alone)]
-                      for one in tried])
-    said = (f"No smaller batch is faster under {name}" if best is tried[0] else
-            f"Train with --batch_size={best.batch} --lr={best.rate:g}: {name} then takes "
-            f"{best.cluster.seconds:.1f} s")
-    if machines := [one for one in tried if one.alone.reached]:
-        alone = min(machines, key=lambda one: one.alone.seconds)
-        said += (f", worth {alone.alone.seconds / best.cluster.seconds:.1f} of the fastest machine "
-                 f"alone at its best batch of these ({alone.alone.seconds:.1f} s at {alone.batch})")
+                     [[str(batch), f"{rate:g}", _seconds(model, batch), _seconds(machine, batch)]
+                      for batch, rate in rates.items()])
+    best, alone = _best(model), _best(machine)
+    assert best is not None
+    if alone is not None and alone.result.seconds < best.result.seconds:
+        said = (f"At its best batch of these the fastest machine alone is faster: "
+                f"{alone.result.seconds:.1f} s with --batch_size={alone.batch} "
+                f"--lr={alone.rate:g}; {name} takes {best.result.seconds:.1f} s at {best.batch}")
+    else:
+        said = (f"No smaller batch is faster under {name}" if best is model[0] else
+                f"Train with --batch_size={best.batch} --lr={best.rate:g}: {name} then takes "
+                f"{best.result.seconds:.1f} s")
+        if alone is not None:
+            said += (f", worth {alone.result.seconds / best.result.seconds:.1f} of the fastest "
+                     f"machine alone at its best batch of these ({alone.result.seconds:.1f} s at "
+                     f"{alone.batch})")
     return (f"Seconds {first.goal} by the batch, if a step takes its part of the time (what does "
             f"not shrink is `sleep_seconds` in the cluster file):\n\n{table}\n\n{said}.")
 
 
-def _seconds(one: Result) -> str:
-    return f"{one.seconds:.1f}" if one.reached else "-"
+def _best(tried: list[Trained]) -> Trained | None:
+    return min((one for one in tried if one.result.reached), key=lambda one: one.result.seconds,
+               default=None)
+
+
+def _seconds(tried: list[Trained], batch: int) -> str:
+    for one in tried:
+        if one.batch == batch:
+            return f"{one.result.seconds:.1f}" if one.result.reached else "not reached"
+    return "not trained"

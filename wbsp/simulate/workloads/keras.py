@@ -187,6 +187,8 @@ class Experiment:
     @property
     def rate(self) -> float:
         """The initial learning rate."""
+        if self._lr is not None:
+            return self._lr
         schedule = self._network(1).model.optimizer._learning_rate
         if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
             return float(schedule(0))
