@@ -17,7 +17,8 @@ from wbsp.simulate.study.runs import Plan, create_model
 from wbsp.simulate.study.variants import Variant
 
 GAIN = 0.9  # of the time before; after a smaller gain, no smaller batch is trained
-LEAST = 16  # examples; a step of fewer takes hardly less time on most machines
+LEAST = 8  # examples; a step of fewer takes hardly less time on most machines
+HALVES = 2  # times that a batch is halved: small steps take long to simulate
 
 
 class Trained(NamedTuple):
@@ -29,10 +30,10 @@ class Trained(NamedTuple):
 
 
 def halves(variant: Variant, plan: Plan) -> list[Plan]:
-    """Return the plans of a model at smaller batches, each half of the one before, with rates that
-    suit them."""
+    """Return the plans of a model at half and at a quarter of the batch, with rates that suit
+    them; fewer where a batch is odd, or the network or the model do not allow it."""
     found = [plan]
-    while plan.experiment is not None and not plan.batch_size % 2:
+    while len(found) <= HALVES and plan.experiment is not None and not plan.batch_size % 2:
         batch = plan.batch_size // 2
         try:
             create_model(variant.sync, variant.options, batch)
