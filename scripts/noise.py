@@ -26,6 +26,7 @@ import random
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from absl import app, flags
+from reproduction.looks import reached
 
 from wbsp.figures.table import markdown
 from wbsp.simulate.study.progress import Progress
@@ -67,10 +68,10 @@ def train(name: str, sync: str, workers: int, batch: int, rate: float) -> list[d
     return [event for event in lines if event["kind"] == "evaluation"]
 
 
-def reached(looks: list[dict], quality: float) -> dict | None:
-    """Return the first look with this mean accuracy of three; None: there is none."""
-    return next((looks[i] for i in range(2, len(looks))
-                 if sum(look["accuracy"] for look in looks[i - 2:i + 1]) >= 3 * quality), None)
+def look_at(looks: list[dict], quality: float) -> dict | None:
+    """Return the look at which this quality is reached; None: there is none."""
+    place = reached([(place, look["accuracy"]) for place, look in enumerate(looks)], quality)
+    return None if place is None else looks[int(place)]
 
 
 def steps_to(looks: list[dict], quality: float) -> float | None:
@@ -204,7 +205,7 @@ def main(argv):
         sync, workers, batch, *rate = name.split("-")
         looks = train(name, sync, int(workers), int(batch),
                       float(rate[0]) if rate else RATE * int(batch) / 64)
-        found = {quality: reached(looks, quality) for quality in QUALITIES}
+        found = {quality: look_at(looks, quality) for quality in QUALITIES}
         for what, of in (("", newest_scale), (", mean", mean_scale)):
             scales = [(quality, look and of(look, int(workers))) for quality, look in found.items()]
             rows.append([name + what, *(f"{scale:.0f} ({scale / fits[quality]:.2f})" if scale

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 from wbsp.core.stats import Member, Report
 from wbsp.runlog.folder import write_settings
 from wbsp.runlog.reader import Run, read_run
 from wbsp.runlog.server import ServerLog
 from wbsp.runlog.worker import WorkerLog
+from wbsp.simulate.study.compare import Result
 
 # What the two workers do in a round of 1 s, by (kind, seconds); worker 1 is the slow one.
 ROUNDS = {
@@ -19,6 +21,12 @@ ROUNDS = {
     "wbsp": {0: [("compute", 0.2), ("push", 0.1)] * 3 + [("pull", 0.1)],
              1: [("data", 0.1), ("compute", 0.7), ("push", 0.1), ("pull", 0.1)]},
 }
+
+
+def result(label: str, *seconds: float | None) -> Result:
+    """Runs of a model that reached the target of 85 % at `seconds`, or never (None)."""
+    runs = tuple(SimpleNamespace(time_to=lambda _, at=at: at) for at in seconds)
+    return Result(label, runs, 0.85)  # type: ignore[arg-type]
 
 
 def write_run(folder: Path, sync: str, seed: int = 0, options: dict | None = None, rounds: int = 20,

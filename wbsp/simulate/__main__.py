@@ -237,7 +237,7 @@ def _smaller_batches(variant: Variant, plan: Plan, best: compare.Result, alone: 
 
     halves = batches.halves(variant, plan)
     model, machine = (batches.smaller(
-        halves, batches.Trained(plan.batch_size, plan.experiment.rate, first), one)
+        halves, batches.trained(plan, first), one)
         for first, one in ((best, train),
                            (alone, lambda half: _alone(half, progress, half.batch_size))))
     return batches.advice(model, machine)

@@ -1,12 +1,10 @@
 """Smaller batches in an advice: which are tried, and what is said of them."""
 
-from types import SimpleNamespace
-
 import keras
 import pytest
+from made_runs import result
 
-from wbsp.simulate.study.batches import Trained, advice, halves, smaller
-from wbsp.simulate.study.compare import Result
+from wbsp.simulate.study.batches import Trained, advice, halves, smaller, trained
 from wbsp.simulate.study.runs import Plan
 from wbsp.simulate.study.spec import ClusterSpec, Group
 from wbsp.simulate.study.variants import Variant
@@ -26,21 +24,16 @@ def plan_of(experiment, batch=128):
     return Plan(ClusterSpec((group,), batch_size=batch), experiment, batch, target=0.85)
 
 
-def of(label, *seconds):
-    """Finished runs of a model that reached the target at `seconds`, or never (None)."""
-    return Result(label, tuple(SimpleNamespace(time_to=lambda _, at=at: at) for at in seconds),
-                  0.85)
-
-
 def test_half_a_batch_has_half_the_rate_and_the_time_but_not_of_a_sleep(experiment):
     half, quarter = halves(BSP_VARIANT, plan_of(experiment))
     [group] = half.cluster.groups
     assert (group.step_seconds, group.sleep_seconds) == (0.01, 0.5)
     assert half.batch_size == half.settings["batch_size"] == 64
     assert half.experiment.rate == half.settings["lr"] == pytest.approx(0.05)
-    assert half.experiment._decays == {200: 0.1}  # the same examples before
+    assert half.experiment.decays == {200: 0.1}  # the same examples before
     assert quarter.experiment.rate == pytest.approx(0.025)
-    assert quarter.experiment._decays == {400: 0.1}
+    assert quarter.experiment.decays == {400: 0.1}
+    assert quarter.settings["lr_decays"] == "400:0.1"
     assert quarter.batch_size == 32
 
 
@@ -49,23 +42,31 @@ def test_the_rate_of_adam_goes_with_the_root_of_the_batch():
     assert adam.with_batch(16).rate == pytest.approx(0.0005)
 
 
-def test_a_model_that_is_compiled_with_a_schedule_keeps_its_batch(monkeypatch):
-    experiment = Experiment("small", "shapes10", 128)
+def comes_compiled(experiment, monkeypatch, optimizer):
+    """Let the experiment's network come compiled with this optimizer."""
     build = experiment._build
 
-    def compiled(rate):
-        def make(name, seed):
-            model = build(name, seed)
-            model.compile(keras.optimizers.SGD(rate), "mse")
-            return model
-        return make
+    def make(name, seed):
+        model = build(name, seed)
+        model.compile(optimizer(), "sparse_categorical_crossentropy")
+        return model
 
-    monkeypatch.setattr(experiment, "_build", compiled(
-        keras.optimizers.schedules.ExponentialDecay(0.1, 100, 0.5)))
+    monkeypatch.setattr(experiment, "_build", make)
+    monkeypatch.setattr(experiment, "_networks", {})
+
+
+def test_a_model_that_is_compiled_with_a_schedule_keeps_its_batch(experiment, monkeypatch):
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 100, 0.5)
+    comes_compiled(experiment, monkeypatch, lambda: keras.optimizers.SGD(schedule))
     assert experiment.with_batch(64) is None
     assert halves(BSP_VARIANT, plan_of(experiment)) == []
-    monkeypatch.setattr(experiment, "_build", compiled(0.3))
-    assert experiment.with_batch(64) is not None
+
+
+@pytest.mark.parametrize("optimizer, rate", [("SGD", 0.1), ("Adam", 0.2)])
+def test_a_model_that_is_compiled_with_a_rate_has_one_that_suits(monkeypatch, optimizer, rate):
+    experiment = Experiment("small", "shapes10", 128)
+    comes_compiled(experiment, monkeypatch, lambda: getattr(keras.optimizers, optimizer)(0.4))
+    assert experiment.with_batch(32).rate == pytest.approx(rate)
 
 
 def test_the_least_batch_and_one_that_does_not_divide_are_not_halved(experiment):
@@ -82,17 +83,18 @@ def test_the_least_batch_and_one_that_does_not_divide_are_not_halved(experiment)
     ([None, 9, 9], [128, 64, 32]), ([None, None, 1], [128, 64])])
 def test_batches_are_halved_while_the_time_falls_by_a_tenth(experiment, times, batches):
     left = dict(zip((128, 64, 32), times, strict=True))
-    tried = smaller(halves(BSP_VARIANT, plan_of(experiment)), Trained(128, 0.1, of("x", left[128])),
-                    lambda plan: of("x", left[plan.batch_size]))
+    plan = plan_of(experiment)
+    tried = smaller(halves(BSP_VARIANT, plan), trained(plan, result("x", left[128])),
+                    lambda half: result("x", left[half.batch_size]))
     assert [one.batch for one in tried] == batches
 
 
-def trained(label, *seconds):
-    return [Trained(128 >> n, 0.1 / 2 ** n, of(label, at)) for n, at in enumerate(seconds)]
+def tried(label, *seconds):
+    return [Trained(128 >> n, 0.1 / 2 ** n, result(label, at)) for n, at in enumerate(seconds)]
 
 
 def test_the_best_batch_is_named_with_its_worth_of_the_machine_alone_at_its_own_best():
-    lines = advice(trained("auto", 4, 2, None), trained("alone", 6, 5)).splitlines()
+    lines = advice(tried("auto", 4, 2, None), tried("alone", 6, 5)).splitlines()
     assert lines[0].startswith("Seconds to 85 % by the batch, if a step takes its part of the time")
     assert lines[4:7] == ["| 128 | 0.1 | 4.0 | 6.0 |", "| 64 | 0.05 | 2.0 | 5.0 |",
                           "| 32 | 0.025 | not reached | not trained |"]
@@ -100,13 +102,19 @@ def test_the_best_batch_is_named_with_its_worth_of_the_machine_alone_at_its_own_
                          "of the fastest machine alone at its best batch of these (5.0 s at 64).")
 
 
+def test_decays_that_move_with_the_batch_are_named():
+    half = Trained(64, 0.05, result("auto", 2), "200:0.1")
+    assert ("Train with --batch_size=64 --lr=0.05 --lr_decays=200:0.1: auto then takes 2.0 s"
+            in advice([Trained(128, 0.1, result("auto", 4)), half], tried("alone", 6)))
+
+
 def test_a_machine_that_is_faster_alone_at_its_best_batch_is_named():
-    assert advice(trained("pcc", 4, 3), trained("alone", 5, 2.5)).splitlines()[-1] == (
+    assert advice(tried("pcc", 4, 3), tried("alone", 5, 2.5)).splitlines()[-1] == (
         "At its best batch of these the fastest machine alone is faster: 2.5 s with "
         "--batch_size=64 --lr=0.05; pcc takes 3.0 s at 64.")
 
 
 def test_no_gain_and_a_machine_that_never_arrives_are_said():
-    assert advice(trained("auto", 4, 5), trained("alone", None)).endswith(
+    assert advice(tried("auto", 4, 5), tried("alone", None)).endswith(
         "No smaller batch is faster under auto.")
-    assert advice(trained("auto", 4), trained("alone", 5)) == ""
+    assert advice(tried("auto", 4), tried("alone", 5)) == ""

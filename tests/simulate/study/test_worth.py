@@ -1,11 +1,9 @@
 """What a cluster is worth of its fastest machine: who matters, the bound, and the sentence."""
 
-from types import SimpleNamespace
-
 import pytest
+from made_runs import result
 
 from wbsp.core.messages import SharedData
-from wbsp.simulate.study.compare import Result
 from wbsp.simulate.study.runs import Plan
 from wbsp.simulate.study.spec import ClusterSpec, Group
 from wbsp.simulate.study.worth import (
@@ -73,17 +71,11 @@ def test_the_bound_is_said_to_be_one_of_theory():
     assert bounded(cluster_of(0, 6)) == ""
 
 
-def of(label, *seconds):
-    """Finished runs of a model that reached the target at `seconds`, or never (None)."""
-    return Result(label, tuple(SimpleNamespace(time_to=lambda _, at=at: at) for at in seconds),
-                  0.85)
-
-
 EIGHT = cluster_of(*[1] * 4, *[26] * 4)
 
 
 def test_a_model_that_is_faster_is_taken_and_its_worth_said():
-    said = verdict(of("pcc", 4, 5), of("alone", 9, 9), of("few", 5, 5), EIGHT)
+    said = verdict(result("pcc", 4, 5), result("alone", 9, 9), result("few", 5, 5), EIGHT)
     assert said.startswith("Take pcc: it reaches the target in 4.5 s, worth 2.0 of the fastest "
                            "machine alone (9.0 s).")
     assert "add up to 4.15 of" in said
@@ -92,22 +84,22 @@ def test_a_model_that_is_faster_is_taken_and_its_worth_said():
 
 
 def test_advice_names_the_gain_that_the_measured_noise_allows():
-    said = verdict(of("pcc", 4, 5), of("alone", 9, 9), None, cluster_of(*[1] * 8), 4.0)
+    said = verdict(result("pcc", 4, 5), result("alone", 9, 9), None, cluster_of(*[1] * 8), 4.0)
     assert ("add up to 8.00 of that one's, of which the noise of the gradients allows about 3.3 at "
             "this batch size (its scale is about 4 batches).") in said  # 8 (1 + 4) / (8 + 4)
 
 
 def test_slow_machines_that_help_are_worth_their_place():
-    said = verdict(of("pcc", 4, 5), of("alone", 9, 9), of("few", 6, 7), EIGHT)
+    said = verdict(result("pcc", 4, 5), result("alone", 9, 9), result("few", 6, 7), EIGHT)
     assert "it takes 6.5 s: they are worth their place." in said
 
 
 def test_a_cluster_that_is_not_faster_is_not_taken():
-    said = verdict(of("pcc", 4), of("alone", 4), None, cluster_of(1, 26))
+    said = verdict(result("pcc", 4), result("alone", 4), None, cluster_of(1, 26))
     assert said.startswith("Take the fastest machine alone (4.0 s): the best model of the cluster, "
                            "pcc, is not faster (4.0 s).")
     assert "is not faster beyond the seeds (3.5 s)" in verdict(
-        of("pcc", 3, 4), of("alone", 4, 4), None, cluster_of(1, 26))
+        result("pcc", 3, 4), result("alone", 4, 4), None, cluster_of(1, 26))
     assert "one seed, so small differences may be chance" in said
 
 
@@ -120,8 +112,9 @@ def test_slow_machines_without_shared_data_are_worth_nothing():
 
 
 def test_a_model_that_misses_the_target_is_not_recommended():
-    assert verdict(of("pcc", 4), of("alone", None), None, EIGHT).startswith(
+    assert verdict(result("pcc", 4), result("alone", None), None, EIGHT).startswith(
         "Take pcc: it reaches the target in 4.0 s, which the fastest machine alone did not")
-    assert verdict(of("pcc", 4, None), of("alone", 9, 9), None, EIGHT) == (
+    assert verdict(result("pcc", 4, None), result("alone", 9, 9), None, EIGHT) == (
         "No model reached the target in every run; the fastest machine alone did, in 9.0 s.")
-    assert verdict(of("pcc", None), of("alone", None), None, EIGHT).endswith("did not, either.")
+    assert verdict(result("pcc", None), result("alone", None), None, EIGHT).endswith(
+        "did not, either.")

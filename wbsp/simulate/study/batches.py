@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from wbsp.figures.table import markdown
 from wbsp.simulate.study.compare import Result
 from wbsp.simulate.study.runs import Plan, create_model
 from wbsp.simulate.study.variants import Variant
+
+if TYPE_CHECKING:
+    from wbsp.simulate.workloads.keras import Experiment
 
 GAIN = 0.9  # of the time before; after a smaller gain, no smaller batch is trained
 LEAST = 8  # examples; a step of fewer takes hardly less time on most machines
@@ -22,11 +25,24 @@ HALVES = 2  # times that a batch is halved: small steps take long to simulate
 
 
 class Trained(NamedTuple):
-    """What was reached at one batch."""
+    """What was reached at one batch; `decays`: of the rate, as --lr_decays, or empty."""
 
     batch: int
     rate: float
     result: Result
+    decays: str = ""
+
+    @property
+    def flags(self) -> str:
+        """The flags that train so."""
+        return f"--batch_size={self.batch} --lr={self.rate:g}" + (
+            f" --lr_decays={self.decays}" if self.decays else "")
+
+
+def trained(plan: Plan, result: Result) -> Trained:
+    """Return what a plan's training has reached."""
+    assert plan.experiment is not None
+    return Trained(plan.batch_size, plan.experiment.rate, result, _decays(plan.experiment))
 
 
 def halves(variant: Variant, plan: Plan) -> list[Plan]:
@@ -44,7 +60,8 @@ def halves(variant: Variant, plan: Plan) -> list[Plan]:
             break
         cluster = replace(plan.cluster, batch_size=plan.batch_size).trains(batch)
         plan = replace(plan, cluster=cluster, experiment=experiment, batch_size=batch,
-                       settings={**plan.settings, "batch_size": batch, "lr": experiment.rate})
+                       settings={**plan.settings, "batch_size": batch, "lr": experiment.rate,
+                                 "lr_decays": _decays(experiment) or None})
         found.append(plan)
     return found[1:]
 
@@ -62,8 +79,7 @@ def smaller(plans: list[Plan], first: Trained, train: Callable[[Plan], Result]) 
     """
     tried = [first]
     for plan in plans:
-        assert plan.experiment is not None
-        tried.append(Trained(plan.batch_size, plan.experiment.rate, train(plan)))
+        tried.append(trained(plan, train(plan)))
         before, now = tried[-2].result, tried[-1].result
         if not now.reached or before.reached and now.seconds > GAIN * before.seconds:
             break
@@ -88,18 +104,21 @@ def advice(model: list[Trained], machine: list[Trained]) -> str:
     assert best is not None
     if alone is not None and alone.result.seconds < best.result.seconds:
         said = (f"At its best batch of these the fastest machine alone is faster: "
-                f"{alone.result.seconds:.1f} s with --batch_size={alone.batch} "
-                f"--lr={alone.rate:g}; {name} takes {best.result.seconds:.1f} s at {best.batch}")
+                f"{alone.result.seconds:.1f} s with {alone.flags}; {name} takes "
+                f"{best.result.seconds:.1f} s at {best.batch}")
     else:
         said = (f"No smaller batch is faster under {name}" if best is model[0] else
-                f"Train with --batch_size={best.batch} --lr={best.rate:g}: {name} then takes "
-                f"{best.result.seconds:.1f} s")
+                f"Train with {best.flags}: {name} then takes {best.result.seconds:.1f} s")
         if alone is not None:
             said += (f", worth {alone.result.seconds / best.result.seconds:.1f} of the fastest "
                      f"machine alone at its best batch of these ({alone.result.seconds:.1f} s at "
                      f"{alone.batch})")
     return (f"Seconds {first.goal} by the batch, if a step takes its part of the time (what does "
             f"not shrink is `sleep_seconds` in the cluster file):\n\n{table}\n\n{said}.")
+
+
+def _decays(experiment: Experiment) -> str:
+    return ",".join(f"{steps}:{factor:g}" for steps, factor in (experiment.decays or {}).items())
 
 
 def _best(tried: list[Trained]) -> Trained | None:

@@ -194,14 +194,22 @@ class Experiment:
             return float(schedule(0))
         return float(schedule)
 
+    @property
+    def decays(self) -> Mapping[int, float] | None:
+        """{steps: factor of the rate from there on}; None: the published ones, or the network's."""
+        return self._decays
+
     def with_batch(self, batch_size: int) -> Experiment | None:
         """Return this experiment with another batch, and a rate and decays that suit it.
 
-        The rate of SGD is in proportion to the batch, that of Adam to its root (Malladi et al.
-        2022, arXiv 2205.10287). None: the network comes compiled with a schedule of its own.
+        The rate of SGD is in proportion to the batch, that of Adam and the like to its root
+        (Malladi et al. 2022, arXiv 2205.10287). None: the network comes compiled with a schedule of
+        its own.
         """
         decays, compiled = self._decays, self._build(self._model, 0)
+        in_proportion = self._optimizer != "adam"
         if compiled.compiled:
+            in_proportion = isinstance(compiled.optimizer, keras.optimizers.SGD)
             if isinstance(compiled.optimizer._learning_rate,
                           keras.optimizers.schedules.LearningRateSchedule):
                 return None
@@ -209,7 +217,7 @@ class Experiment:
             decays = self._published(self._model)
         part, other = batch_size / self._batch_size, copy.copy(self)
         other._batch_size, other._networks = batch_size, {}
-        other._lr = self.rate * (part ** 0.5 if self._optimizer == "adam" else part)
+        other._lr = self.rate * (part if in_proportion else part ** 0.5)
         other._decays = decays and {round(steps / part): factor for steps, factor in decays.items()}
         return other
 
