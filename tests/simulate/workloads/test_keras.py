@@ -236,7 +236,7 @@ def test_the_server_directs_the_batches_of_a_run(twice):
 @pytest.mark.slow
 def test_advice_ranks_all_models_and_says_why(jobs):
     job = jobs.start("advise", "-m", "wbsp.simulate", f"--advise={ROOT}/scripts/clusters/h1.toml",
-                     "--max_steps=150", "--batch_size=32", "--target_accuracy=0.2",
+                     "--max_steps=150", "--batch_size=16", "--target_accuracy=0.2",
                      "--check_period=1s", "--test_images=200", "--sync=bsp,asp,pcc:weight=work",
                      "--nofigures", "--out=o", fork=forked.KERAS)
     job.ends_well()
@@ -252,8 +252,7 @@ def test_advice_ranks_all_models_and_says_why(jobs):
     assert len(reasons) == 4
     assert "A bound of theory" in job.text and job.find("^Take ")
     sizes = [line.split(" | ") for line in said[end:] if line.startswith("| ")][2:]
-    assert [row[:2] for row in sizes] == [["| 32", "0.1"], ["| 16", "0.05"],
-                                             ["| 8", "0.025"]][:len(sizes)] and len(sizes) > 1
+    assert [row[:2] for row in sizes] == [["| 16", "0.1"], ["| 8", "0.05"]]
     assert "batch" in said[-1]
     assert all("mini-batches/s; workers compute" in line and "versions old" in line
                for line in reasons)
