@@ -46,11 +46,18 @@ class Case(NamedTuple):
     slow: bool = False  # the second sleeps
 
 
-ALONE = [Case(f"one alone, batch 64, Nesterov's momentum, rate {rate:g}", 64, rate, "nesterov", 1)
-         for rate in (0.0175, 0.00875)]
-EQUAL, UNEQUAL = ([Case(f"two {title}, batch {batch}, rate {rate:g}", batch, rate, "sgd", 2, slow)
-                   for batch, rate in ((32, 0.05), (64, 0.1))]
-                  for title, slow in (("equal", False), ("at 1:2", True)))
+OPTIMIZERS = {"sgd": "plain SGD", "nesterov": "Nesterov's momentum"}
+
+
+def cases(title: str, workers: int, settings: list[tuple[int, float, str]],
+          slow: bool = False) -> list[Case]:
+    return [Case(f"{title}, batch {batch}, {OPTIMIZERS[kind]}, rate {rate:g}", batch, rate, kind,
+                 workers, slow) for batch, rate, kind in settings]
+
+
+TWO = [(32, 0.05, "sgd"), (32, 0.00875, "nesterov"), (64, 0.0175, "nesterov")]
+ALONE = cases("one alone", 1, [(64, 0.0175, "nesterov"), (64, 0.00875, "nesterov")])
+EQUAL, UNEQUAL = cases("two equal", 2, TWO), cases("two at 1:2", 2, TWO, slow=True)
 
 flags.DEFINE_float("quality", 0.6, "accuracy that counts", lower_bound=0, upper_bound=1)
 flags.DEFINE_integer("runs", 3, "of each, with seeds 0, 1, ...", lower_bound=1)
@@ -82,9 +89,9 @@ def run() -> int:
 
 
 def folder(kind: str, case: Case, seed: int) -> pathlib.Path:
-    name = "alone" if case.workers == 1 else "1-2" if case.slow else "equal"
-    return (pathlib.Path(FLAGS.out).absolute() / kind / f"{name}-{case.batch}-{case.rate:g}"
-            / f"seed-{seed}")
+    machines = "alone" if case.workers == 1 else "1-2" if case.slow else "equal"
+    name = f"{machines}-{case.optimizer}-{case.batch}-{case.rate:g}"
+    return pathlib.Path(FLAGS.out).absolute() / kind / name / f"seed-{seed}"
 
 
 def really(case: Case, seed: int, sleep: float = 0.0) -> Run:
