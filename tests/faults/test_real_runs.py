@@ -281,7 +281,7 @@ def test_a_worker_with_other_layer_values_is_refused_after_a_restart_too(jobs):
     server.until("worker 0 joined")
     told = _refusal(server.address, 1, layers=other)
     assert "worker 1 has another model than the others: layer words has other values " in told
-    assert server.find("worker 1 has another model than the others")
+    server.until("worker 1 has another model than the others")
     server.kill()
     again = jobs.server(*flags, "--resume", sync="asp", workers=3, port=port).listens()
     again.until("worker 0 reconnected")

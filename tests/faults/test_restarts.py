@@ -115,6 +115,7 @@ def test_a_server_may_die_when_all_have_finished(jobs):
     run.server.until("worker . left: finished")
     until(lambda: len(run.server.find("left: finished")) == 2, "both to finish")
     run.server.signal(19)  # SIGSTOP: between two of its messages
+    run.flags.append("--connect_timeout=20")  # both may have the final version, and not return
     run.kill("server")
     run.ends(run.server)
 

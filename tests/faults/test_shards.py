@@ -134,7 +134,7 @@ def test_shards_elsewhere_wait_for_one_server_after_the_other(jobs):
     run.server.until("lost the connection to the shard at .*; resuming from the newest checkpoint")
     shards[0] = jobs.shard(ports[0])
     until(lambda: len(run.server.find("shards at")) == 2, "the shard that was started again")
-    assert shards[1].find("has been replaced|is lost")
+    shards[1].until("has been replaced|is lost")
     run.server.kill()
     shards[0].until("is lost; waiting for the next")
     run.server = run.start_server("--resume")
