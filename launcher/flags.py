@@ -7,7 +7,7 @@ from absl import flags
 
 import data
 import models
-from wbsp import heterogeneity, timeouts
+from wbsp import heterogeneity, timeouts, units
 from wbsp.ps.flags import define_flags
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import sync_name
@@ -15,7 +15,7 @@ from wbsp.sync import MODELS, find, parse_options, with_batch_size
 
 FLAGS = flags.FLAGS
 RUN_WIDE = ("model", "dataset", "heterogeneity", "epochs", "target_accuracy", "optimizer",
-            "lr", "lr_steps", "seed", "weight_decay", "published_files")
+            "lr", "lr_decays", "lr_steps", "seed", "weight_decay", "published_files")
 OF_IMAGENET = ("class_num", "image_size", "augment")  # run-wide, too; no effect on other data sets
 KEPT = {"BUFF_SIZE": 1024, "base_time_step": 1.0, "training_end": 0.1,
         "epsilon": 0.3, "use_bn": False}  # published flags without an effect
@@ -74,6 +74,8 @@ flags.DEFINE_enum("optimizer", None, ["sgd", "nesterov", "adam"],
                   "momentum of 0.9, or Adam; default: plain SGD, as published")
 flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one, a tenth "
                    "of it for nesterov, 0.001 for adam", lower_bound=0)
+flags.DEFINE_string("lr_decays", None, "its decays: 1562:0.1,2734:0.01 is a tenth of it from a "
+                    "worker's step 1562 on, a hundredth from 2734 on; default: as published")
 flags.DEFINE_enum("lr_steps", "own", ["own", "mean"], "steps that the rate's schedule counts: each "
                   "worker's own, as published, or the mean worker's, as each worker knows them")
 flags.DEFINE_float("weight_decay", 0.0, "L2 on the dense layers (the published code declares 0.004 "
@@ -111,6 +113,11 @@ def run_wide_settings():
             options["s"] = str(FLAGS.s)
     if model is not None:
         options = with_batch_size(model, str(FLAGS.batch_size), options)
+    if FLAGS.lr_decays is not None:
+        try:
+            units.decays(FLAGS.lr_decays)
+        except ValueError as error:
+            raise ValueError(f"--lr_decays: {error}") from None
     given = {name: getattr(FLAGS, name) for name in RUN_WIDE}
     return {"sync": sync, "sync_option": json.dumps(options, sort_keys=True),
             **{name: "" if value is None else str(value) for name, value in given.items()}}

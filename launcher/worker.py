@@ -10,7 +10,7 @@ import data
 import models
 from launcher.flags import FLAGS, expected, given, say_what_has_no_effect
 from launcher.images import look_of, train_size
-from wbsp import heterogeneity
+from wbsp import heterogeneity, units
 from wbsp.environment import Task
 from wbsp.process.forks import in_child
 from wbsp.process.imports import heavy_imports
@@ -81,6 +81,7 @@ def worker(program):
         # XLA compiles again for every batch size, which takes longer than a step.
         training.compile(network, name, float(run["lr"]) if run["lr"] else None, split,
                          run["dataset"], kind=run["optimizer"] or None,
+                         decays=units.decays(run["lr_decays"]) if run["lr_decays"] else None,
                          jit_compile="auto" if rule.batch is None else False)
     workers = int(run["workers"]) if run["lr_steps"] == "mean" else None
     seconds = seconds_before_step(run, index)

@@ -1,5 +1,6 @@
 """`runcifar10gpu.py` as people start it: real processes, real TensorFlow, a small model."""
 
+import itertools
 import json
 import signal
 
@@ -154,7 +155,7 @@ BSP = [*SMALL, "--worker_num=1", "--base_dir=bsp/", "--epochs=50", "--optimizer=
 @pytest.mark.slow
 def test_refusal_max_steps_and_no_evaluator(jobs):
     port = free_port()
-    server = ps(jobs, port, *BSP)
+    server = ps(jobs, port, *BSP, "--lr_decays=6:0.1,8:0")
     stranger = worker(jobs, port, 0, "--model=cnn", "--base_dir=bsp/", fork="",
                       PYTHONPROFILEIMPORTTIME="1")
     assert stranger.ends() == 1
@@ -174,6 +175,9 @@ def test_refusal_max_steps_and_no_evaluator(jobs):
     assert len(server.find(f"no final accuracy, no model.keras: {died}")) == 1
     saved = checkpoint.load(server.folder / "checkpoint.safetensors").state
     assert saved.steps == {0: 12} and saved.totals == (12, 12 * 32)
+    moved = [event["norm2"] for event in server.events("accept")]
+    assert [after / before for before, after in itertools.pairwise(moved[9:])] == pytest.approx(
+        2 * [0.81], rel=1e-3), "at rate 0 only the momentum is left"
     assert len(columns(server.folder / "wk_loss_0_bsp.txt")) == 12
 
 
@@ -243,6 +247,7 @@ def test_odd_workers_sleep_as_published_and_the_first_lines_say_so(jobs, runner,
     (["--base_dir=runs/mine"], "unknown synchronization model 'mine'; known: bsp, asp, ssp, wbsp"),
     (["--sync_option=refresh=push"], "wbsp: unknown option 'refresh'; known: commit, trigger"),
     (["--sync_option=commit=never"], "wbsp: option commit='never' is not one of slowest, every"),
+    (["--lr_decays=9:0.1,3"], "--lr_decays: '9:0.1,3' is not a list of step:factor"),
     (["--token_file=absent"], "absent"),
     (["--host=0.0.0.0"], "refusing to listen on 0.0.0.0 without a token"),
     (["--band_width_limit=-1"], "band_width_limit must be above 0 MB/s, not -1"),
