@@ -10,8 +10,8 @@ quality, divided by the cluster's.
 Whole trainings of the network `small` on CIFAR-10 in virtual time: the rate falls to a tenth at
 60 %, and to a hundredth at 85 % of the run. A quality is reached when the mean of three looks in a
 row, at 2,000 test images, is there. For each quality the best of several trainings counts, over
-batch, rate and length: of the lone machine --lone, of a cluster --trainings. Finished runs are kept
-in --out.
+batch, rate and length: of the lone machine --lone, over two kinds of momentum, too, of a cluster
+--trainings. Finished runs are kept in --out.
 """
 
 import dataclasses
@@ -47,6 +47,9 @@ LOOK = 0.5  # seconds between two
 NOISE = 129  # its scale in examples, fitted to a lone machine's steps to 55 % (noise.py)
 ALONE = "lone machine at its best"
 DILOCO = {"outer": "nesterov", "wire": "int8"}
+# Of the lone machine: the same step after each of its own. QHM's lasts 50 of them.
+MOMENTA = {"": {"outer": "nesterov"},
+           "-qhm": {"outer": "qhm", "outer_options": {"rate": 8.0, "momentum": 0.98, "nu": 0.875}}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,14 +69,18 @@ RIVALS = {
     "auto-nesterov": Entry("auto", {}, {"outer": "nesterov",
                                         "outer_options": {"rate": 1.0, "momentum": 0.8}}),
     "auto-mean": Entry("auto", {}, {"outer": "identity"}),
+    "auto-rate-8": Entry("auto", {}, {"outer": "qhm", "outer_options": {
+        "rate": 8.0, "momentum": 0.975, "nu": 0.875}}),
     "bsp-nesterov-int8": Entry("bsp", {}, DILOCO),
     "localsgd-8-nesterov-int8": Entry("localsgd", {"tau": 8}, DILOCO),
+    "localsgd-16-nesterov-int8": Entry("localsgd", {"tau": 16}, DILOCO),
     "pcc-nesterov-int8": Entry("pcc", {}, DILOCO),
     "pcc": Entry("pcc", {}, {}),
     "asp-overlap-int8": Entry("asp", {"overlap": True}, {"wire": "int8"}),
     "bsp-int8": Entry("bsp", {}, {"wire": "int8"}),
     "localsgd-32-nesterov-int8": Entry("localsgd", {"tau": 32}, DILOCO),
     "decoupled-8-nesterov-int8": Entry("decoupled", {"tau": 8}, DILOCO),
+    "decoupled-16-nesterov-int8": Entry("decoupled", {"tau": 16}, DILOCO),
     "rennala-int8": Entry("rennala", {}, {"wire": "int8"}),
     "rennala-nesterov-int8": Entry("rennala", {}, DILOCO),
     "ringmaster-int8": Entry("ringmaster", {}, {"wire": "int8"}),
@@ -86,10 +93,11 @@ flags.DEFINE_list("models", list(RIVALS), "models, as the tables name them")
 flags.DEFINE_list("trainings", ["16-0.025-10", "16-0.025-20"], "of a cluster: batch of a worker, "
                   "initial learning rate and epochs of each")
 flags.DEFINE_list("lone", ["64-0.025-5", "64-0.025-7", "64-0.025-10", "128-0.05-10"],
-                  "the same of the lone machine, which has Nesterov's momentum")
+                  "the same of the lone machine, each with Nesterov's and with quasi-hyperbolic "
+                  "momentum")
 flags.DEFINE_string("network", "small", "what is trained: small, cnn or alexnet")
 flags.DEFINE_enum("optimizer", None, ["sgd", "nesterov", "adam"], "of each machine of a cluster; "
-                  "default: plain SGD")
+                  "default: plain SGD; adam: of the lone machine, too")
 flags.DEFINE_integer("test_images", 2000, "of the test set, at each look")
 flags.DEFINE_integer("seed", 0, "of all runs")
 flags.DEFINE_list("fresh", [], "seeds: train the settings that were best under --seed again, with "
@@ -223,14 +231,17 @@ def settings(cell: str, name: str, seed: int) -> list[Training]:
     """Return the trainings of a model in a cell, or of `ALONE`, in all their settings."""
     cluster = read_cluster(cell)
     out = pathlib.Path(FLAGS.out).absolute() / f"seed-{seed}"
-    rest = seed, FLAGS.network, FLAGS.optimizer, FLAGS.test_images, FLAGS.data_dir
+    adam = FLAGS.optimizer == "adam"
+    optimizer = None if name == ALONE and not adam else FLAGS.optimizer
+    rest = seed, FLAGS.network, optimizer, FLAGS.test_images, FLAGS.data_dir
     if name == ALONE:
         alone = fastest(cluster, 1)
         sleep = alone.groups[0].sleep_seconds  # does not shrink with the batch
         machine = f"lone-{alone.pace:g}" + (f"-sleeps-{sleep:g}" if sleep else "")
-        return [Training(out / machine / str(one), lone(cluster.trains(one.batch)), *one,
-                         Entry("bsp", {}, {"outer": "nesterov"}), *rest)
-                for one in read_settings("lone")]
+        momenta = {"-adam": {}} if adam else MOMENTA
+        return [Training(out / (machine + kind) / str(one), lone(cluster.trains(one.batch)), *one,
+                         Entry("bsp", {}, plan), *rest)
+                for kind, plan in momenta.items() for one in read_settings("lone")]
     trainings = []
     for one in read_settings("trainings"):
         machines, entry = cluster.trains(one.batch), RIVALS[name]

@@ -26,8 +26,8 @@ def write(folder: Path, seconds: float) -> None:
 
 
 def test_tables_say_times_and_worth_beside_what_speeds_and_noise_allow(tmp_path):
-    write(tmp_path / "seed-0/lone-50/64-0.025-5", 4)
-    write(tmp_path / "seed-0/lone-50/64-0.025-7", 5)
+    write(tmp_path / "seed-0/lone-50/64-0.025-5", 5)
+    write(tmp_path / "seed-0/lone-50-qhm/64-0.025-7", 4)
     write(tmp_path / "seed-0/equal-8/auto/32-0.05-10", 1)
     write(tmp_path / "seed-0/equal-4/auto/32-0.05-10", 2)
     done = worth("--table", f"--out={tmp_path}", "--models=auto", "--trainings=32-0.05-10",
