@@ -70,7 +70,7 @@ RIVALS = {
                                         "outer_options": {"rate": 1.0, "momentum": 0.8}}),
     "auto-mean": Entry("auto", {}, {"outer": "identity"}),
     "auto-rate-8": Entry("auto", {}, {"outer": "qhm", "outer_options": {
-        "rate": 8.0, "momentum": 0.975, "nu": 0.875}}),
+        "rate": 8.0, "momentum": 0.98, "nu": 0.875}}),
     "bsp-nesterov-int8": Entry("bsp", {}, DILOCO),
     "localsgd-8-nesterov-int8": Entry("localsgd", {"tau": 8}, DILOCO),
     "localsgd-16-nesterov-int8": Entry("localsgd", {"tau": 16}, DILOCO),
