@@ -113,11 +113,7 @@ def run_wide_settings():
             options["s"] = str(FLAGS.s)
     if model is not None:
         options = with_batch_size(model, str(FLAGS.batch_size), options)
-    if FLAGS.lr_decays is not None:
-        try:
-            units.decays(FLAGS.lr_decays)
-        except ValueError as error:
-            raise ValueError(f"--lr_decays: {error}") from None
+    units.of_flag("lr_decays", FLAGS.lr_decays, units.decays)  # a bad value is told here
     given = {name: getattr(FLAGS, name) for name in RUN_WIDE}
     return {"sync": sync, "sync_option": json.dumps(options, sort_keys=True),
             **{name: "" if value is None else str(value) for name, value in given.items()}}

@@ -47,9 +47,8 @@ LOOK = 0.5  # seconds between two
 NOISE = 129  # its scale in examples, fitted to a lone machine's steps to 55 % (noise.py)
 ALONE = "lone machine at its best"
 DILOCO = {"outer": "nesterov", "wire": "int8"}
-# Of the lone machine: the same step after each of its own. QHM's lasts 50 of them.
-MOMENTA = {"": {"outer": "nesterov"},
-           "-qhm": {"outer": "qhm", "outer_options": {"rate": 8.0, "momentum": 0.98, "nu": 0.875}}}
+QHM = {"outer": "qhm", "outer_options": {"rate": 8.0, "momentum": 0.98, "nu": 0.875}}
+MOMENTA = {"": {"outer": "nesterov"}, "-qhm": QHM}  # of the lone machine: after each of its steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +68,7 @@ RIVALS = {
     "auto-nesterov": Entry("auto", {}, {"outer": "nesterov",
                                         "outer_options": {"rate": 1.0, "momentum": 0.8}}),
     "auto-mean": Entry("auto", {}, {"outer": "identity"}),
-    "auto-rate-8": Entry("auto", {}, {"outer": "qhm", "outer_options": {
-        "rate": 8.0, "momentum": 0.98, "nu": 0.875}}),
+    "auto-rate-8": Entry("auto", {}, QHM),
     "bsp-nesterov-int8": Entry("bsp", {}, DILOCO),
     "localsgd-8-nesterov-int8": Entry("localsgd", {"tau": 8}, DILOCO),
     "localsgd-16-nesterov-int8": Entry("localsgd", {"tau": 16}, DILOCO),

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 BYTES = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -45,6 +48,18 @@ def decays(value: str) -> dict[int, float]:
         raise ValueError(f"{value!r} is not a list of step:factor with ascending steps; give some, "
                          "such as 1562:0.1,2734:0.01")
     return dict(found)
+
+
+def of_flag(name: str, value: Any, parse: Callable[[Any], T]) -> T | None:
+    """Return the parsed value of the flag `name`; None if it has none.
+
+    Raises:
+        ValueError: the value is bad; one line that begins with the flag.
+    """
+    try:
+        return None if value is None else parse(value)
+    except ValueError as error:
+        raise ValueError(f"--{name}: {error}") from None
 
 
 def _quantity(value: Any, units: dict[str, float], what: str) -> float:

@@ -26,10 +26,8 @@ def run_command(name: str, run: Callable[[], int], argv: Sequence[str]) -> int:
 
 def budget(text: str | None) -> float:
     """Seconds after which nothing new begins, of the flag --budget. Raises ValueError."""
-    try:
-        return math.inf if text is None else units.seconds(text)
-    except ValueError as error:
-        raise ValueError(f"--budget: {error}") from None
+    seconds = units.of_flag("budget", text, units.seconds)
+    return math.inf if seconds is None else seconds
 
 
 def exit_code(name: str, failures: Sequence[Failure], stopped: bool) -> int:

@@ -76,12 +76,9 @@ def bandwidth() -> float | None:
 
 def until() -> float:
     """Seconds of training after which a run ends. Raises ValueError in one line."""
-    if FLAGS.until is None:
+    seconds = units.of_flag("until", FLAGS.until, units.seconds)
+    if seconds is None:
         return math.inf
-    try:
-        seconds = units.seconds(FLAGS.until)
-    except ValueError as error:
-        raise ValueError(f"--until: {error}") from None
     if not seconds:
         raise ValueError(f"--until={FLAGS.until}: it must be above 0")
     return seconds

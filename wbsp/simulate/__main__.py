@@ -413,11 +413,7 @@ def _time(name: str) -> float:
 
 def _flag(name: str, parse: Callable[[Any], Any]) -> Any:
     """Return the parsed value of a flag; None if it has none."""
-    value = FLAGS[name].value
-    try:
-        return None if value is None else parse(value)
-    except ValueError as error:
-        raise ValueError(f"--{name}: {error}") from None
+    return units.of_flag(name, FLAGS[name].value, parse)
 
 
 def _draw(runs: list[Run], folder: Path) -> None:
