@@ -4,6 +4,7 @@ quality, divided by the cluster's.
 
     scripts/worth.py --data_dir=DIR                        # all cells, all models, one seed
     scripts/worth.py --cells=h1-8,pair --models=auto,pcc   # some of them, beside the lone machine
+    scripts/worth.py --models=auto:outer.rate=8,pcc:outer=nesterov:wire=int8     # with options
     scripts/worth.py --cells=reports/cells/equal-4.toml    # a cluster file
     scripts/worth.py --table --figure=worth.png            # print and draw what was trained
 
@@ -37,8 +38,8 @@ from wbsp.simulate.study.cluster_file import read_cluster
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, simulate
 from wbsp.simulate.study.spec import ClusterSpec
+from wbsp.simulate.study.variants import Variant, variants
 from wbsp.simulate.study.worth import bounded_by_noise, fastest, lone
-from wbsp.sync import MODELS
 
 FLAGS = flags.FLAGS
 QUALITIES = (0.60, 0.62, 0.64, 0.66, 0.68)
@@ -46,48 +47,17 @@ EXAMPLES = 50_000  # of an epoch
 LOOK = 0.5  # seconds between two
 NOISE = 129  # its scale in examples, fitted to a lone machine's steps to 55 % (noise.py)
 ALONE = "lone machine at its best"
-DILOCO = {"outer": "nesterov", "wire": "int8"}
-QHM = {"outer": "qhm", "outer_options": {"rate": 8.0, "momentum": 0.98, "nu": 0.875}}
-MOMENTA = {"": {"outer": "nesterov"}, "-qhm": QHM}  # of the lone machine: after each of its steps
-
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """A model with its options, and what goes with it."""
-
-    sync: str
-    options: dict
-    plan: dict
-    fast_alone: bool = False  # the machines of the cell that are as fast as its fastest
-
-
+DILOCO = "outer=nesterov:wire=int8"
+QHM = "outer=qhm:outer.rate=8:outer.momentum=0.98:outer.nu=0.875"
+# Of the lone machine: its momentum is an outer step after each of its steps.
+MOMENTA = {"": "bsp:outer=nesterov", "-qhm": f"bsp:{QHM}"}
 CELLS = ("equal-8", "h1-8", "mixed-8", "pair")
-RIVALS = {
-    "auto": Entry("auto", {}, {}),
-    "auto-fast-alone": Entry("auto", {}, {}, fast_alone=True),
-    "auto-nesterov": Entry("auto", {}, {"outer": "nesterov",
-                                        "outer_options": {"rate": 1.0, "momentum": 0.8}}),
-    "auto-mean": Entry("auto", {}, {"outer": "identity"}),
-    "auto-rate-8": Entry("auto", {}, QHM),
-    "bsp-nesterov-int8": Entry("bsp", {}, DILOCO),
-    "localsgd-8-nesterov-int8": Entry("localsgd", {"tau": 8}, DILOCO),
-    "localsgd-16-nesterov-int8": Entry("localsgd", {"tau": 16}, DILOCO),
-    "pcc-nesterov-int8": Entry("pcc", {}, DILOCO),
-    "pcc": Entry("pcc", {}, {}),
-    "asp-overlap-int8": Entry("asp", {"overlap": True}, {"wire": "int8"}),
-    "bsp-int8": Entry("bsp", {}, {"wire": "int8"}),
-    "localsgd-32-nesterov-int8": Entry("localsgd", {"tau": 32}, DILOCO),
-    "decoupled-8-nesterov-int8": Entry("decoupled", {"tau": 8}, DILOCO),
-    "decoupled-16-nesterov-int8": Entry("decoupled", {"tau": 16}, DILOCO),
-    "rennala-int8": Entry("rennala", {}, {"wire": "int8"}),
-    "rennala-nesterov-int8": Entry("rennala", {}, DILOCO),
-    "ringmaster-int8": Entry("ringmaster", {}, {"wire": "int8"}),
-    "msync-nesterov-int8": Entry("msync", {}, DILOCO),
-    "fedasync-int8": Entry("fedasync", {}, {"wire": "int8"}),
-}
+COMPARED = ("auto", f"pcc:{DILOCO}", f"localsgd:tau=16:{DILOCO}", f"decoupled:tau=16:{DILOCO}")
 
 flags.DEFINE_list("cells", list(CELLS), "cluster files, or names of those that wbsp has")
-flags.DEFINE_list("models", list(RIVALS), "models, as the tables name them")
+flags.DEFINE_list("models", list(COMPARED), "models with options, as for wbsp simulate --sync")
+flags.DEFINE_bool("fast_alone", False, "the machines that are as fast as a cell's fastest, without "
+                  "the others")
 flags.DEFINE_list("trainings", ["16-0.025-10", "16-0.025-20"], "of a cluster: batch of a worker, "
                   "initial learning rate and epochs of each")
 flags.DEFINE_list("lone", ["64-0.025-5", "64-0.025-7", "64-0.025-10", "128-0.05-10"],
@@ -104,18 +74,17 @@ flags.DEFINE_string("data_dir", None, "where CIFAR-10 lies, as for runcifar10gpu
 flags.DEFINE_string("out", "runs/worth", "folder of the runs")
 flags.DEFINE_integer("jobs", 1, "processes that train at the same time", lower_bound=1)
 flags.DEFINE_bool("table", False, "train nothing more")
-flags.DEFINE_string("figure", None, "file to draw: worth of `auto` in all cells, R, and the bound")
+flags.DEFINE_string("figure", None, "file to draw: worth of the first model in all cells, R, "
+                    "and the bound")
 
 
 class Training(NamedTuple):
     """One run. The folder tells all but network, optimizer and the images of a look."""
 
     folder: pathlib.Path
-    cluster: ClusterSpec
-    batch: int
+    plan: Plan  # without the experiment
     rate: float
-    epochs: int
-    entry: Entry
+    model: Variant
     seed: int
     network: str
     optimizer: str | None
@@ -137,17 +106,17 @@ def train(one: Training) -> None:
         from wbsp.simulate.workloads.keras import Experiment
 
         deterministic()
-    steps = one.epochs * EXAMPLES // one.batch // one.cluster.size  # of the mean worker
-    experiment = Experiment(one.network, "cifar10", one.batch, one.rate, one.data_dir,
+    plan = one.plan
+    steps = int(plan.stop_samples) // plan.batch_size // plan.cluster.size  # of the mean worker
+    experiment = Experiment(one.network, "cifar10", plan.batch_size, one.rate, one.data_dir,
                             one.test_images, {steps * 60 // 100: 0.1, steps * 85 // 100: 0.01},
                             one.optimizer)
-    plan = Plan(one.cluster, experiment, one.batch, stop_samples=one.epochs * EXAMPLES,
-                check_period=LOOK, mean_steps=True, **one.entry.plan)
     one.folder.mkdir(parents=True, exist_ok=True)
     for left in one.folder.iterdir():  # of a run that was stopped
         left.unlink()
     began = time.monotonic()
-    simulate(plan, MODELS[one.entry.sync], one.entry.options, one.seed, one.folder, Quiet())
+    simulate(dataclasses.replace(plan, experiment=experiment), one.model.sync, one.model.options,
+             one.seed, one.folder, Quiet())
     done = looks(one.folder) or []
     print(f"{'/'.join(one.folder.parts[-4:])}: {100 * mean(done[-3:]):.1f} % after "
           f"{done[-1][0]:.1f} virtual s, {time.monotonic() - began:.0f} s of real time",
@@ -225,37 +194,45 @@ def read_settings(flag: str) -> list[Setting]:
     return found
 
 
-def settings(cell: str, name: str, seed: int) -> list[Training]:
-    """Return the trainings of a model in a cell, or of `ALONE`, in all their settings."""
-    cluster = read_cluster(cell)
-    out = pathlib.Path(FLAGS.out).absolute() / f"seed-{seed}"
+def trainings_alone(cell: str, seed: int) -> list[Training]:
+    """Return the trainings of a cell's fastest machine alone, in all their settings."""
     adam = FLAGS.optimizer == "adam"
-    optimizer = None if name == ALONE and not adam else FLAGS.optimizer
-    rest = seed, FLAGS.network, optimizer, FLAGS.test_images, FLAGS.data_dir
-    if name == ALONE:
-        alone = fastest(cluster, 1)
-        sleep = alone.groups[0].sleep_seconds  # does not shrink with the batch
-        machine = f"lone-{alone.pace:g}" + (f"-sleeps-{sleep:g}" if sleep else "")
-        momenta = {"-adam": {}} if adam else MOMENTA
-        return [Training(out / (machine + kind) / str(one), lone(cluster.trains(one.batch)), *one,
-                         Entry("bsp", {}, plan), *rest)
-                for kind, plan in momenta.items() for one in read_settings("lone")]
-    trainings = []
+    momenta = {"-adam": "bsp"} if adam else MOMENTA
+    cluster = read_cluster(cell)
+    alone = fastest(cluster, 1)
+    sleep = alone.groups[0].sleep_seconds  # does not shrink with the batch
+    machine = f"lone-{alone.pace:g}" + (f"-sleeps-{sleep:g}" if sleep else "")
+    return [training(machine + kind, lone(cluster.trains(one.batch)), one, model, seed,
+                     FLAGS.optimizer if adam else None)
+            for kind, name in momenta.items() for model in variants([name], [])
+            for one in read_settings("lone")]
+
+
+def trainings(cell: str, model: Variant, seed: int) -> list[Training]:
+    """Return the trainings of a model in a cell, in all their settings."""
+    wanted = []
     for one in read_settings("trainings"):
-        machines, entry = cluster.trains(one.batch), RIVALS[name]
-        if entry.fast_alone:
-            machines = fast_of(machines)
-            if machines.size in (1, cluster.size):
-                continue
-        trainings.append(Training(out / pathlib.Path(cell).stem / name / str(one), machines, *one,
-                                  entry, *rest))
-    return trainings
+        machines, folder = read_cluster(cell).trains(one.batch), model.folder
+        if FLAGS.fast_alone:
+            machines, folder = fast_of(machines), f"{folder}-fast-alone"
+        wanted.append(training(f"{pathlib.Path(cell).stem}/{folder}", machines, one, model, seed,
+                               FLAGS.optimizer))
+    return wanted
+
+
+def training(place: str, machines: ClusterSpec, setting: Setting, model: Variant, seed: int,
+             optimizer: str | None) -> Training:
+    folder = pathlib.Path(FLAGS.out).absolute() / f"seed-{seed}" / place / str(setting)
+    plan = Plan(machines, None, setting.batch, stop_samples=setting.epochs * EXAMPLES,
+                check_period=LOOK, mean_steps=True).of(model)
+    return Training(folder, plan, setting.rate, model, seed, FLAGS.network, optimizer,
+                    FLAGS.test_images, FLAGS.data_dir)
 
 
 class Result(NamedTuple):
     """What one model, or one machine, reached in a cell."""
 
-    seconds: dict[float, list[float | None]]  # quality -> of each seed; None: not reached
+    seconds: dict[float, list[float | None]]  # of each quality and seed; None: not reached
     end: list[float]  # accuracy of the last three looks, of each seed
 
 
@@ -282,10 +259,11 @@ def with_seed(one: Training, seed: int) -> Training:
 def result(chosen: dict[float | str, Training], seeds: list[int]) -> Result:
     """Return what the chosen settings reached with these seeds."""
     def runs(key: float | str) -> list[Looks]:
-        return [run for seed in seeds if (run := looks(with_seed(chosen[key], seed).folder))]
+        return [run for seed in seeds if key in chosen
+                and (run := looks(with_seed(chosen[key], seed).folder))]
 
     return Result({quality: [reached(run, quality) for run in runs(quality)]
-                   for quality in QUALITIES if quality in chosen},
+                   for quality in QUALITIES},
                   [mean(run[-3:]) for run in runs("end")])
 
 
@@ -313,7 +291,7 @@ def tell(name: str, found: Result, alone: Result) -> None:
         return
     cells = []
     for quality in QUALITIES:
-        times = found.seconds.get(quality, [])
+        times = found.seconds[quality]
         done = [at for at in times if at is not None]
         text = f"{statistics.mean(done):.1f}" if done else "-"
         if 0 < len(done) < len(times):
@@ -324,10 +302,10 @@ def tell(name: str, found: Result, alone: Result) -> None:
     print(row(name, [*cells, f"{100 * statistics.mean(found.end):.1f}"]), flush=True)
 
 
-def draw(results: dict[str, tuple[Result, Result]], path: pathlib.Path) -> None:
+def draw(model: str, results: dict[str, tuple[Result, Result]], path: pathlib.Path) -> None:
     """Draw worth for each quality, R and the bound, a row a cell.
 
-    results: cell -> what `auto` reached, and the lone machine
+    results: cell -> what the model reached, and the lone machine
     """
     from matplotlib import colormaps
     from matplotlib.ticker import ScalarFormatter
@@ -352,7 +330,7 @@ def draw(results: dict[str, tuple[Result, Result]], path: pathlib.Path) -> None:
     axes.set(xlabel="worth: times as fast as the best single machine",
              ylim=(-0.6, len(rows) - 0.4))
     axes.set_yticks(range(len(rows)), [pathlib.Path(cell).stem for cell in rows])
-    style.set_title(axes, "Worth of auto, by the quality reached")
+    style.set_title(axes, f"Worth of {model}, by the quality reached")
     handles, labels = axes.get_legend_handles_labels()
     style.legend_below(figure, handles, labels)
     style.save(figure, path)
@@ -360,7 +338,7 @@ def draw(results: dict[str, tuple[Result, Result]], path: pathlib.Path) -> None:
 
 def worth(found: Result, alone: Result, quality: float) -> float | None:
     """Return the ratio of the mean seconds; None: some run did not reach the quality."""
-    times, lone_times = found.seconds.get(quality), alone.seconds.get(quality)
+    times, lone_times = found.seconds[quality], alone.seconds[quality]
     if not times or not lone_times or None in times or None in lone_times:
         return None
     return statistics.mean(lone_times) / statistics.mean(times)
@@ -375,31 +353,30 @@ def main(argv):
 
 
 def run() -> int:
-    if unknown := set(FLAGS.models) - RIVALS.keys():
-        raise ValueError(f"--models: there is no {min(unknown)!r}; give of {', '.join(RIVALS)}")
-    names = [ALONE, *FLAGS.models]
-    plans = {(cell, name): settings(cell, name, FLAGS.seed) for cell in FLAGS.cells
-             for name in names}
+    models = {one.label: one for one in variants(FLAGS.models, [])}
+    plans = {(cell, ALONE): trainings_alone(cell, FLAGS.seed) for cell in FLAGS.cells}
+    plans |= {(cell, name): trainings(cell, model, FLAGS.seed) for cell in FLAGS.cells
+              for name, model in models.items()}
     train_all(one for plan in plans.values() for one in plan)
     chosen = {key: best(plan) for key, plan in plans.items()}
     seeds = [int(seed) for seed in FLAGS.fresh] or [FLAGS.seed]
     train_all(with_seed(one, seed) for settled in chosen.values() for one in settled.values()
               for seed in seeds)
+    first, *_ = models
     results = {}
     for cell in FLAGS.cells:
         print_head(title(cell))
-        found = {name: result(chosen[cell, name], seeds) for name in names if chosen[cell, name]}
-        alone = found.get(ALONE, Result({}, []))
+        found = {name: result(chosen[cell, name], seeds) for name in (ALONE, *models)}
         for name, one in found.items():
-            tell(name, one, alone)
-        if "auto" in found:
-            results[cell] = found["auto"], alone
+            tell(name, one, found[ALONE])
+        if found[first].end:
+            results[cell] = found[first], found[ALONE]
     if len(results) > 1:
-        print_head("auto in all cells")
-        for cell, (found, alone) in results.items():
-            tell(title(cell), found, alone)
+        print_head(f"{first} in all cells")
+        for cell, (one, alone) in results.items():
+            tell(title(cell), one, alone)
     if FLAGS.figure:
-        draw(results, pathlib.Path(FLAGS.figure))
+        draw(first, results, pathlib.Path(FLAGS.figure))
     return 0
 
 

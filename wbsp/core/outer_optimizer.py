@@ -249,7 +249,10 @@ def create_outer(name: str, **options: Any) -> OuterOptimizer:
     """
     if name not in OUTER_OPTIMIZERS:
         raise ValueError(f"unknown outer optimizer {name!r}; known: {', '.join(OUTER_OPTIMIZERS)}")
-    return OUTER_OPTIMIZERS[name](**options)
+    try:
+        return OUTER_OPTIMIZERS[name](**options)
+    except ValueError as error:
+        raise ValueError(f"outer step {error}") from None
 
 
 def outer_of(model: type[SyncModel], workers: int, name: str | None,

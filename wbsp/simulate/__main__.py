@@ -30,7 +30,7 @@ from absl import app, flags
 
 from wbsp import heterogeneity, units
 from wbsp.core.messages import SharedData
-from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS, create_outer
+from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS
 from wbsp.process.imports import heavy_imports
 from wbsp.runlog.folder import run_folder
 from wbsp.simulate.study import advice, batches, compare, worth
@@ -328,15 +328,12 @@ def _plan() -> Plan:
         samples = stop if data is None else min(stop, data.n * data.epochs)
         if period := advice.check_period(cluster, samples / FLAGS.batch_size):
             FLAGS["check_period"].value = f"{period:g}s"
-    outer_options = parse_options(FLAGS.outer_option)
-    if FLAGS.outer is not None:
-        create_outer(FLAGS.outer, **outer_options)  # refuses a bad one before any run
     if FLAGS.wire is not None:
         parse(FLAGS.wire)
     shards = {"shards": len(cluster.server.shards)} if cluster.server.shards else {}
     return Plan(cluster, experiment, FLAGS.batch_size, stop, until, target,
-                _time("check_period"), growth, FLAGS.outer, outer_options, FLAGS.wire,
-                {**_settings(), **shards}, FLAGS.lr_steps == "mean", data)
+                _time("check_period"), growth, FLAGS.outer, parse_options(FLAGS.outer_option),
+                FLAGS.wire, {**_settings(), **shards}, FLAGS.lr_steps == "mean", data)
 
 
 def _shared_data(experiment: Experiment | None) -> SharedData | None:

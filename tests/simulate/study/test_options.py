@@ -173,6 +173,18 @@ def test_a_star_and_servers_at_sites_are_compared_in_one_table(tmp_path):
     assert one.read_bytes() == two.read_bytes()
 
 
+def test_a_model_may_have_options_of_the_outer_step_of_its_own(tmp_path):
+    done = simulate(tmp_path, *TIMING, "--outer_option=momentum=0.5",
+                   "--sync=auto,auto:outer.rate=3,bsp:outer=nesterov:outer.momentum=0.25")
+    assert done.returncode == 0, done.stderr
+    usual, faster, bsp = (
+        read_run(tmp_path / f"o/{name}/run-001").settings["outer"] for name in
+        ("auto", "auto-outer.rate=3", "bsp-outer=nesterov-outer.momentum=0.25"))
+    assert usual["momentum"] == faster["momentum"] == 0.5 and bsp["momentum"] == 0.25
+    assert usual["rate"] == 2 and faster["rate"] == 3 and bsp["rate"] == 0.7
+    assert "| auto outer.rate=3 |" in done.stdout
+
+
 def test_an_advice_compares_one_star_with_servers_at_sites(tmp_path):
     (tmp_path / "sites.toml").write_text(SITES)
     done = simulate(tmp_path, "--advise=sites.toml", *TIMING[:1], "--max_steps=400", *TIMING[2:])
@@ -200,6 +212,9 @@ def test_an_advice_compares_one_star_with_servers_at_sites(tmp_path):
     (["--sync=bsp/ssp:t=7"], "ssp: unknown option 't'; known: s, refresh"),
     (["--sync=bsp:wire=int4"], "wire='int4' is not a format"),
     (["--sync=bsp:outer=adam"], "unknown outer optimizer 'adam'"),
+    (["--sync=bsp,auto:outer.speed=8"], "outer step qhm: unknown option 'speed'; known: rate"),
+    (["--sync=bsp,bsp:outer.rate=8"], "outer step identity: unknown option 'rate'; known: none"),
+    (["--sync=bsp,auto:outer.rate=-8"], "outer step qhm: option rate=-8"),
     (["--sync=bsp", "--shards=2,0"], "--shards=2,0 is not a list of numbers"),
     (["--sync=bsp", "--shards="], "--shards= is not a list of numbers; give numbers of 1 or more"),
     (["--sync=bsp", "--shards=2,65"], "--shards=2,65: a server has at most 64 shards"),

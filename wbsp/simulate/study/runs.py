@@ -83,7 +83,8 @@ class Plan:
         """Return the plan for a variant, which may have a format and an outer step of its own.
 
         Raises:
-            ValueError: it has servers at sites, which the cluster or the data do not allow.
+            ValueError: an outer step is bad, or it has servers at sites, which the cluster or the
+                data do not allow.
         """
         inside = variant.inside
         if inside is not None:
@@ -91,9 +92,14 @@ class Plan:
                 raise ValueError(f"--sync={inside.sync.name}/{variant.sync.name} needs sites: give "
                                  "a --cluster file with [[sites]]")
             inside = replace(inside, outer=inside.outer or self.outer,
+                             outer_options=self.outer_options | inside.outer_options,
                              wire=inside.wire or self.wire)
-        return replace(self, outer=variant.outer or self.outer, wire=variant.wire or self.wire,
-                       inside=inside)
+            site_step(inside, 1)
+        own = replace(self, outer=variant.outer or self.outer,
+                      outer_options=self.outer_options | variant.outer_options,
+                      wire=variant.wire or self.wire, inside=inside)
+        outer_step(own, variant.sync)
+        return own
 
     @property
     def model_bytes(self) -> float:
@@ -178,7 +184,7 @@ def make_cluster(plan: Plan, sync: type[SyncModel], options: dict[str, Any], see
                 sites.append(Site(
                     workers, create_model(inside.sync, inside.options, plan.batch_size),
                     one.machine(place), one.server,
-                    outer_of(inside.sync, len(workers), inside.outer, plan.outer_options),
+                    site_step(inside, len(workers)),
                     parse(inside.wire or inside.sync.wire)))
     return Cluster(create_model(sync, options, plan.batch_size),
                    spec.machines(seed, within=bool(sites)), workload, spec.server,
@@ -193,6 +199,11 @@ def outer_step(plan: Plan, sync: type[SyncModel]) -> OuterOptimizer:
     peers = spec.size if plan.inside is None else sum(
         spec.workers_at(site) > 0 for site in range(len(spec.sites)))
     return outer_of(sync, peers, plan.outer, plan.outer_options)
+
+
+def site_step(inside: Variant, workers: int) -> OuterOptimizer:
+    """Return a new outer step of the server at a site with so many workers."""
+    return outer_of(inside.sync, workers, inside.outer, inside.outer_options)
 
 
 def step_size(plan: Plan, sync: type[SyncModel], options: dict[str, Any]) -> int:

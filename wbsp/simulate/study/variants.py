@@ -4,6 +4,7 @@
     pcc:weight=work:late=true          ... with options of this variant only
     module:Class, module:Class:key=1   your own
     pcc:wire=int8:outer=nesterov       ... with a format and an outer step of its own
+    auto:outer.rate=8                  ... with an option of the outer step of its own
     pcc/localsgd:tau=20                a server at each site: pcc within the sites, localsgd between
 """
 
@@ -11,14 +12,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from wbsp.core.outer_optimizer import create_outer
 from wbsp.core.site.worker import objection
 from wbsp.sync import MODELS, SyncModel, find, parse_options
 from wbsp.tensors.codecs import parse
 
-_OWN = "outer", "wire"  # what a variant may have beside its model's options
+# What a variant may have beside its model's options:
+_OWN = "outer", "wire"
+_OUTER = "outer."  # before an option of the outer step
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Variant:
         folder: of its runs; variants of one model have different ones.
         shards: of its server, if numbers of them are compared.
         outer: name of its outer step; None: that of the comparison.
+        outer_options: of its outer step; they override those of the comparison.
         wire: its format; None: that of the comparison.
         inside: the model within each site; this one is then between them. None: one star.
     """
@@ -38,6 +41,7 @@ class Variant:
     folder: str
     shards: int | None = None
     outer: str | None = None
+    outer_options: dict[str, str] = field(default_factory=dict)
     wire: str | None = None
     inside: Variant | None = None
 
@@ -45,6 +49,7 @@ class Variant:
     def label(self) -> str:
         """The model with its options, such as "pcc weight=work", behind that within the sites."""
         own = [f"{name}={value}" for name in _OWN if (value := getattr(self, name)) is not None]
+        own += [f"{_OUTER}{name}={value}" for name, value in self.outer_options.items()]
         return " ".join([*([] if self.inside is None else [self.inside.label, "/"]),
                          self.sync.name, *_written(self.sync, self.options), *own,
                          *([] if self.shards is None else [f"shards={self.shards}"])])
@@ -62,7 +67,8 @@ class Variant:
 
 
 def variants(names: Sequence[str], pairs: Sequence[str]) -> list[Variant]:
-    """Return the variants that `names` lists, each once. Values of options are not checked.
+    """Return the variants that `names` lists, each once. Values of options are not checked, nor
+    outer steps.
 
     Args:
         names: models with options.
@@ -70,8 +76,8 @@ def variants(names: Sequence[str], pairs: Sequence[str]) -> list[Variant]:
             only, which overrides the former; a variant's own options override both.
 
     Raises:
-        ValueError: a name is unknown or given to two models, an option is unknown, a format or
-            outer step is bad, or no site can follow a model between sites; one line.
+        ValueError: a name is unknown or given to two models, an option is unknown, a format is
+            bad, or no site can follow a model between sites; one line.
     """
     given = parse_options(list(pairs))
     if not names:
@@ -112,13 +118,13 @@ def _parsed(text: str) -> Variant:
     name, *pairs = re.split(":(?=[^:=]*=)", name)  # wire=topk:0.01 is one pair
     sync, options = find(name), parse_options(pairs)
     own = {key: options.pop(key) for key in _OWN if key not in sync.OPTIONS and key in options}
-    if "outer" in own:
-        create_outer(own["outer"])
+    outer = {key.removeprefix(_OUTER): options.pop(key) for key in list(options)
+             if key.startswith(_OUTER)}
     if "wire" in own:
         parse(own["wire"])
     if inside is not None and (reason := objection(sync(**options).rule, sync.name)):
         raise ValueError(f"--sync={text}: {reason}")
-    variant = Variant(sync, options, "", None, own.get("outer"), own.get("wire"), inside)
+    variant = Variant(sync, options, "", None, own.get("outer"), outer, own.get("wire"), inside)
     return replace(variant, folder=re.sub(r"[^\w.=-]", "_", variant.label.replace(
         " / ", "_").replace(" ", "-")))
 
