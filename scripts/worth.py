@@ -194,7 +194,7 @@ def read_settings(flag: str) -> list[Setting]:
     return found
 
 
-def trainings_alone(cell: str, seed: int) -> list[Training]:
+def trainings_alone(cell: str) -> list[Training]:
     """Return the trainings of a cell's fastest machine alone, in all their settings."""
     adam = FLAGS.optimizer == "adam"
     momenta = {"-adam": "bsp"} if adam else MOMENTA
@@ -202,30 +202,31 @@ def trainings_alone(cell: str, seed: int) -> list[Training]:
     alone = fastest(cluster, 1)
     sleep = alone.groups[0].sleep_seconds  # does not shrink with the batch
     machine = f"lone-{alone.pace:g}" + (f"-sleeps-{sleep:g}" if sleep else "")
-    return [training(machine + kind, lone(cluster.trains(one.batch)), one, model, seed,
+    return [training(machine + kind, lone(cluster.trains(one.batch)), one, model,
                      FLAGS.optimizer if adam else None)
             for kind, name in momenta.items() for model in variants([name], [])
             for one in read_settings("lone")]
 
 
-def trainings(cell: str, model: Variant, seed: int) -> list[Training]:
+def trainings(cell: str, model: Variant) -> list[Training]:
     """Return the trainings of a model in a cell, in all their settings."""
+    cluster, place = read_cluster(cell), f"{pathlib.Path(cell).stem}/{model.folder}"
+    if FLAGS.fast_alone:
+        place += "-fast-alone"
     wanted = []
     for one in read_settings("trainings"):
-        machines, folder = read_cluster(cell).trains(one.batch), model.folder
-        if FLAGS.fast_alone:
-            machines, folder = fast_of(machines), f"{folder}-fast-alone"
-        wanted.append(training(f"{pathlib.Path(cell).stem}/{folder}", machines, one, model, seed,
-                               FLAGS.optimizer))
+        machines = cluster.trains(one.batch)
+        wanted.append(training(place, fast_of(machines) if FLAGS.fast_alone else machines, one,
+                               model, FLAGS.optimizer))
     return wanted
 
 
-def training(place: str, machines: ClusterSpec, setting: Setting, model: Variant, seed: int,
+def training(place: str, machines: ClusterSpec, setting: Setting, model: Variant,
              optimizer: str | None) -> Training:
-    folder = pathlib.Path(FLAGS.out).absolute() / f"seed-{seed}" / place / str(setting)
+    folder = pathlib.Path(FLAGS.out).absolute() / f"seed-{FLAGS.seed}" / place / str(setting)
     plan = Plan(machines, None, setting.batch, stop_samples=setting.epochs * EXAMPLES,
                 check_period=LOOK, mean_steps=True).of(model)
-    return Training(folder, plan, setting.rate, model, seed, FLAGS.network, optimizer,
+    return Training(folder, plan, setting.rate, model, FLAGS.seed, FLAGS.network, optimizer,
                     FLAGS.test_images, FLAGS.data_dir)
 
 
@@ -354,8 +355,8 @@ def main(argv):
 
 def run() -> int:
     models = {one.label: one for one in variants(FLAGS.models, [])}
-    plans = {(cell, ALONE): trainings_alone(cell, FLAGS.seed) for cell in FLAGS.cells}
-    plans |= {(cell, name): trainings(cell, model, FLAGS.seed) for cell in FLAGS.cells
+    plans = {(cell, ALONE): trainings_alone(cell) for cell in FLAGS.cells}
+    plans |= {(cell, name): trainings(cell, model) for cell in FLAGS.cells
               for name, model in models.items()}
     train_all(one for plan in plans.values() for one in plan)
     chosen = {key: best(plan) for key, plan in plans.items()}

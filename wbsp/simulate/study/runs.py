@@ -94,11 +94,11 @@ class Plan:
             inside = replace(inside, outer=inside.outer or self.outer,
                              outer_options=self.outer_options | inside.outer_options,
                              wire=inside.wire or self.wire)
-            site_step(inside, 1)
+            site_step(inside, 1)  # refuses a bad one before any run
         own = replace(self, outer=variant.outer or self.outer,
                       outer_options=self.outer_options | variant.outer_options,
                       wire=variant.wire or self.wire, inside=inside)
-        outer_step(own, variant.sync)
+        outer_step(own, variant.sync)  # as that of a site
         return own
 
     @property
