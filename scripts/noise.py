@@ -2,17 +2,22 @@
 """The noise scale that a run measures live, beside the one that a lone worker's trainings give.
 
     scripts/noise.py --data_dir=DIR           # the tables of docs/explanation/noise-scale.md
-    scripts/noise.py --data_dir=DIR --live=bsp-8-64-0.4,bsp-4-32
+    scripts/noise.py --data_dir=DIR --live=bsp-8-64-0.4,bsp-4-32-0.05
+    scripts/noise.py --data_dir=DIR --falls   # whole trainings
     scripts/noise.py --data_dir=DIR --curvature
 
-The network `small` on CIFAR-10 in virtual time, plain SGD, a constant rate, 20 ms a step of 128
-examples, no network. *Fitted*: S(b), the steps of a lone worker to a quality at batch b, each at
-the best of some rates; B is what fits S(b) = S_min (1 + B / b) best in the logarithm (McCandlish et
-al. 2018). A quality is reached when the mean of three looks in a row, at 2,000 test images, is
-there; between two such means the steps are interpolated. The range of B has 90 % of the fits to
-steps that deviate from this fit at random, as far as the steps do. *Live*: what the log of a run
-says at the look at which it reaches the quality. Its *mean* is over the run until then, weighted by
-progress: the B that gives the logged efficiency. Finished runs are kept in --out.
+The network `small` on CIFAR-10 in virtual time, plain SGD, 20 ms a step of 128 examples, no
+network. *Fitted*: S(b), the steps of a lone worker to a quality at batch b, the fewest of some
+trainings; B is what fits S(b) = S_min (1 + B / b) best in the logarithm (McCandlish et al. 2018). A
+quality is reached when the mean of three looks in a row is there; between two such means the steps
+are interpolated. The range of B has 90 % of the fits to steps that deviate from this fit at random,
+as far as the steps do. *Live*: what the log of a run says at the look at which it reaches the
+quality. Its *mean* is over the run until then, weighted by progress: the B that gives the logged
+efficiency. Finished runs are kept in --out.
+
+The rate is constant, and a look is at 2,000 test images. --falls: the rate falls to a tenth at 60 %
+and to a hundredth at 85 % of the run, the trainings have several lengths, and a look is at all
+10,000.
 
 --curvature: tr(S) / |G|^2 and tr(H S) / (G' H G) at points of a training at batch 64, rate 0.1,
 with the gradient G of 10,000 examples, 40 gradients of batches, and the Hessian H of 2,000.
@@ -20,64 +25,130 @@ with the gradient G of 10,000 examples, 40 gradients of batches, and the Hessian
 
 import json
 import math
+import multiprocessing
 import os
 import pathlib
 import random
+from concurrent.futures import ProcessPoolExecutor
+from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from absl import app, flags
 from reproduction.looks import reached
 
 from wbsp.figures.table import markdown
+from wbsp.process.imports import heavy_imports
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, simulate
 from wbsp.simulate.study.spec import ClusterSpec, Group
 from wbsp.sync import MODELS
 
 FLAGS = flags.FLAGS
-QUALITIES = (0.45, 0.50, 0.55)
-LONE = {16: (0.025, 0.05), 32: (0.05, 0.1), 64: (0.05, 0.1, 0.2), 128: (0.1, 0.2),
-        256: (0.2, 0.4), 512: (0.2, 0.4)}  # batch -> rates
-LIVE = "bsp-2-64", "bsp-8-32", "bsp-8-64", "bsp-8-128"  # model, workers, batch
-RATE = 0.1  # of these at batch 64; in proportion to the batch
+EXAMPLES = 50_000  # of an epoch
+LONGEST = 12  # epochs of a training at a constant rate
 POINTS = 5, 20, 50, 100, 200, 400, 900, 1600  # steps after which the curvature is measured
 
-flags.DEFINE_list("live", list(LIVE), "runs whose live noise scale is shown: "
-                  "model-workers-batch or model-workers-batch-rate")
+flags.DEFINE_list("live", None, "runs whose live noise scale is shown: model-workers-batch-rate, "
+                  "with --falls model-workers-batch-rate-epochs; default: those of the tables")
+flags.DEFINE_bool("falls", False, "whole trainings, whose rate falls")
 flags.DEFINE_bool("curvature", False, "show only the noise scale that counts the curvature")
 flags.DEFINE_string("data_dir", None, "where CIFAR-10 lies, as for runcifar10gpu.py")
 flags.DEFINE_string("out", "runs/noise", "folder of the runs")
+flags.DEFINE_integer("jobs", 1, "processes that train at the same time", lower_bound=1)
 
 
-def train(name: str, sync: str, workers: int, batch: int, rate: float) -> list[dict]:
-    """Return the evaluations of this run, which is made unless it exists."""
-    folder = pathlib.Path(FLAGS.out).absolute() / name
-    if not (folder / "summary.json").exists():
-        from wbsp.simulate.workloads.keras import Experiment
+class Kind(NamedTuple):
+    """One kind of trainings."""
 
-        seconds = 0.02 * batch / 128
-        plan = Plan(ClusterSpec((Group(count=workers, step_seconds=seconds),)),
-                    Experiment("small", "cifar10", batch, rate, FLAGS.data_dir, 2000, {}), batch,
-                    stop_samples=600_000, check_period=max(40, 5000 // batch) * seconds,
-                    target=QUALITIES[-1] + 0.02)
-        folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.iterdir():  # of a run that was stopped
-            left.unlink()
-        simulate(plan, MODELS[sync], {}, 0, folder, Progress())
-    lines = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
+    qualities: tuple[float, ...]
+    lone: dict[int, tuple[float, ...]]  # batch -> rates
+    epochs: dict[int, tuple[int, ...]]  # batch -> lengths, at each rate; {}: `LONGEST`
+    live: tuple[str, ...]
+
+
+CONSTANT = Kind((0.45, 0.50, 0.55),
+                {16: (0.025, 0.05), 32: (0.05, 0.1), 64: (0.05, 0.1, 0.2), 128: (0.1, 0.2),
+                 256: (0.2, 0.4), 512: (0.2, 0.4)}, {},
+                ("bsp-2-64-0.1", "bsp-8-32-0.05", "bsp-8-64-0.1", "bsp-8-128-0.2"))
+FALLING = Kind((0.60, 0.62, 0.64, 0.66),
+               {16: (0.05,), 32: (0.1,), 64: (0.2,), 128: (0.2, 0.4), 256: (0.4,), 512: (0.4,)},
+               {16: (4, 5, 6, 8, 10), 32: (4, 5, 6, 8, 10), 64: (4, 5, 6, 8, 10),
+                128: (5, 6, 8, 10, 12), 256: (8, 10, 12, 15, 19), 512: (12, 15, 19, 24, 30)},
+               ("bsp-8-16-0.2-10", "bsp-8-32-0.4-12", "bsp-8-64-0.4-19"))
+
+
+class Run(NamedTuple):
+    """A training of equal workers, for which the network costs nothing."""
+
+    folder: pathlib.Path
+    sync: str
+    workers: int
+    batch: int
+    rate: float
+    epochs: int | None  # None: until `target` or `LONGEST`, at a constant rate
+    target: float
+    data_dir: str
+
+
+def run_of(name: str, kind: Kind) -> Run:
+    """Return the run of a name like those in --live."""
+    sync, workers, batch, rate, *epochs = name.split("-")
+    return Run(pathlib.Path(FLAGS.out).absolute() / name, sync, int(workers), int(batch),
+               float(rate), int(epochs[0]) if epochs else None, kind.qualities[-1] + 0.02,
+               FLAGS.data_dir)
+
+
+def lone_names(kind: Kind, batch: int) -> list[str]:
+    """Return the names of a lone worker's trainings at this batch."""
+    epochs = kind.epochs.get(batch)
+    return [f"bsp-1-{batch}-{rate}" + (f"-{length}" if length else "")
+            for rate in kind.lone[batch] for length in epochs or [None]]
+
+
+def train(run: Run) -> None:
+    """Make this run."""
+    with heavy_imports():
+        from wbsp.simulate.workloads.keras import Experiment, make_deterministic
+
+        make_deterministic()
+    batch, seconds = run.batch, 0.02 * run.batch / 128
+    cluster = ClusterSpec((Group(count=run.workers, step_seconds=seconds),))
+    if run.epochs is None:
+        decays, images, examples, look = {}, 2000, LONGEST * EXAMPLES, max(40, 5000 // batch)
+    else:
+        examples = run.epochs * EXAMPLES
+        steps = examples // batch // run.workers
+        decays = {steps * 60 // 100: 0.1, steps * 85 // 100: 0.01}
+        images, look = 10_000, max(20, 10_000 // batch // run.workers)
+    plan = Plan(cluster, Experiment("small", "cifar10", batch, run.rate, run.data_dir, images,
+                                    decays),
+                batch, stop_samples=examples, check_period=look * seconds,
+                target=run.target if run.epochs is None else math.inf)
+    run.folder.mkdir(parents=True, exist_ok=True)
+    for left in run.folder.iterdir():  # of a run that was stopped
+        left.unlink()
+    progress = Progress()
+    progress.begin(run.folder.name)
+    simulate(plan, MODELS[run.sync], {}, 0, run.folder, progress)
+    progress.close()
+
+
+def looks(run: Run) -> list[dict]:
+    """Return the evaluations of a finished run."""
+    lines = map(json.loads, (run.folder / "events.jsonl").read_text().splitlines())
     return [event for event in lines if event["kind"] == "evaluation"]
 
 
-def look_at(looks: list[dict], quality: float) -> dict | None:
+def look_at(run: list[dict], quality: float) -> dict | None:
     """Return the look at which this quality is reached; None: there is none."""
-    place = reached([(place, look["accuracy"]) for place, look in enumerate(looks)], quality)
-    return None if place is None else looks[int(place)]
+    place = reached([(place, look["accuracy"]) for place, look in enumerate(run)], quality)
+    return None if place is None else run[int(place)]
 
 
-def steps_to(looks: list[dict], quality: float) -> float | None:
+def steps_to(run: list[dict], quality: float) -> float | None:
     """Return the steps at which the mean accuracy of three looks is there; None: it never is."""
-    means = [(looks[i]["steps"], sum(look["accuracy"] for look in looks[i - 1:i + 2]) / 3)
-             for i in range(1, len(looks) - 1)]
+    means = [(run[i]["steps"], sum(look["accuracy"] for look in run[i - 1:i + 2]) / 3)
+             for i in range(1, len(run) - 1)]
     before = means[0]
     for steps, accuracy in means:
         if accuracy >= quality:
@@ -175,39 +246,42 @@ def curvature() -> list[list[str]]:
 
 
 def main(argv):
-    from wbsp.simulate.workloads.keras import make_deterministic
-
-    make_deterministic()
     if FLAGS.curvature:
+        from wbsp.simulate.workloads.keras import make_deterministic
+
+        make_deterministic()
         print(markdown(["steps", "tr(S) / G' G", "tr(H S) / G' H G", "ratio"], curvature()))
         return
-    lone = {(batch, rate): train(f"lone-{batch}-{rate}", "bsp", 1, batch, rate)
-            for batch, rates in LONE.items() for rate in rates}
-    heads = [f"{100 * quality:.0f} %" for quality in QUALITIES]
-    steps: dict[float, dict[int, float]] = {quality: {} for quality in QUALITIES}
-    for batch, rates in LONE.items():
-        for quality in QUALITIES:
-            found = [count for rate in rates
-                     if (count := steps_to(lone[batch, rate], quality)) is not None]
-            if found:
-                steps[quality][batch] = min(found)
-    fits = {quality: fitted(steps[quality]) for quality in QUALITIES}
-    rows = [[f"batch {batch}", *(f"{steps[one].get(batch, math.nan):.0f}" for one in QUALITIES)]
-            for batch in LONE]
-    cells = []
-    for quality, scale in fits.items():
-        low, high = spread(steps[quality], scale)
-        cells.append(f"{scale:.0f} ({low:.0f} to {high:.0f})")
-    rows.append(["B, fitted (range)", *cells])
-    print(markdown(["lone worker, steps to", *heads], rows), flush=True)
+    kind = FALLING if FLAGS.falls else CONSTANT
+    names = {batch: lone_names(kind, batch) for batch in kind.lone}
+    shown = FLAGS.live or kind.live
+    runs = {name: run_of(name, kind) for name in [*sum(names.values(), []), *shown]}
+    missing = [run for run in runs.values() if not (run.folder / "summary.json").exists()]
+    with ProcessPoolExecutor(FLAGS.jobs, multiprocessing.get_context("spawn")) as pool:
+        for _ in pool.map(train, missing):
+            pass
+    heads = [f"{100 * quality:.0f} %" for quality in kind.qualities]
+    steps: dict[float, dict[int, float]] = {quality: {} for quality in kind.qualities}
     rows = []
-    for name in FLAGS.live:
-        sync, workers, batch, *rate = name.split("-")
-        looks = train(name, sync, int(workers), int(batch),
-                      float(rate[0]) if rate else RATE * int(batch) / 64)
-        found = {quality: look_at(looks, quality) for quality in QUALITIES}
+    for batch, trainings in names.items():
+        found = {quality: [(count, name) for name in trainings
+                           if (count := steps_to(looks(runs[name]), quality)) is not None]
+                 for quality in kind.qualities}
+        steps |= {quality: steps[quality] | {batch: min(one)[0]}
+                  for quality, one in found.items() if one}
+        rows.append([f"batch {batch}", *(f"{min(one)[0]:.0f} ({min(one)[1].split('-', 3)[3]})"
+                                         if one else "-" for one in found.values())])
+    fits = {quality: fitted(steps[quality]) for quality in kind.qualities}
+    ranges = [(scale, *spread(steps[quality], scale)) for quality, scale in fits.items()]
+    rows.append(["B, fitted (range)", *(f"{scale:.0f} ({low:.0f} to {high:.0f})"
+                                        for scale, low, high in ranges)])
+    print(markdown(["lone worker, steps to (rate)", *heads], rows), flush=True)
+    rows = []
+    for name in shown:
+        run = runs[name]
+        at = {quality: look_at(looks(run), quality) for quality in kind.qualities}
         for what, of in (("", newest_scale), (", mean", mean_scale)):
-            scales = [(quality, look and of(look, int(workers))) for quality, look in found.items()]
+            scales = [(quality, look and of(look, run.workers)) for quality, look in at.items()]
             rows.append([name + what, *(f"{scale:.0f} ({scale / fits[quality]:.2f})" if scale
                                         else "-" for quality, scale in scales)])
     print("", markdown(["live B (ratio to the fitted)", *heads], rows), sep="\n")

@@ -11,6 +11,7 @@ from finished import simulate
 from wbsp.runlog.reader import read_run
 from wbsp.simulate.study import advice
 from wbsp.simulate.study.spec import ClusterSpec, Group
+from wbsp.simulate.study.variants import variants
 from wbsp.simulate.world.shards import ServerSpec
 from wbsp.sync import MODELS
 
@@ -183,6 +184,11 @@ def test_a_model_may_have_options_of_the_outer_step_of_its_own(tmp_path):
     assert usual["momentum"] == faster["momentum"] == 0.5 and bsp["momentum"] == 0.25
     assert usual["rate"] == 2 and faster["rate"] == 3 and bsp["rate"] == 0.7
     assert "| auto outer.rate=3 |" in done.stdout
+
+
+def test_outer_options_in_another_order_are_the_same_variant():
+    one, = variants(["auto:outer.rate=3:outer.nu=0.5", "auto:outer.nu=0.5:outer.rate=3"], [])
+    assert one.folder == "auto-outer.nu=0.5-outer.rate=3"
 
 
 def test_an_advice_compares_one_star_with_servers_at_sites(tmp_path):

@@ -31,7 +31,7 @@ class Variant:
         folder: of its runs; variants of one model have different ones.
         shards: of its server, if numbers of them are compared.
         outer: name of its outer step; None: that of the comparison.
-        outer_options: of its outer step; they override those of the comparison.
+        outer_options: of its outer step, by name; they override those of the comparison.
         wire: its format; None: that of the comparison.
         inside: the model within each site; this one is then between them. None: one star.
     """
@@ -118,7 +118,7 @@ def _parsed(text: str) -> Variant:
     name, *pairs = re.split(":(?=[^:=]*=)", name)  # wire=topk:0.01 is one pair
     sync, options = find(name), parse_options(pairs)
     own = {key: options.pop(key) for key in _OWN if key not in sync.OPTIONS and key in options}
-    outer = {key.removeprefix(_OUTER): options.pop(key) for key in list(options)
+    outer = {key.removeprefix(_OUTER): options.pop(key) for key in sorted(options)
              if key.startswith(_OUTER)}
     if "wire" in own:
         parse(own["wire"])
