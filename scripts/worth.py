@@ -45,7 +45,7 @@ FLAGS = flags.FLAGS
 QUALITIES = (0.60, 0.62, 0.64, 0.66, 0.68)
 EXAMPLES = 50_000  # of an epoch
 LOOK = 0.5  # seconds between two
-NOISE = 129  # its scale in examples, fitted to a lone machine's steps to 55 % (noise.py)
+NOISE = 163  # its scale in examples, fitted to a machine's whole trainings to 64 % (noise.py)
 ALONE = "lone machine at its best"
 DILOCO = "outer=nesterov:wire=int8"
 QHM = "outer=qhm:outer.rate=8:outer.momentum=0.98:outer.nu=0.875"
