@@ -3,7 +3,7 @@
 
     scripts/noise.py --data_dir=DIR           # the tables of docs/explanation/noise-scale.md
     scripts/noise.py --data_dir=DIR --live=bsp-8-64-0.4,bsp-4-32-0.05
-    scripts/noise.py --data_dir=DIR --falls   # whole trainings
+    scripts/noise.py --data_dir=DIR --falls      # whole trainings
     scripts/noise.py --data_dir=DIR --curvature
 
 The network `small` on CIFAR-10 in virtual time, plain SGD, 20 ms a step of 128 examples, no
@@ -34,6 +34,7 @@ from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from absl import app, flags
+from reproduction.command import run_command
 from reproduction.looks import reached
 
 from wbsp.figures.table import markdown
@@ -41,7 +42,7 @@ from wbsp.process.imports import heavy_imports
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, simulate
 from wbsp.simulate.study.spec import ClusterSpec, Group
-from wbsp.sync import MODELS
+from wbsp.sync import MODELS, find
 
 FLAGS = flags.FLAGS
 EXAMPLES = 50_000  # of an epoch
@@ -49,7 +50,7 @@ LONGEST = 12  # epochs of a training at a constant rate
 POINTS = 5, 20, 50, 100, 200, 400, 900, 1600  # steps after which the curvature is measured
 
 flags.DEFINE_list("live", None, "runs whose live noise scale is shown: model-workers-batch-rate, "
-                  "with --falls model-workers-batch-rate-epochs; default: those of the tables")
+                  "with -epochs behind it a whole training; default: those of the tables")
 flags.DEFINE_bool("falls", False, "whole trainings, whose rate falls")
 flags.DEFINE_bool("curvature", False, "show only the noise scale that counts the curvature")
 flags.DEFINE_string("data_dir", None, "where CIFAR-10 lies, as for runcifar10gpu.py")
@@ -91,11 +92,20 @@ class Run(NamedTuple):
 
 
 def run_of(name: str, kind: Kind) -> Run:
-    """Return the run of a name like those in --live."""
-    sync, workers, batch, rate, *epochs = name.split("-")
-    return Run(pathlib.Path(FLAGS.out).absolute() / name, sync, int(workers), int(batch),
-               float(rate), int(epochs[0]) if epochs else None, kind.qualities[-1] + 0.02,
-               FLAGS.data_dir)
+    """Return the run of a name like those in --live.
+
+    Raises:
+        ValueError: it is no such name; one line.
+    """
+    sync, *numbers = name.split("-")
+    find(sync)
+    try:
+        workers, batch, rate, epochs = numbers if len(numbers) == 4 else [*numbers, 0]
+        return Run(pathlib.Path(FLAGS.out).absolute() / name, sync, int(workers), int(batch),
+                   float(rate), int(epochs) or None, kind.qualities[-1] + 0.02, FLAGS.data_dir)
+    except ValueError:
+        raise ValueError(f"--live: {name!r} is not model-workers-batch-rate, such as bsp-8-64-0.1, "
+                         "with or without -epochs behind it") from None
 
 
 def lone_names(kind: Kind, batch: int) -> list[str]:
@@ -246,17 +256,21 @@ def curvature() -> list[list[str]]:
 
 
 def main(argv):
+    return run_command("noise", run, argv)
+
+
+def run() -> int:
     if FLAGS.curvature:
         from wbsp.simulate.workloads.keras import make_deterministic
 
         make_deterministic()
         print(markdown(["steps", "tr(S) / G' G", "tr(H S) / G' H G", "ratio"], curvature()))
-        return
+        return 0
     kind = FALLING if FLAGS.falls else CONSTANT
     names = {batch: lone_names(kind, batch) for batch in kind.lone}
     shown = FLAGS.live or kind.live
     runs = {name: run_of(name, kind) for name in [*sum(names.values(), []), *shown]}
-    missing = [run for run in runs.values() if not (run.folder / "summary.json").exists()]
+    missing = [one for one in runs.values() if not (one.folder / "summary.json").exists()]
     with ProcessPoolExecutor(FLAGS.jobs, multiprocessing.get_context("spawn")) as pool:
         for _ in pool.map(train, missing):
             pass
@@ -278,13 +292,14 @@ def main(argv):
     print(markdown(["lone worker, steps to (rate)", *heads], rows), flush=True)
     rows = []
     for name in shown:
-        run = runs[name]
-        at = {quality: look_at(looks(run), quality) for quality in kind.qualities}
+        one = runs[name]
+        at = {quality: look_at(looks(one), quality) for quality in kind.qualities}
         for what, of in (("", newest_scale), (", mean", mean_scale)):
-            scales = [(quality, look and of(look, run.workers)) for quality, look in at.items()]
+            scales = [(quality, look and of(look, one.workers)) for quality, look in at.items()]
             rows.append([name + what, *(f"{scale:.0f} ({scale / fits[quality]:.2f})" if scale
                                         else "-" for quality, scale in scales)])
     print("", markdown(["live B (ratio to the fitted)", *heads], rows), sep="\n")
+    return 0
 
 
 if __name__ == "__main__":
