@@ -42,7 +42,7 @@ from wbsp.process.imports import heavy_imports
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, simulate
 from wbsp.simulate.study.spec import ClusterSpec, Group
-from wbsp.sync import MODELS, find
+from wbsp.sync import find
 
 FLAGS = flags.FLAGS
 EXAMPLES = 50_000  # of an epoch
@@ -88,7 +88,7 @@ class Run(NamedTuple):
     rate: float
     epochs: int | None  # None: until `target` or `LONGEST`, at a constant rate
     target: float
-    data_dir: str
+    data_dir: str | None
 
 
 def run_of(name: str, kind: Kind) -> Run:
@@ -139,7 +139,7 @@ def train(run: Run) -> None:
         left.unlink()
     progress = Progress()
     progress.begin(run.folder.name)
-    simulate(plan, MODELS[run.sync], {}, 0, run.folder, progress)
+    simulate(plan, find(run.sync), {}, 0, run.folder, progress)
     progress.close()
 
 
