@@ -23,29 +23,32 @@ and to a hundredth at 85 % of the run, the trainings have several lengths, and a
 with the gradient G of 10,000 examples, 40 gradients of batches, and the Hessian H of 2,000.
 """
 
-import json
 import math
-import multiprocessing
 import os
 import pathlib
 import random
-from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from absl import app, flags
 from reproduction.command import run_command
 from reproduction.looks import reached
+from reproduction.trainings import (
+    EXAMPLES,
+    deterministic,
+    empty,
+    evaluations,
+    falling,
+    side_by_side,
+)
 
 from wbsp.figures.table import markdown
-from wbsp.process.imports import heavy_imports
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, simulate
 from wbsp.simulate.study.spec import ClusterSpec, Group
 from wbsp.sync import find
 
 FLAGS = flags.FLAGS
-EXAMPLES = 50_000  # of an epoch
 LONGEST = 12  # epochs of a training at a constant rate
 POINTS = 5, 20, 50, 100, 200, 400, 900, 1600  # steps after which the curvature is measured
 
@@ -86,8 +89,8 @@ class Run(NamedTuple):
     workers: int
     batch: int
     rate: float
-    epochs: int | None  # None: until `target` or `LONGEST`, at a constant rate
-    target: float
+    epochs: int | None  # None: `LONGEST`, at a constant rate
+    target: float  # accuracy at which it ends
     data_dir: str | None
 
 
@@ -101,8 +104,10 @@ def run_of(name: str, kind: Kind) -> Run:
     find(sync)
     try:
         workers, batch, rate, epochs = numbers if len(numbers) == 4 else [*numbers, 0]
+        length = int(epochs) or None
         return Run(pathlib.Path(FLAGS.out).absolute() / name, sync, int(workers), int(batch),
-                   float(rate), int(epochs) or None, kind.qualities[-1] + 0.02, FLAGS.data_dir)
+                   float(rate), length, math.inf if length else kind.qualities[-1] + 0.02,
+                   FLAGS.data_dir)
     except ValueError:
         raise ValueError(f"--live: {name!r} is not model-workers-batch-rate, such as bsp-8-64-0.1, "
                          "with or without -epochs behind it") from None
@@ -117,48 +122,37 @@ def lone_names(kind: Kind, batch: int) -> list[str]:
 
 def train(run: Run) -> None:
     """Make this run."""
-    with heavy_imports():
-        from wbsp.simulate.workloads.keras import Experiment, make_deterministic
+    deterministic()
+    from wbsp.simulate.workloads.keras import Experiment
 
-        make_deterministic()
     batch, seconds = run.batch, 0.02 * run.batch / 128
     cluster = ClusterSpec((Group(count=run.workers, step_seconds=seconds),))
     if run.epochs is None:
         decays, images, examples, look = {}, 2000, LONGEST * EXAMPLES, max(40, 5000 // batch)
     else:
         examples = run.epochs * EXAMPLES
-        steps = examples // batch // run.workers
-        decays = {steps * 60 // 100: 0.1, steps * 85 // 100: 0.01}
+        decays = falling(examples // batch // run.workers)
         images, look = 10_000, max(20, 10_000 // batch // run.workers)
     plan = Plan(cluster, Experiment("small", "cifar10", batch, run.rate, run.data_dir, images,
                                     decays),
-                batch, stop_samples=examples, check_period=look * seconds,
-                target=run.target if run.epochs is None else math.inf)
-    run.folder.mkdir(parents=True, exist_ok=True)
-    for left in run.folder.iterdir():  # of a run that was stopped
-        left.unlink()
+                batch, stop_samples=examples, check_period=look * seconds, target=run.target)
+    empty(run.folder)
     progress = Progress()
     progress.begin(run.folder.name)
     simulate(plan, find(run.sync), {}, 0, run.folder, progress)
     progress.close()
 
 
-def looks(run: Run) -> list[dict]:
-    """Return the evaluations of a finished run."""
-    lines = map(json.loads, (run.folder / "events.jsonl").read_text().splitlines())
-    return [event for event in lines if event["kind"] == "evaluation"]
-
-
-def look_at(run: list[dict], quality: float) -> dict | None:
+def look_at(looks: list[dict], quality: float) -> dict | None:
     """Return the look at which this quality is reached; None: there is none."""
-    place = reached([(place, look["accuracy"]) for place, look in enumerate(run)], quality)
-    return None if place is None else run[int(place)]
+    place = reached([(place, look["accuracy"]) for place, look in enumerate(looks)], quality)
+    return None if place is None else looks[int(place)]
 
 
-def steps_to(run: list[dict], quality: float) -> float | None:
+def steps_to(looks: list[dict], quality: float) -> float | None:
     """Return the steps at which the mean accuracy of three looks is there; None: it never is."""
-    means = [(run[i]["steps"], sum(look["accuracy"] for look in run[i - 1:i + 2]) / 3)
-             for i in range(1, len(run) - 1)]
+    means = [(looks[i]["steps"], sum(look["accuracy"] for look in looks[i - 1:i + 2]) / 3)
+             for i in range(1, len(looks) - 1)]
     before = means[0]
     for steps, accuracy in means:
         if accuracy >= quality:
@@ -261,30 +255,30 @@ def main(argv):
 
 def run() -> int:
     if FLAGS.curvature:
-        from wbsp.simulate.workloads.keras import make_deterministic
-
-        make_deterministic()
+        deterministic()
         print(markdown(["steps", "tr(S) / G' G", "tr(H S) / G' H G", "ratio"], curvature()))
         return 0
     kind = FALLING if FLAGS.falls else CONSTANT
     names = {batch: lone_names(kind, batch) for batch in kind.lone}
     shown = FLAGS.live or kind.live
     runs = {name: run_of(name, kind) for name in [*sum(names.values(), []), *shown]}
-    missing = [one for one in runs.values() if not (one.folder / "summary.json").exists()]
-    with ProcessPoolExecutor(FLAGS.jobs, multiprocessing.get_context("spawn")) as pool:
-        for _ in pool.map(train, missing):
-            pass
+    missing = [one for one in runs.values() if evaluations(one.folder) is None]
+    side_by_side(train, missing, FLAGS.jobs)
+    looks = {name: evaluations(one.folder) or [] for name, one in runs.items()}
     heads = [f"{100 * quality:.0f} %" for quality in kind.qualities]
     steps: dict[float, dict[int, float]] = {quality: {} for quality in kind.qualities}
     rows = []
     for batch, trainings in names.items():
-        found = {quality: [(count, name) for name in trainings
-                           if (count := steps_to(looks(runs[name]), quality)) is not None]
-                 for quality in kind.qualities}
-        steps |= {quality: steps[quality] | {batch: min(one)[0]}
-                  for quality, one in found.items() if one}
-        rows.append([f"batch {batch}", *(f"{min(one)[0]:.0f} ({min(one)[1].split('-', 3)[3]})"
-                                         if one else "-" for one in found.values())])
+        row = [f"batch {batch}"]
+        for quality in kind.qualities:
+            found = [(count, name) for name in trainings
+                     if (count := steps_to(looks[name], quality)) is not None]
+            if found:
+                steps[quality][batch], name = min(found)
+                row.append(f"{steps[quality][batch]:.0f} ({name.split('-', 3)[3]})")
+            else:
+                row.append("-")
+        rows.append(row)
     fits = {quality: fitted(steps[quality]) for quality in kind.qualities}
     ranges = [(scale, *spread(steps[quality], scale)) for quality, scale in fits.items()]
     rows.append(["B, fitted (range)", *(f"{scale:.0f} ({low:.0f} to {high:.0f})"
@@ -292,10 +286,10 @@ def run() -> int:
     print(markdown(["lone worker, steps to (rate)", *heads], rows), flush=True)
     rows = []
     for name in shown:
-        one = runs[name]
-        at = {quality: look_at(looks(one), quality) for quality in kind.qualities}
+        at = {quality: look_at(looks[name], quality) for quality in kind.qualities}
         for what, of in (("", newest_scale), (", mean", mean_scale)):
-            scales = [(quality, look and of(look, one.workers)) for quality, look in at.items()]
+            scales = [(quality, look and of(look, runs[name].workers))
+                      for quality, look in at.items()]
             rows.append([name + what, *(f"{scale:.0f} ({scale / fits[quality]:.2f})" if scale
                                         else "-" for quality, scale in scales)])
     print("", markdown(["live B (ratio to the fitted)", *heads], rows), sep="\n")

@@ -16,24 +16,27 @@ batch, rate and length: of the lone machine --lone, over two kinds of momentum, 
 """
 
 import dataclasses
-import functools
-import json
-import multiprocessing
 import os
 import pathlib
 import statistics
 import sys
 import time
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from absl import app, flags
 from reproduction.command import run_command
 from reproduction.looks import Looks, mean, reached
+from reproduction.trainings import (
+    EXAMPLES,
+    deterministic,
+    empty,
+    evaluations,
+    falling,
+    side_by_side,
+)
 
-from wbsp.process.imports import heavy_imports
 from wbsp.simulate.study.cluster_file import read_cluster
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, simulate
@@ -43,7 +46,6 @@ from wbsp.simulate.study.worth import bounded_by_noise, fastest, lone
 
 FLAGS = flags.FLAGS
 QUALITIES = (0.60, 0.62, 0.64, 0.66, 0.68)
-EXAMPLES = 50_000  # of an epoch
 LOOK = 0.5  # seconds between two
 NOISE = 163  # its scale in examples, fitted to a machine's whole trainings to 64 % (noise.py)
 ALONE = "lone machine at its best"
@@ -93,27 +95,21 @@ class Training(NamedTuple):
 
 
 def looks(folder: pathlib.Path) -> Looks | None:
-    """Return a finished run's evaluations; None: it is not finished."""
-    if not (folder / "summary.json").exists():
-        return None
-    events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
-    return [(event["t"], event["accuracy"]) for event in events if "accuracy" in event]
+    """Return a finished run's looks; None: it is not finished."""
+    found = evaluations(folder)
+    return found and [(look["t"], look["accuracy"]) for look in found]
 
 
 def train(one: Training) -> None:
     """Make this run, in a process of its own or not."""
-    with heavy_imports():
-        from wbsp.simulate.workloads.keras import Experiment
+    deterministic()
+    from wbsp.simulate.workloads.keras import Experiment
 
-        deterministic()
     plan = one.plan
     steps = int(plan.stop_samples) // plan.batch_size // plan.cluster.size  # of the mean worker
     experiment = Experiment(one.network, "cifar10", plan.batch_size, one.rate, one.data_dir,
-                            one.test_images, {steps * 60 // 100: 0.1, steps * 85 // 100: 0.01},
-                            one.optimizer)
-    one.folder.mkdir(parents=True, exist_ok=True)
-    for left in one.folder.iterdir():  # of a run that was stopped
-        left.unlink()
+                            one.test_images, falling(steps), one.optimizer)
+    empty(one.folder)
     began = time.monotonic()
     simulate(dataclasses.replace(plan, experiment=experiment), one.model.sync, one.model.options,
              one.seed, one.folder, Quiet())
@@ -133,25 +129,11 @@ class Quiet(Progress):
         pass
 
 
-@functools.cache
-def deterministic() -> None:
-    from wbsp.simulate.workloads.keras import make_deterministic
-
-    make_deterministic()
-
-
 def train_all(wanted: Iterable[Training]) -> None:
     """Make those of these runs that are not there."""
     missing = {one.folder: one for one in wanted if looks(one.folder) is None}
-    if FLAGS.table or not missing:
-        return
-    if FLAGS.jobs == 1:
-        for one in missing.values():
-            train(one)
-        return
-    with ProcessPoolExecutor(FLAGS.jobs, multiprocessing.get_context("spawn")) as pool:
-        for _ in pool.map(train, missing.values()):
-            pass
+    if not FLAGS.table:
+        side_by_side(train, list(missing.values()), FLAGS.jobs)
 
 
 def fast_of(cluster: ClusterSpec) -> ClusterSpec:
