@@ -2,7 +2,7 @@
 
 import pytest
 
-from wbsp.ps.goal import Goal
+from wbsp.ps.goal import Goal, plain, validation
 
 
 @pytest.mark.parametrize("text, goal", [
@@ -30,3 +30,20 @@ def test_a_value_that_is_as_good_as_the_target_reaches_it():
     assert [high.reached({"a": v}) for v in (0.4, 0.5, 0.6)] == [False, True, True]
     assert [low.reached({"a": v}) for v in (0.4, 0.5, 0.6)] == [True, True, False]
     assert not high.reached({"b": 1.0}) and not Goal("a", True).reached({"a": 1.0})
+
+
+@pytest.mark.parametrize("asked", ["loss", "val_loss", "min:val_loss"])
+@pytest.mark.parametrize("reported", ["loss", "val_loss"])
+def test_a_metric_is_the_same_with_and_without_the_prefix_of_keras(asked, reported):
+    goal = Goal.parse("target", f"{asked}:0.5", valued=True)
+    assert goal.value({reported: 0.4, "accuracy": 1.0}) == 0.4 and goal.reached({reported: 0.5})
+    assert not goal.most and goal.ranks_by(reported) and not goal.ranks_by("val_acc")
+    assert goal.value({"accuracy": 1.0}) is None
+
+
+def test_where_both_forms_are_reported_the_name_as_written_counts():
+    both = {"loss": 1.0, "val_loss": 2.0}
+    assert Goal("loss", False).value(both) == 1.0 and Goal("val_loss", False).value(both) == 2.0
+    assert plain(both) == both and plain({"val_loss": 2.0, "auc": 3.0}) == {"loss": 2.0, "auc": 3.0}
+    assert validation(both) == {"val_loss": 2.0}
+    assert validation({"loss": 1.0, "val_auc": 3.0}) == {"val_loss": 1.0, "val_auc": 3.0}

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import re
 import signal
 
 import forked
@@ -70,6 +71,20 @@ def test_a_process_that_evaluates_has_the_best_kept_and_ends_the_run_by_a_target
     assert not pinned(server)
     assert any("odd is nan" in line for line in said)
     assert any(f"version {numbers[1]} was evaluated before" in line for line in said)
+
+
+def test_a_metric_is_found_with_or_without_val_and_one_that_never_comes_is_named(running):
+    server, workers = running("--target=val_score:4", "--best=val_acc")
+    for score, version in zip([1.0, 4.0], wbsp.versions(server.address), strict=False):
+        version.report(score=score, val_loss=1 / score)
+    for job in (*workers, server):
+        job.ends_well()
+    assert re.search(r"stopped: target val_score 4 reached \(version \d+: 4\)", server.text)
+    lines = re.findall(r"no evaluation reports .*", server.text)
+    assert lines == ["no evaluation reports 'val_acc'; reported: loss, score; so "
+                     "--best=max:val_acc keeps no version: restart this server with --resume and "
+                     "one of these names"]
+    assert [event["loss"] for event in server.events("evaluation")] == [1.0, 0.25]
 
 
 def test_an_evaluator_that_dies_does_not_stop_the_run_and_may_return(jobs, running):

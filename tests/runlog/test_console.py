@@ -27,12 +27,14 @@ def test_a_plain_line_every_few_seconds(cluster):
     out = io.StringIO()
     console = Console("wbsp", out)
     for i in range(101):
-        console.update(status(i / 10, cluster, done=0.125, loss=1.5, accuracy=0.75))
+        console.update(status(i / 10, cluster, done=0.125, evaluated=1200,
+                              training_loss=1.25, loss=1.5, accuracy=0.75))
     console.close()
     lines = out.getvalue().splitlines()
     assert [line[:10] for line in lines] == ["[    0.0s]", "[    5.0s]", "[   10.0s]"]
-    assert lines[0] == ("[    0.0s] version 1,234 | steps 40 (12.5%) | loss 1.5000 | "
-                        "accuracy 0.7500 | worker 0: 30 60% | worker 1: 10 80%")
+    assert lines[0] == ("[    0.0s] version 1,234 | steps 40 (12.5%) | training loss 1.2500 | "
+                        "loss 1.5000, accuracy 0.7500 of version 1,200 | "
+                        "worker 0: 30 60% | worker 1: 10 80%")
 
 
 def test_unknown_values_are_not_shown(cluster):
@@ -44,12 +46,16 @@ def test_unknown_values_are_not_shown(cluster):
                               "worker 1: 10 - gone\n")
 
 
-def test_the_workers_loss_is_shown_where_no_process_evaluates(cluster):
-    for known, shown in (({"training_loss": 0.25}, "training loss 0.2500"),
-                         ({"training_loss": 0.25, "loss": 0.5}, "loss 0.5000")):
-        out = io.StringIO()
-        Console("wbsp", out).update(status(0.0, cluster, **known))
-        assert f" | steps 40 | {shown} | worker 0" in out.getvalue()
+@pytest.mark.parametrize("known, shown", [
+    ({"training_loss": 0.25}, "training loss 0.2500"),
+    ({"training_loss": float("nan"), "evaluated": 7, "accuracy": 0.5},
+     "accuracy 0.5000 of version 7"),
+    ({"training_loss": 0.25, "evaluated": 1200, "loss": 0.5},
+     "training loss 0.2500 | loss 0.5000 of version 1,200")])
+def test_a_line_has_the_loss_of_now_and_the_evaluation_with_its_version(cluster, known, shown):
+    out = io.StringIO()
+    Console("wbsp", out).update(status(0.0, cluster, **known))
+    assert f" | steps 40 | {shown} | worker 0" in out.getvalue()
 
 
 def test_many_workers_fit_in_one_line(cluster):

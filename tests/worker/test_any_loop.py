@@ -6,6 +6,7 @@ a test of every commit has. What holds for each framework is in `tests/replica/t
 """
 
 import math
+import re
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -30,10 +31,10 @@ def worker(server, index=0, values=None, **given):
     return wbsp.Worker(values, address=server.address, worker_index=index, **given)
 
 
-def count(server, index, seconds=0.0, epochs=3, at_step=lambda w, step: None):
+def count(server, index, seconds=0.0, epochs=3, at_step=lambda w, step: None, **given):
     """Train as one of two unequal workers; the counts, and the run's epochs."""
     seen, step = [], 0
-    with worker(server, index, n=N, batch_size=BATCH, epochs=epochs) as w:
+    with worker(server, index, n=N, batch_size=BATCH, epochs=epochs, **given) as w:
         params = w.values
         for epoch in w.epochs():
             seen.append(epoch)
@@ -49,8 +50,11 @@ def count(server, index, seconds=0.0, epochs=3, at_step=lambda w, step: None):
 
 def test_shared_data_are_once_an_epoch_in_the_model_of_both(jobs):
     server = jobs.server(sync="asp").listens()
-    (fast, seen, why), (slow, more, _) = both((count, server, 0, 0.001), (count, server, 1, 0.02))
+    said = []
+    (fast, seen, why), (slow, more, _) = both(
+        (count, server, 0, 0.001, {"say": said.append}), (count, server, 1, 0.02))
     server.ends_well()
+    assert not said and "not trained" not in server.text
     assert (fast == 1.5).all() and (slow == 1.5).all()  # 3 times, half a step of each push
     assert {*seen, *more} == {0, 1, 2} and seen == sorted({*seen}) and more == sorted({*more})
     assert why == "all 3 epochs are trained"
@@ -80,7 +84,7 @@ def test_several_steps_at_once_and_samples_of_ones_own(jobs):
     with worker(server, values={"w": jnp.zeros(1)}) as w:
         w.step(0.1, w.values, steps=5, samples=70)
         w.step(None, w.values)
-        assert w.run_steps == 6 and w.progress().startswith("step 6 | loss nan | version 2")
+        assert w.run_steps == 6 and w.progress().startswith("step 6 | loss - | version 2")
     server.ends_well()
     assert [(event["steps"], event["samples"]) for event in server.events("accept")] == [
         (5, 70), (1, 1)]
@@ -93,8 +97,15 @@ def test_any_worker_ends_the_run_for_all(jobs):
         if step == 5:
             w.stop_run("enough")
 
-    ended = both((count, server, 0, 0.005, 500, stop), (count, server, 1, 0.01, 500))
+    said = []
+    named = {"say": said.append}
+    ended = both((count, server, 0, 0.005, 500, stop, named), (count, server, 1, 0.01, 500, named))
     server.ends_well()
+    why = "the run was ended early: worker 0: enough"
+    assert sorted(said) == [f"worker 0: {why}", f"worker 1: {why}"]
+    left = int(re.search(r"not trained: ([\d,]+) of 50,000 examples \(500 epochs of 100; \d+ "
+                         r"complete\)", server.text)[1].replace(",", ""))
+    assert left + sum(event["samples"] for event in server.events("accept")) == 50_000
     assert {why for _, _, why in ended} == {"worker 0: enough"}
     assert np.array_equal(ended[0][0], ended[1][0])
 

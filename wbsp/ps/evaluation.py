@@ -148,7 +148,7 @@ class Evaluations:
         self.newest: Evaluation | None = None
         self.missing: str | None = None  # why the final version is not evaluated and saved
         self._under_way: _UnderWay | None = None
-        self._evaluated = -1  # newest evaluated version
+        self.evaluated = -1  # newest evaluated version
         self._due = 0.0
 
     def prepare(self) -> None:
@@ -213,11 +213,11 @@ class Evaluations:
 
     def accuracy_of(self, version: int) -> float | None:
         """Return the accuracy of this version, 0..1, if it was evaluated last, else None."""
-        return self.newest.accuracy if self.newest and version == self._evaluated else None
+        return self.newest.accuracy if self.newest and version == self.evaluated else None
 
     @property
     def _newer(self) -> bool:
-        return self._engine.store.latest.version > self._evaluated
+        return self._engine.store.latest.version > self.evaluated
 
     def _start(self, watch: EvaluatorWatch, now: float) -> _UnderWay:
         whole = self._engine.store.whole()
@@ -228,8 +228,8 @@ class Evaluations:
     def _finish(self, under_way: _UnderWay) -> None:
         self._under_way = None
         self.newest = under_way.result.result()
-        self._evaluated = under_way.version
-        self._take(under_way.time, self._evaluated, self.newest)
+        self.evaluated = under_way.version
+        self._take(under_way.time, self.evaluated, self.newest)
 
     @staticmethod
     def _wait(watch: EvaluatorWatch, future: Future, work: str,

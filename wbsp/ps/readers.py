@@ -29,6 +29,7 @@ from wbsp.ps.checkpoint.epoch_versions import NAME, EpochVersion, EpochVersions
 from wbsp.ps.checkpoint.state import Best, RunState
 from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT, Checkpoints
 from wbsp.ps.config import Above, Reporter, RunInfo
+from wbsp.ps.goal import plain, validation
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.session import WorkerSession, other_protocol
 from wbsp.ps.sessions.versions_above import VersionsAbove, is_fast
@@ -120,10 +121,10 @@ class Readers:
         epochs.wanted = engine.measured is not None
         if (goal := self._info.config.best) is None:
             return
-        self.best = best if best is not None and best.metric == goal.metric else None
+        self.best = best if best is not None and goal.ranks_by(best.metric) else None
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             known = read_document(self._folder / SCORE)
-            if known["metric"] == goal.metric and (self._folder / BEST).exists():
+            if goal.ranks_by(known["metric"]) and (self._folder / BEST).exists():
                 newest = Best(goal.metric, float(known["value"]), int(known["version"]))
                 if self.best is None or newest.version != self.best.version:
                     self.best = newest
@@ -146,11 +147,10 @@ class Readers:
             self._engine.at_rest(lambda t: keep(t, state(t)), now)
 
     def worker_found(self, epoch: int, values: Mapping[str, float]) -> None:
-        """Note a worker's results of an epoch's version, named `val_` and the metric's name."""
+        """Note a worker's results of an epoch's version."""
         for one in self._validates.values():
             if one.epoch == epoch:
-                self._found(one.t, one.version, {name.removeprefix("val_"): value
-                                                 for name, value in values.items()}, one)
+                self._found(one.t, one.version, plain(values), one)
                 break
         self._validates = {worker: one for worker, one in self._validates.items()
                            if one.epoch != epoch}
@@ -225,11 +225,11 @@ class Readers:
         elif reader is None or reader.version != version:
             problem = f"version {version} was not given to this process, or is no longer kept"
         else:
-            metrics = {one_line(name): value for name, value in found.metrics.items()}
+            metrics = plain({one_line(name): value for name, value in found.metrics.items()})
             self._found(reader.t, version, metrics, reader.of_epoch)
             if reader.of_epoch is not None:
                 self._tell_all(m.Measured(reader.of_epoch.epoch, {
-                    f"val_{name}"[:64]: value for name, value in metrics.items()}))
+                    name[:64]: value for name, value in validation(metrics).items()}))
         self._answer(peer, m.Noted(problem))
 
     def asked_past(self, session: WorkerSession, ask: m.AskPast) -> None:
@@ -456,7 +456,7 @@ class Readers:
         self._evaluated.add(version)
         self._validated = of_epoch or self._validated
         goal = self._info.config.best
-        value = None if goal is None else metrics.get(goal.metric)
+        value = None if goal is None else goal.value(metrics)
         best = False
         if goal is not None and value is not None:
             best = self.best is None or goal.better(value, self.best.value)

@@ -85,8 +85,11 @@ class Run:
         self._epoch_loss = TrainingLoss(math.inf, dispatcher.sessions.reports, self._take_loss)
         self._readers = dispatcher.readers
         self._found: tuple[int, Mapping[str, float]] | None = None  # newest version; metrics of it
-        self._looked_back = self._told_of_target = (
-            config.target is None and config.best_patience is None)
+        self._looked_back = config.target is None and config.best_patience is None
+        self._goals = {name: goal for name, goal in (("target", config.target),
+                                                     ("best", config.best)) if goal is not None}
+        self._told_of_goals = not self._goals
+        self._told_of_metric = False
         self._stopping_since: float | None = None
         self._done_since: float | None = None
         self._leaves_above: float | None = None
@@ -274,8 +277,9 @@ class Run:
                         self._accuracy_of(newest), reason, missing), sys.stdout)
         work = self.engine.work
         if self._above is None and work is not None and work.ledger.undone.count:
-            say(f"not trained: {work.ledger.undone.count:,} of the {work.data.n:,} examples of "
-                f"{work.data.epochs} epochs; {work.ledger.epoch} are complete", sys.stdout)
+            undone, (n, epochs) = work.ledger.undone.count, (work.data.n, work.data.epochs)
+            say(f"not trained: {undone:,} of {n * epochs:,} examples ({epochs} epochs of {n:,}; "
+                f"{work.ledger.epoch} complete)", sys.stdout)
         if missing:
             say(f"missing at the end: {_some(missing)}; the final version lacks the rest of "
                 f"{'its' if len(missing) == 1 else 'their'} work", sys.stdout)
@@ -437,13 +441,14 @@ class Run:
         sessions = self._dispatcher.sessions
         if self.evaluations.missing:
             evaluation = None  # an old one would look like the newest
-        found = evaluation._asdict() if evaluation else self._found[1] if self._found else {}
+        version, found = ((self.evaluations.evaluated, evaluation._asdict()) if evaluation
+                          else self._found or (None, {}))
         limit = self._config.stop_samples
         done = engine.samples / max(limit, 1) if limit < math.inf else None
         self._reporter.console.update(Status(
             time_, engine.store.latest.version, engine.members, sessions.reports, done,
-            found.get("loss"), found.get("accuracy"),
-            self._training_loss.newest, sessions.silence))
+            self._training_loss.newest, version, found.get("loss"), found.get("accuracy"),
+            sessions.silence))
 
     def _take_evaluation(self, time_: float, version: int, result: Evaluation) -> None:
         self._reporter.log.evaluation(time_, version, *result, self.engine.members,
@@ -462,11 +467,28 @@ class Run:
         words = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         self._reporter.say(f"version {version:,}: {words or 'no metric'}"
                            + (" (the best so far)" if best else ""))
+        self._tell_of_metrics(metrics)
         target = self._config.target
         if target is not None and target.reached(metrics):
             self._end_by(f"target {target.metric} {target.target:g} reached (version {version:,}: "
-                         f"{metrics[target.metric]:.4g})")
+                         f"{target.value(metrics):.4g})")
         self._end_if_no_better()
+
+    def _tell_of_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Warn once, at the first evaluation, of a goal whose metric it lacks."""
+        if self._told_of_metric or not metrics:
+            return
+        self._told_of_metric = True
+        lacks = {name: goal for name, goal in self._goals.items() if goal.value(metrics) is None}
+        said = set[str]()
+        for name, goal in lacks.items():
+            if goal.metric not in said:
+                said.add(goal.metric)
+                what = "does not end the run" if name == "target" else "keeps no version"
+                self._reporter.say(
+                    f"no evaluation reports {goal.metric!r}; reported: "
+                    f"{', '.join(sorted(metrics))}; so --{name}={goal} {what}: restart this server "
+                    "with --resume and one of these names")
 
     def _end_if_no_better(self) -> None:
         most, best = self._config.best_patience, self._readers.best
@@ -500,17 +522,19 @@ class Run:
             self._looked_back = True
             self._end_as_before()
         work = self.engine.work  # of shared data, workers validate
-        if self._told_of_target or (work is not None and not work.ledger.epoch):
+        if self._told_of_goals or (work is not None and not work.ledger.epoch):
             return
-        self._told_of_target = True
+        self._told_of_goals = True
         if not self._readers.some:
             config = self._config
-            what = (f"--target={config.target}" if config.target is not None else
-                    f"--best_patience={config.best_patience}")
+            what = (f"--target={config.target} does not end it" if config.target is not None else
+                    f"--best_patience={config.best_patience} does not end it"
+                    if config.best_patience is not None else
+                    f"--best={config.best} keeps none")
             self._reporter.say(
-                f"no process evaluates this run's versions yet, so {what} does not end it: start a "
-                f'process that reads wbsp.versions("{config.host}:{config.port}") and reports its '
-                "results (docs/how-to/evaluation.md)")
+                f"no process evaluates this run's versions yet, so {what}: start a process that "
+                f'reads wbsp.versions("{config.host}:{config.port}") and reports its results '
+                "(docs/how-to/evaluation.md)")
 
     def _look_at_time(self, run_time: float) -> None:
         """Training that has lasted for as long as it may ends."""

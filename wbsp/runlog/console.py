@@ -76,9 +76,10 @@ class Status:
     members: Mapping[int, Member]
     reports: Mapping[int, Report]
     done: float | None = None  # part of the stop rule that is reached, 0..1; None without a rule
-    loss: float | None = None  # of the last evaluation
-    accuracy: float | None = None  # of the last evaluation, 0..1
     training_loss: float | None = None  # of the newest steps
+    evaluated: int | None = None  # version of the last evaluation
+    loss: float | None = None  # of that version
+    accuracy: float | None = None  # of that version, 0..1
     # Seconds since a worker's last message, where known; called when it is shown.
     silence: Callable[[int], float | None] = lambda worker: None
 
@@ -229,9 +230,12 @@ def _share(status: Status, worker: int) -> str:
 
 
 def _quality(status: Status) -> list[str]:
-    """Return the model's known quality: of evaluations, or else the workers' loss."""
-    known = _known(loss=status.loss, accuracy=status.accuracy)
-    return known or _known(training_loss=status.training_loss)
+    """Return the model's known quality: the workers' loss now, and the newest evaluation, which is
+    of an earlier version."""
+    found = ", ".join(_known(loss=status.loss, accuracy=status.accuracy))
+    if found and status.evaluated is not None:
+        found += f" of version {status.evaluated:,}"
+    return [*_known(training_loss=status.training_loss), *[found] * bool(found)]
 
 
 def _known(**values: float | None) -> list[str]:

@@ -388,7 +388,11 @@ class Worker:
     def finish(self, interrupted: str | None = None) -> None:
         """Finish as `WorkerRuntime.finish` does; print a remedy after a long wait."""
         runtime = self.begun()
+        if interrupted is None:
+            self._tell_why_ended(runtime)
         runtime.finish(interrupted)
+        if interrupted is None:
+            self._tell_why_ended(runtime)  # others may have ended it while this worker waited
         stood, trained = runtime.stood, runtime.report().wall
         whole = stood + trained
         if (self.share is None and not runtime.agent.rule.shared and not self._published
@@ -397,6 +401,15 @@ class Worker:
             self.say(f"all its steps were done after {trained:.0f} s; it then waited "
                      f"{stood:.0f} s for the other workers. Shared data are assigned by speed, so "
                      f"that no worker waits: {self.loop.shares}")
+
+    def _tell_why_ended(self, runtime: WorkerRuntime) -> None:
+        """Print why the run has ended, unless all of its data were trained."""
+        reason = runtime.stopped
+        if reason is None or self._published or (self.share is not None and not self.share.early):
+            return
+        if reason.startswith("interrupted"):
+            reason = f"the server was {reason}"
+        self.say_once(f"the run was ended early: {reason}")
 
     # Leaving.
 

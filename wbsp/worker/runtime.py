@@ -117,7 +117,8 @@ class WorkerRuntime:
     def progress(self) -> str:
         """Return steps, loss, version and share of computing, in one line."""
         report = self.report()
-        return (f"step {self.steps_before + report.steps:,} | loss {report.loss:.4f} | "
+        loss = "-" if math.isnan(report.loss) else f"{report.loss:.4f}"
+        return (f"step {self.steps_before + report.steps:,} | loss {loss} | "
                 f"version {self.agent.version} | computing {report.share('compute'):.0%}")
 
     def start(self) -> None:
