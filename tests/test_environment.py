@@ -11,8 +11,10 @@ from jobs import ROOT, Jobs, free_port
 from wbsp.environment import (
     Spec,
     Task,
+    address_of_server,
     server_address,
     shares_memory,
+    shown_server,
     tf_config,
     token,
     worker_num,
@@ -66,14 +68,26 @@ def test_arguments_need_no_tf_config():
 
 
 @pytest.mark.parametrize("arguments, says", [
-    ((None, None), "the server's address is not known: .* WBSP_SERVER=localhost:2606, or TF_CON"),
-    ((None, 0), "the server's address is not known"),
     (("localhost:1", None), "this worker's index is not known: .* WBSP_WORKER_INDEX=0, or TF_CONF"),
 ])
-def test_a_missing_address_or_index_is_one_clear_line(arguments, says):
+def test_a_missing_index_is_one_clear_line(arguments, says):
     with pytest.raises(ValueError, match=says) as caught:
         Task.complete(*arguments)
     assert "\n" not in str(caught.value) and "SyncCallback(" in str(caught.value)
+
+
+def test_the_server_is_that_of_this_machine_if_nothing_names_one(say):
+    assert Task.complete(None, 0) == ("localhost:2606", 0)
+    assert address_of_server(None, split_address) == "localhost:2606"
+    assert address_of_server("other:1", split_address) == "other:1"
+    say(WBSP_SERVER="a:1")
+    assert address_of_server(None, split_address) == "a:1"
+
+
+def test_a_line_about_a_wait_names_the_default_as_that():
+    assert shown_server("localhost:2606") == (
+        "localhost:2606 (the default; WBSP_SERVER=host:port names another)")
+    assert shown_server("localhost:2607") == "localhost:2607"
 
 
 def test_the_variables_of_wbsp_say_everything(say, tmp_path):

@@ -2,7 +2,7 @@
 
 Only this module reads these variables.
 
-WBSP_SERVER        the server's address, as for SyncCallback
+WBSP_SERVER        the server's address, as for SyncCallback; default: localhost:2606
 WBSP_WORKER_INDEX  index of this process's worker: 0 ... worker_num - 1
 WBSP_WORKER_NUM    number of workers that the server waits for
 WBSP_TOKEN_FILE    file with the shared secret
@@ -34,6 +34,7 @@ TRAINERS = "chief", "master", "worker"  # types of tasks that train, in the orde
 _SHOWN = 200  # characters of a variable in a message
 _UNKNOWN = ('{} is not known: pass SyncCallback("localhost:2606", worker_index=0), or set the '
            "environment variable {}, or TF_CONFIG")
+DEFAULT_SERVER = "localhost:2606"  # that of `wbsp ps` without a flag
 _MIN_TOKEN = 16  # bytes; a shorter secret can be guessed from the public keys on the wire
 
 
@@ -90,6 +91,8 @@ class Task(NamedTuple):
                  check: Callable[[str], object] = str) -> Task:
         """Return the task, with what is None taken from the environment, else from `default`.
 
+        The server's address is then that of a server on this machine: `DEFAULT_SERVER`.
+
         Args:
             address: of the server, host:port.
             index: of the worker.
@@ -108,8 +111,6 @@ class Task(NamedTuple):
         if default is not None:
             address = default.address if address is None else address
             index = default.worker if index is None else index
-        if address is None:
-            raise ValueError(_UNKNOWN.format("the server's address", "WBSP_SERVER=localhost:2606"))
         if index is None:
             raise ValueError(_UNKNOWN.format("this worker's index", "WBSP_WORKER_INDEX=0"))
         try:
@@ -118,7 +119,7 @@ class Task(NamedTuple):
             number = -1
         if not 0 <= number < 1 << 31:
             raise ValueError(f"worker_index must be a whole number of 0 or more, not {index!r}")
-        return cls(address, number)
+        return cls(address or DEFAULT_SERVER, number)
 
     @classmethod
     def of(cls, resolver: Any) -> Task:
@@ -208,20 +209,22 @@ def _checked_address(check: Callable[[str], object]) -> str | None:
 
 
 def address_of_server(given: str | None, check: Callable[[str], object]) -> str:
-    """Return the server's address, as given or from the environment, for a process that is no
-    worker.
+    """Return the server's address, as given, from the environment, or `DEFAULT_SERVER`, for a
+    process that is no worker.
 
     check: raises ValueError for a text that is no address
 
-    Raises ValueError, in one line, for a wrong or missing value.
+    Raises ValueError, in one line, for a wrong value.
     """
     if given is not None:
         check(given)
-    address = given or _checked_address(check)
-    if address is None:
-        raise ValueError("the server's address is not known: pass it, such as localhost:2606, or "
-                         "set the environment variable WBSP_SERVER=localhost:2606, or TF_CONFIG")
-    return address
+    return given or _checked_address(check) or DEFAULT_SERVER
+
+
+def shown_server(address: str) -> str:
+    """Return a server's address for a line about a wait for it; the default is named as that."""
+    return address if address != DEFAULT_SERVER else (
+        f"{address} (the default; WBSP_SERVER=host:port names another)")
 
 
 def _worker_index() -> int | None:

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from wbsp import timeouts
-from wbsp.environment import address_of_server, token
+from wbsp.environment import address_of_server, shown_server, token
 from wbsp.limits import one_line
+from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.format import Checkpoint, load
 from wbsp.runlog.console import say
 from wbsp.wire.addresses import endpoints, split_addresses
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 _CHECKPOINTS, _EPOCHS = "checkpoints", "epochs"
 _PAUSE = 0.5  # seconds between two questions for a newer version
+_FIRST_NOTICE, _NEXT_NOTICE = 2.0, 15.0  # seconds of waiting for the server before a line
 
 
 class Version:
@@ -114,7 +116,7 @@ def versions(address: str | None = None, *, at: str = "checkpoints", every: floa
 
     Args:
         address: host:port of the server; with a standby: host:port,host:port; default: from the
-            environment, as for `SyncCallback`.
+            environment, as for `SyncCallback`, else localhost:2606.
         at: "checkpoints": the versions in the server's checkpoints. "epochs": for each epoch of the
             workers' shared data, the first version with all of it; workers then validate nothing,
             and the reports of this process are their `val_` results.
@@ -206,8 +208,10 @@ class _Server:
 
     def _ask(self, question: Any, kind: Any) -> Any:
         """Return the answer, of this type. Raises ConnectionError in one line."""
-        end = time.monotonic() + (min(self._patience, timeouts.READ_TO_THE_END) if self._over else
-                                  self._patience)
+        begun = time.monotonic()
+        end = begun + (min(self._patience, timeouts.READ_TO_THE_END) if self._over else
+                       self._patience)
+        notice = Throttle(_NEXT_NOTICE, begun + _FIRST_NOTICE)
         while True:
             problem = f"the host name of {self._address} is not known"
             for place in self._places():
@@ -218,8 +222,11 @@ class _Server:
                 except TROUBLE as error:
                     problem = str(error)
                     self._leave()
-            if time.monotonic() > end:
+            if (now := time.monotonic()) > end:
                 raise _NoServer(f"{self._address}: {problem}")
+            if notice.due(now) and not self._over:
+                self.say(f"waiting for the server at {shown_server(self._address)}, for "
+                         f"{end - now:.0f} s more: {problem}")
             time.sleep(_PAUSE)
 
     def _places(self) -> Iterator[str]:

@@ -118,15 +118,18 @@ def test_a_stranger_reads_and_reports_nothing(running, monkeypatch):
         job.ends()
 
 
-def test_bad_arguments_are_refused_in_one_line(running, monkeypatch):
-    for name in ("WBSP_SERVER", "TF_CONFIG"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ValueError, match="the server's address is not known: pass it"):
-        wbsp.versions()
+def test_bad_arguments_are_refused_in_one_line():
     with pytest.raises(ValueError, match="is not host:port"):
         wbsp.versions("here")
     with pytest.raises(ConnectionError, match="no server answers"):
         next(wbsp.versions("localhost:1", patience=0.1))
+
+
+def test_a_reader_that_waits_for_its_server_prints_a_line():
+    said = []
+    with pytest.raises(ConnectionError, match="no server answers"):
+        next(wbsp.versions("localhost:1", patience=6.0, say=said.append))
+    assert len(said) == 1 and said[0].startswith("waiting for the server at localhost:1, for ")
 
 
 def test_best_version_and_patience_survive_the_server(jobs):

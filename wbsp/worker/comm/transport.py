@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from wbsp import timeouts
+from wbsp.environment import shown_server
 from wbsp.process.host import HOST, Host, Thread
 from wbsp.process.throttle import Throttle
 from wbsp.replica.frozen import Frozen
@@ -122,12 +123,13 @@ class Transport:
             waited = self.on.clock.monotonic() - start
             if waited >= timeout:
                 self.close()
-                raise TransportError(f"no server answered at {self.address} within {timeout:g} s; "
+                raise TransportError(f"no server answered at {shown_server(self.address)} within "
+                                     f"{timeout:g} s; "
                                      + (self._connection.monitor.route.unknown
                                         or "is it running there, and is the port right?"))
             if notice.due(waited):
-                self._say(f"waiting for the server at {self.address} ({waited:.0f} of "
-                          f"{timeout:g} s)")
+                self._say(f"waiting for the server at {shown_server(self.address)}, for "
+                          f"{timeout - waited:.0f} s more")
 
     def join(self, layout: Sequence[TensorSpec], initial: Callable[[], np.ndarray],
              timeout: float, layers: list[LayerState] | None = None,

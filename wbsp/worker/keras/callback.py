@@ -60,7 +60,8 @@ class SyncCallback(keras.callbacks.Callback):
         None.
 
         Args:
-            address: host:port of the server; with a standby: host:port,host:port.
+            address: host:port of the server; with a standby: host:port,host:port; if neither this
+                nor the environment gives one: localhost:2606.
             worker_index: 0 ... worker_num - 1, each once.
             token_file: file with the server's shared secret; "": the server has none.
             connect_timeout: seconds to wait for the first connection to the server.
