@@ -32,7 +32,6 @@ from wbsp.ps.replication.standby import Standby
 from wbsp.ps.series import Series
 from wbsp.ps.server import Server
 from wbsp.ps.sharding.coordinator import ShardLost
-from wbsp.runlog.awaited import named
 from wbsp.runlog.console import Console, say
 from wbsp.runlog.files import beside_of, read_document
 from wbsp.runlog.folder import (
@@ -202,10 +201,7 @@ class _Plan:
         server = Server(model, socket, info,
                         Reporter(folder, log, console, Clock(self.on.clock.monotonic)),
                         self.interrupts, _recorder(folder, run), self.start_evaluator, hold)
-        if self.series.followed and saved is None:
-            console.line(f"waiting for the next fit of {named(self.series.living)}, or the end of "
-                         f"its process; the files of that run will be in {folder}")
-        else:
+        if saved is not None or not self.series.followed:
             console.line(f"the files of this run are in {folder}")
         if saved:
             server.begin(*saved)

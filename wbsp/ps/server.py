@@ -41,6 +41,7 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.sockets import ServerSocket
 
 T = TypeVar("T")
+_QUIET = 1.0  # seconds behind a run's summary: most scripts end there, and nothing waits
 
 
 class Waiting:
@@ -59,6 +60,9 @@ class Waiting:
         self._over_since: float | None = None  # time since which no worker can join
         self._awaited = Awaited(server.reporter.say)
         self._patience = Throttle(timeouts.PROGRESS)  # of a site's workers
+        self._waits_since: float | None = None  # for the next run; None once that is printed
+        if server.dispatcher.info.series.followed:
+            self._waits_since = server.reporter.clock.now()
 
     def hasten(self, reason: str, failed: bool) -> None:
         """End early; see `Run.hasten`."""
@@ -101,6 +105,12 @@ class Waiting:
                 return None
             say("the processes of all workers have ended; ending this server")
             return True
+        now = self._server.reporter.clock.now()
+        if (self._waits_since is not None and series.living
+                and now - self._waits_since >= _QUIET):
+            self._waits_since = None
+            say(f"waiting for the next fit of {named(series.living)}, or the end of its process; "
+                f"the files of that run will be in {self._server.reporter.folder}")
         if alone > (patience := self._server.config.connect_timeout):
             say(f"no worker connected within {patience:g} s; ending this server"
                 if not series.followed else
@@ -110,8 +120,7 @@ class Waiting:
         if not len(sessions):
             workers = series.living if series.followed else range(self._server.config.worker_num)
             self._awaited.wait(workers, "to reconnect" if series.followed else "to connect",
-                               patience - alone, "this server ends",
-                               self._server.reporter.clock.now())
+                               patience - alone, "this server ends", now)
         return None
 
     def _goes_on_above(self, above: Above) -> bool:
@@ -244,6 +253,8 @@ class Server:
         outer = outer or {}
         self.config.outer.restore(outer)
         version = 0
+        if state is None and self._follows:
+            self._say(f"the files of this run are in {self.reporter.folder}")
         if state is not None:
             self._clock.go_on(state.elapsed)
             version = state.version
@@ -269,6 +280,11 @@ class Server:
             self.above.bring(self.brought)
 
     @property
+    def _follows(self) -> bool:
+        """True before the run of a server that has served another run."""
+        return isinstance(self.phase, Waiting) and self.dispatcher.info.series.followed
+
+    @property
     def epoch(self) -> int:
         """Epoch of this start; see `RunInfo`."""
         return self.dispatcher.info.epoch
@@ -290,8 +306,9 @@ class Server:
         Raises:
             ShardLost: the run must resume from its newest checkpoint; all is closed.
         """
-        self._say(f"{self._model.name}: listening on port {self._socket.port}, waiting for "
-                  f"{self.config.worker_num} worker(s)")
+        if not self._follows:
+            self._say(f"{self._model.name}: listening on port {self._socket.port}, waiting for "
+                      f"{self.config.worker_num} worker(s)")
         try:
             patience = (self.config.connect_timeout if isinstance(self.phase, Waiting)
                         else timeouts.SHARDS_MISSING)

@@ -72,8 +72,8 @@ def test_each_fit_is_a_run_of_its_own_in_one_series(jobs):
         kept = wbsp.read_run(server.cwd / "runs" / "pcc" / f"run-{number:03}")
         assert kept.summary["reason"] == "all workers finished"
         assert final[0].shape == (4, number)
-    assert server.find("waiting for the next fit of worker 0, or the end of its process")
-    assert not server.find("refused")
+    assert len(server.find("the files of this run are in .*/run-00[1-3]")) == 3
+    assert len(server.find("listening")) == 1 and not server.find("refused")
     assert "processes of all workers have ended" in server.lines[-1]
 
 
@@ -99,7 +99,8 @@ def test_a_process_that_is_killed_between_two_fits_is_waited_for_and_named(jobs)
     server = jobs.server("--connect_timeout=10", series=True, port=port)
     for worker in workers:
         worker.until("sleeps")
-    server.until("waiting for the next fit of worker 0, 1")
+    server.until("waiting for the next fit of worker 0, 1, or the end of its process; the files of "
+                 "that run will be in .*/run-002")
     for worker in workers:
         worker.kill()
     server.ends_well()
