@@ -5,6 +5,7 @@ import io
 import logging
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -124,6 +125,37 @@ def test_a_terminal_shows_a_live_table(terminal, cluster):
     assert [cell.strip() for cell in row.split("│")[1:-1]] == [
         "1", "10", "25.0", "25%", "100%", "80%", "0.3 s ago"]
     assert "gone" in pictures[-1] and "gone" not in pictures[1]
+
+
+def test_the_lines_are_in_a_file_too_whatever_the_terminal_shows(terminal, cluster, tmp_path):
+    path = tmp_path / "console.log"
+    for number in range(2):  # the second one resumes the run
+        console = Console("wbsp run-001", terminal.stream, path)
+        console.note(f"start {number}")
+        for i in range(6):
+            console.update(status(float(i), cluster))
+        console.line("worker 1 is lost")
+        assert "worker 1 is lost" in path.read_text(), "before the run ends"
+        console.release()
+        console.result("wbsp: 40 steps\n")
+        console.close()
+        console.line("too late")
+    shown = ("[    0.0s] version 1,234 | steps 40 | worker 0: 30 60% | worker 1: 10 80%",
+             "[    5.0s] version 1,234 | steps 40 | worker 0: 30 60% | worker 1: 10 80%",
+             "[    5.0s] worker 1 is lost", "wbsp: 40 steps")
+    assert path.read_text().splitlines() == ["start 0", *shown, "start 1", *shown]
+
+
+def test_the_file_has_a_limit(monkeypatch, tmp_path):
+    monkeypatch.setattr("wbsp.runlog.console.MOST", 40)
+    out, path = io.StringIO(), tmp_path / "console.log"
+    console = Console("wbsp", out, path)
+    for number in range(5):
+        console.line(f"line {number}")
+    console.close()
+    assert path.read_text() == "[    0.0s] line 0\n[    0.0s] line 1\n[    0.0s] line 2\n"
+    assert len(re.findall(r"line \d", out.getvalue())) == 5
+    assert len(re.findall(r"console.log has reached .* MiB, and ends here", out.getvalue())) == 1
 
 
 def test_a_dumb_terminal_gets_plain_lines(terminal, cluster, monkeypatch):

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, TextIO
 
 import zmq
@@ -45,6 +46,10 @@ def _monotonic() -> Callable[[], float]:
     return time.monotonic if counts is None else functools.partial(time.clock_gettime, counts)
 
 
+def _date() -> str:
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
 @dataclass(frozen=True)
 class Clock:
     """A clock.
@@ -52,10 +57,12 @@ class Clock:
     Attributes:
         monotonic: returns seconds since an arbitrary moment; only differences are meaningful.
         sleep: waits for some seconds.
+        date: returns the time of day for a user, in the form of ISO 8601, with its zone.
     """
 
     monotonic: Callable[[], float] = field(default_factory=_monotonic)
     sleep: Callable[[float], None] = time.sleep
+    date: Callable[[], str] = _date
 
 
 class Scheduler:

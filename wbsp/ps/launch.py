@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import IO, Any
 
+from wbsp import __version__
 from wbsp import environment as cluster
 from wbsp.process.host import HOST, Host
 from wbsp.process.signals import Interrupts
@@ -35,6 +36,7 @@ from wbsp.ps.sharding.coordinator import ShardLost
 from wbsp.runlog.console import Console, say
 from wbsp.runlog.files import beside_of, read_document
 from wbsp.runlog.folder import (
+    CONSOLE,
     SECRET,
     SETTINGS,
     hold_folder,
@@ -73,6 +75,8 @@ def where_to_listen(host: str | None, port: int | None, default_port: int) -> tu
 
 
 _IDENTITY = {"name": "identity"}  # the outer step of a run whose run.json names none
+# What a resumed run's settings may differ in without a line; "outer" is compared apart.
+_OF_A_START = frozenset({"command", "folder", "outer", "date", "host", "python"})
 _MOST_LOST = 20  # shards in a row without a checkpoint between
 
 
@@ -130,7 +134,12 @@ class _Plan:
         return {**self.settings, "workers": config.worker_num, "folder": str(self._place(folder)),
                 "options": json.loads(self.settings["sync_option"]), "clock": "real",
                 "check_period": config.check_period, "bandwidth": config.bandwidth,
-                **config.outer.settings(), "command": " ".join(sys.argv)}
+                **config.outer.settings(), "command": " ".join(sys.argv), **self._here()}
+
+    def _here(self) -> dict[str, str]:
+        """Return when and where a server of this plan starts, and in which software."""
+        return {"date": self.on.clock.date(), "host": platform.node(),
+                "release": __version__, "python": platform.python_version()}
 
     def note(self, socket: ServerSocket, folder: pathlib.Path, before: dict[str, Any],
              saved: Checkpoint | None, step: int, beside: str | None) -> dict[str, Any]:
@@ -192,7 +201,9 @@ class _Plan:
                     "folder": str(self._place(folder)), "path": str(folder.absolute()),
                     "id": str(run["id"]), "runs": self.series.setting,
                     "series": str(run["series"]), "fit": str(run["fit"])}
-        console = Console(f"{model.name} {folder}", self.on.stderr)
+        console = Console(f"{model.name} {folder}", self.on.stderr, folder / CONSOLE)
+        console.note("a server of wbsp {release} starts on {host}, {date}, Python {python}: "
+                     "{command}".format(**self._here(), command=" ".join(sys.argv)))
         log = ServerLog(folder, model.name, append=resume, say=console.line,
                         published=settings.get("published_files") == "True")
         info = RunInfo(config, model.rule, settings, settings["id"], run["epoch"],
@@ -219,7 +230,7 @@ class _Plan:
     def _changes(run: dict[str, Any], now: dict[str, Any]) -> list[str]:
         """Return the differences between a run's settings and those of a new run."""
         changes = [f"{name} {run[name]!r}, now {value!r}" for name, value in now.items()
-                   if name not in ("command", "folder", "outer") and run.get(name, value) != value]
+                   if name not in _OF_A_START and run.get(name, value) != value]
         then = run.get("outer", _IDENTITY)
         outer = now.get("outer", _IDENTITY)
         return changes if then == outer else [*changes, f"outer {then!r}, now {outer!r}"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any
@@ -24,7 +23,7 @@ from wbsp.ps.replication.primary import Source
 from wbsp.ps.starving import Starving
 from wbsp.ps.training_loss import TrainingLoss
 from wbsp.runlog.awaited import Awaited
-from wbsp.runlog.console import Status, say
+from wbsp.runlog.console import Status
 from wbsp.sync.base import UNFIT, SyncModel
 from wbsp.tensors.layout import TensorSpec
 
@@ -269,20 +268,22 @@ class Run:
         self._training_loss.tell()
         newest = self.version
         log = self._reporter.log
-        self._reporter.console.close()
+        console = self._reporter.console
+        console.release()
         reason = self._reason
         if missing and self.engine.stop_reason is None:
             reason = f"all other workers finished; missing: {_some(missing)}"
-        say(log.summary(now, self.engine.members, self._dispatcher.sessions.reports, newest,
-                        self._accuracy_of(newest), reason, missing), sys.stdout)
+        console.result(log.summary(
+            now, self.engine.members, self._dispatcher.sessions.reports, newest,
+            self._accuracy_of(newest), reason, missing))
         work = self.engine.work
         if self._above is None and work is not None and work.ledger.undone.count:
             undone, (n, epochs) = work.ledger.undone.count, (work.data.n, work.data.epochs)
-            say(f"not trained: {undone:,} of {n * epochs:,} examples ({epochs} epochs of {n:,}; "
-                f"{work.ledger.epoch} complete)", sys.stdout)
+            console.result(f"not trained: {undone:,} of {n * epochs:,} examples ({epochs} epochs "
+                           f"of {n:,}; {work.ledger.epoch} complete)")
         if missing:
-            say(f"missing at the end: {_some(missing)}; the final version lacks the rest of "
-                f"{'its' if len(missing) == 1 else 'their'} work", sys.stdout)
+            console.result(f"missing at the end: {_some(missing)}; the final version lacks the "
+                           f"rest of {'its' if len(missing) == 1 else 'their'} work")
         return good
 
     @property

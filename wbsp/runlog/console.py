@@ -14,9 +14,11 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from wbsp.core.stats import Member, Report
+from wbsp.runlog.files import MIB, LineFile
 from wbsp.runlog.straggler import Score, StragglerScore
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 LINE_SECONDS = 5.0  # between two plain lines, and between two measurements of speed
 LIVE_SECONDS = 0.5  # between two pictures on a terminal
 NAMED_WORKERS = 8  # a plain line summarizes more workers than these
+MOST = 64 * MIB  # bytes of the file: some weeks of lines
 _SHOW_CURSOR = b"\x1b[?25h\n"  # which a live table hides
 
 
@@ -90,10 +93,20 @@ class Status:
 
 
 class Console:
-    """Display of a run called `title` on `stream` (default: standard error). Used by one thread."""
+    """Display of a run called `title` on `stream` (default: standard error). Used by one thread.
 
-    def __init__(self, title: str, stream: TextIO | None = None):
+    Its lines are also in the file `path`, if that is given, which ends after `MOST` bytes. There a
+    terminal's picture is a line, too.
+    """
+
+    def __init__(self, title: str, stream: TextIO | None = None, path: Path | None = None):
+        """Start to show.
+
+        Raises:
+            OSError: the file cannot be created.
+        """
         self.title = title
+        self._file = None if path is None else LineFile(path, append=True, say=self._show_line)
         self._stream = stream or sys.stderr
         self._t = 0.0  # of the newest status or line
         self._line_due = self._live_due = float("-inf")
@@ -108,7 +121,23 @@ class Console:
         """Print `text` at once; `t` defaults to the time of the newest status."""
         if t is not None:
             self._t = t
-        self._guard(self._print, f"[{self._t:7.1f}s] {text}")
+        self._show_line(text)
+        self._note_line(text)
+
+    def result(self, text: str) -> None:
+        """Print a text about the whole run on standard output, without a time."""
+        say(text, sys.stdout)
+        self.note(text)
+
+    def note(self, text: str) -> None:
+        """Write `text` into the file alone."""
+        file = self._file
+        if file is None or file.size >= MOST:
+            return
+        file.write(self._t, f"{text.rstrip()}\n".encode(errors="replace"))
+        if file.size >= MOST:
+            self._show_line(f"{file.path} has reached {MOST / MIB:,.0f} MiB, and ends here")
+        file.flush()
 
     def update(self, status: Status) -> None:
         """Show `status` if a line or a picture is due; cheap to call after every message."""
@@ -118,14 +147,20 @@ class Console:
             self._line_due = status.t + LINE_SECONDS
             active = {w: m for w, m in status.members.items() if m.active}
             self._scores = self._stragglers.update(active)
-        if self._live is None:
-            if line_due:
-                self.line(plain(status))
-        elif status.t >= self._live_due:
+        if line_due:
+            (self.line if self._live is None else self._note_line)(plain(status))
+        if self._live is not None and status.t >= self._live_due:
             self._live_due = status.t + LIVE_SECONDS
             self._guard(self._refresh)
 
     def close(self) -> None:
+        """Release the terminal and close the file."""
+        self.release()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def release(self) -> None:
         """Leave the newest picture on the terminal and give it back."""
         if self._live is not None:
             self._guard(self._refresh)
@@ -153,6 +188,15 @@ class Console:
     def _refresh(self) -> None:
         if self._status is not None and self._live is not None:
             self._live.update(picture(self.title, self._status, self._scores), refresh=True)
+
+    def _show_line(self, text: str) -> None:
+        self._guard(self._print, self._timed(text))
+
+    def _note_line(self, text: str) -> None:
+        self.note(self._timed(text))
+
+    def _timed(self, text: str) -> str:
+        return f"[{self._t:7.1f}s] {text}"
 
     def _print(self, text: str) -> None:
         if self._live is not None:

@@ -18,6 +18,7 @@ from wbsp.process.disk import disk_of
 from wbsp.runlog.files import read_document, write_document
 
 SETTINGS = "run.json"
+CONSOLE = "console.log"  # the server's lines
 SECRET = "secret"  # the entry of the settings with the run's secret; see `wbsp.wire.proof`
 
 
@@ -168,7 +169,7 @@ def write_settings(folder: str | os.PathLike, settings: dict[str, Any]) -> None:
     Args:
         folder: the run's folder.
         settings: sync, options, workers, model, dataset, seed, batch, clock ("real" or "virtual"),
-            command line, versions of software.
+            command line, date, host, release of wbsp, version of Python.
     """
     write_document(_path(folder, SETTINGS), settings, private=SECRET in settings)
 

@@ -386,7 +386,8 @@ class Cluster:
 
     def process(self, name):
         process = self.processes[name] = self.world.process(name, name)
-        process.host = Host(Clock(process.monotonic, process.sleep), Scheduler(process),
+        process.host = Host(Clock(process.monotonic, process.sleep, lambda: "one day"),
+                            Scheduler(process),
                             Network(process), Disk(process, self.machine(name),
                                                    self.folder / "scratch"),
                             Memory(process), Lines(self, name))

@@ -72,6 +72,9 @@ def test_each_fit_is_a_run_of_its_own_in_one_series(jobs):
         kept = wbsp.read_run(server.cwd / "runs" / "pcc" / f"run-{number:03}")
         assert kept.summary["reason"] == "all workers finished"
         assert final[0].shape == (4, number)
+        lines = (kept.folder / "console.log").read_text()
+        assert f"run-{number:03}" in lines and "stopped: all workers finished" in lines
+        assert lines.count("worker 0 joined") == 1
     assert len(server.find("the files of this run are in .*/run-00[1-3]")) == 3
     assert len(server.find("listening")) == 1 and not server.find("refused")
     assert "processes of all workers have ended" in server.lines[-1]

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wbsp import __version__
 from wbsp.core.messages import SharedData
 from wbsp.core.outer_optimizer import OuterOptimizer, outer_of
 from wbsp.core.stats import Lane, Phase, Report
@@ -233,7 +234,7 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
     wire = parse(plan.wire or sync.wire)
     write_settings(folder, {"sync": sync.name,
                             "options": with_batch_size(sync, plan.batch_size, options),
-                            "clock": "virtual", "seed": seed,
+                            "clock": "virtual", "release": __version__, "seed": seed,
                             "workers": spec.size, "model_bytes": plan.model_bytes,
                             **({} if wire.lossless else {"wire": wire.name}), **outer.settings(),
                             **({"shared_data": {"examples": data.n, "epochs": data.epochs}}
