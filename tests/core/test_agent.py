@@ -5,7 +5,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from wbsp.core.agent import Adopt, Agent, Cut, Expect, Leave
+from wbsp.core.agent import Adopt, Agent, Cut, Expect, Leave, RuleBroken
 from wbsp.core.messages import CutQuery, Fetch
 from wbsp.sync import Direct, Push, WorkerRule
 
@@ -500,3 +500,24 @@ def test_a_first_step_with_a_version_on_its_way_waits_for_it():
     assert step(agent) == [], "the network carries one request at a time"
     assert agent.fetched(1) == []
     assert step(agent) == [cut(0, steps=2), Adopt(1, "replace")]
+
+
+@pytest.mark.parametrize("adopt", ["replace", "rebase"])
+def test_a_starved_worker_that_gets_work_pushes_once_at_a_time(adopt):
+    agent = started(WorkerRule("on_adopt", "never", adopt))
+    step(agent)
+    agent.acked(1)
+    step(agent)
+    assert agent.starved() == [], "version 1 is on its way"
+    assert [type(one) for one in agent.fetched(1)] == [Cut]
+    agent.fed()
+    assert step(agent) == [], "push 1 is not answered yet"
+    agent.acked(None)
+    assert {type(one) for one in step(agent)} == {Adopt, Cut}
+
+
+def test_an_agent_refuses_to_cut_before_the_push_before_is_answered():
+    agent = started(BSP)
+    step(agent)
+    with pytest.raises(RuleBroken, match="worker 3 cuts push 1 before push 0 is answered"):
+        step(agent)

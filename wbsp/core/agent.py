@@ -5,7 +5,8 @@ with commands. `Cut`, `Adopt` and `Leave` are for the compute thread, because on
 accesses the model. `Fetch`, `Expect` and `CutQuery` concern only the network, and may be carried
 out at once. `waiting` is what the compute thread must wait for before its next step. The real
 worker and the virtual-time cluster both drive this object. The network carries one request at a
-time: a push, a fetch or a query, each with its answer.
+time: a push, a fetch or a query, each with its answer. The agent checks itself that a push is
+answered before it cuts the next one: otherwise it raises RuleBroken.
 """
 
 from __future__ import annotations
@@ -84,6 +85,10 @@ class Leave(NamedTuple):
 
 
 Command = Cut | Adopt | Fetch | Expect | CutQuery | Leave
+
+
+class RuleBroken(RuntimeError):
+    """A rule of the agent is broken: a fault of wbsp, which no run may hide."""
 
 
 class Agent:
@@ -192,7 +197,7 @@ class Agent:
             if self._progress.steps >= rule.every or self._cut_due:
                 commands.append(self._cut())
         elif rule.push == "on_adopt":
-            if self._inbox is not None or (self._none_cut and self.idle):
+            if not self._sending and (self._inbox is not None or (self._none_cut and self.idle)):
                 commands += self._exchange()
         elif rule.push == "on_query":
             self._queries += 1
@@ -391,6 +396,9 @@ class Agent:
         return [cut, self._adopt(fetched)]
 
     def _cut(self) -> Cut:
+        if self._sending:
+            raise RuleBroken(f"worker {self.worker} cuts push {self.seq} before push "
+                             f"{self.seq - 1} is answered")
         push = self._progress.push(self.worker, self.seq, self.trained)
         self.seq += 1
         self._none_cut = self._overtaken = False
