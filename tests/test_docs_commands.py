@@ -110,8 +110,9 @@ def check_wbsp(command, argv):
     if command == "models":
         return
     section = "wbsp simulate" if command == "advise" else f"wbsp {command}"
-    if command == "ray":  # flags behind the script are the script's
-        argv = argv[:next((i for i, one in enumerate(argv) if one.endswith(".py")), len(argv))]
+    if command in ("run", "ray"):  # flags behind the script are the script's
+        argv = argv[:next((i for i, one in enumerate(argv)
+                           if one == "-m" or one.endswith(".py")), len(argv))]
     check_flags(argv, flags_of(section))
 
 

@@ -80,7 +80,8 @@ WALLS = {
     "simulate": "core sync tensors runlog replica figures process heterogeneity limits units",
     "watch": "core.stats runlog figures limits timeouts environment wire.messages wire.addresses "
              "wire.sockets wire.line",
-    "ray": "runlog limits timeouts worker.errors worker.next_run",
+    "run": "runlog limits timeouts environment process ps.__main__ ps.checkpoint wire.addresses",
+    "ray": "runlog limits timeouts process worker.errors worker.next_run",
     "testing": "core sync simulate",
     "cluster": "environment",
     "saved": "ps.checkpoint replica tensors",

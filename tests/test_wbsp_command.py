@@ -24,6 +24,7 @@ def test_without_a_command_it_says_which_there_are(arguments):
 
 
 @pytest.mark.parametrize("name, says", [
+    ("run", "usage: wbsp run [FLAG ...] train.py"),
     ("ps", "--worker_num"), ("simulate", "--bandwidth"), ("advise", "--bandwidth"),
     ("watch", "usage: wbsp watch "), ("figures", "usage: wbsp figures "),
     ("ray", "usage: wbsp ray "), ("models", "| [pcc](wbsp.md) | pushes when the network is idle")])
@@ -34,7 +35,8 @@ def test_a_commands_help_has_its_flags_and_is_no_failure(name, says):
 
 
 @pytest.mark.parametrize("arguments, without", [
-    ([], {"numpy", "zmq", "absl"}), (["ps"], {"wbsp.ps.server", "scipy"}),
+    ([], {"numpy", "zmq", "absl"}), (["run"], {"wbsp.ps.server"}),
+    (["ps"], {"wbsp.ps.server", "scipy"}),
     (["simulate"], {"zmq", "matplotlib"}), (["watch"], {"zmq", "plotly"}),
     (["figures"], {"zmq", "matplotlib"}), (["models"], {"zmq", "scipy"})])
 def test_help_imports_no_framework(arguments, without):
@@ -47,7 +49,7 @@ def test_help_imports_no_framework(arguments, without):
 
 
 @pytest.mark.parametrize("arguments, code, says", [
-    (["serve"], 2, "wbsp: no command 'serve'; the commands are ps, simulate, advise, watch, figur"),
+    (["serve"], 2, "wbsp: no command 'serve'; the commands are run, ps, simulate, advise, watch, "),
     (["advise"], 2, "wbsp: name a cluster, a TOML file or one that wbsp has: wbsp advise wan"),
     (["advise", "moon"], 1, "simulate: cluster file moon does not exist; give one, or the name of"),
     (["ps", "--worker_num=two"], 1, "FATAL Flags parsing error: flag --worker_num=two: invalid l"),

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 COMMANDS = {  # name -> module, and what it does
+    "run": ("wbsp.run", "train your script on this machine: a server and workers"),
     "ps": ("wbsp.ps", "serve the versions of a model to its workers"),
     "simulate": ("wbsp.simulate", "compare synchronization models on a cluster in virtual time"),
     "advise": ("wbsp.simulate", "rank all models for a cluster: wbsp advise wan"),

@@ -98,12 +98,15 @@ WATCH_ANSWER = 5.0  # watcher: for the answer to one request
 WATCH_PERIOD = 1.0  # watcher: between two requests, once it has everything
 WATCH_EXIT = 10.0  # ending watcher: for its current request
 
-# wbsp.ray waits for the processes of a run
+# wbsp.run and wbsp.ray wait for the processes of a run
 
-RAY_START = 60.0  # wbsp.ray: for a started server to listen
-RAY_STOP = 30.0  # wbsp.ray: for a run that it stops early to end cleanly
-RAY_SHORT = 60.0  # wbsp.ray: after a longer life, the count of a process's failures starts again
-RAY_PAUSE = 16.0  # wbsp.ray: before it restarts a process, at most
+PROCESS_START = 60.0  # wbsp.run, wbsp.ray: for a started server to listen
+PROCESS_STOP = 30.0  # wbsp.run, wbsp.ray: for a run that they stop early to end cleanly
+PROCESS_SHORT = 60.0  # both: after a longer life, the count of a process's failures starts again
+PROCESS_PAUSE = 16.0  # both: before they restart a process, at most
+SERVER_FAILED = 10.0  # wbsp.run: for workers to end by themselves when their server has failed
+WORKERS_ENDED = 10.0  # wbsp.run: for the server to end by itself when its workers have ended
+CHILDREN_LEFT = 5.0  # wbsp.run: for the children of an ended process; then it kills them
 
 # A connection waits for its other side
 

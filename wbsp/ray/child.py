@@ -9,7 +9,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RaySystemError, RayTaskError, UnserializableException
 
-from wbsp import timeouts
+from wbsp.process.restarts import Restarts
 from wbsp.ray.placement import RunError
 from wbsp.runlog.console import say
 
@@ -26,7 +26,8 @@ class Child:
 
     def __init__(self, name: str, make: Callable[[], tuple[Any, Any]],
                  work: Callable[[Any, Any], Any], most: int):
-        self.name, self._make, self._work, self._most = name, make, work, most
+        self.name, self._make, self._work = name, make, work
+        self._restarts = Restarts(most)
         self.actor: Any = None
         self.ended: Any = None
         self.gone: str | None = None
@@ -34,7 +35,6 @@ class Child:
         self._ready: Any = None
         self._end: Any = None
         self._since = 0.0
-        self._failures = 0
         self._due: float | None = time.monotonic()
 
     @property
@@ -93,12 +93,11 @@ class Child:
         lived = time.monotonic() - self._since if self._end is not None else 0.0
         self.kill()
         self.why = why
-        self._failures = 1 if lived > timeouts.RAY_SHORT else self._failures + 1
-        if self._failures > self._most:
-            self.give_up(f"{why}; restarted {self._most} times in a row")
+        pause = self._restarts.after(lived)
+        if pause is None:
+            self.give_up(f"{why}; restarted {self._restarts.most} times in a row")
             return
         say(f"wbsp.ray: {self.name}: {why}; restarting it")
-        pause = 0.0 if self._failures == 1 else min(2.0 ** (self._failures - 2), timeouts.RAY_PAUSE)
         self._due = time.monotonic() + pause
 
     def give_up(self, why: str) -> None:

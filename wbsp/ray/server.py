@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -18,6 +16,7 @@ from typing import Any, NamedTuple
 import ray
 
 from wbsp import timeouts
+from wbsp.process.ports import free_port
 from wbsp.ray.placement import RunError
 from wbsp.runlog.files import read_document
 from wbsp.runlog.folder import SETTINGS, read_settings
@@ -80,7 +79,7 @@ class Server:
                            "that all nodes can read, or a standby")
         self._folder.mkdir(parents=True, exist_ok=True)
         host = ray.util.get_node_ip_address()
-        port = port or _free_port(host)
+        port = port or free_port(host)
         begin = self._log.stat().st_size if self._log.exists() else 0
         with (open(self._log, "ab") as output,
               tempfile.NamedTemporaryFile("w", prefix="wbsp-") as secret):  # for this user alone
@@ -92,7 +91,7 @@ class Server:
                  f"--token_file={secret.name}"],
                 stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"})
-            deadline = time.monotonic() + timeouts.RAY_START
+            deadline = time.monotonic() + timeouts.PROCESS_START
             while _LISTENS not in self._said(begin):
                 if self._process.poll() is not None:
                     code = self._ended()
@@ -101,7 +100,7 @@ class Server:
                 if time.monotonic() > deadline:
                     self._process.kill()
                     self._ended()
-                    raise RunError(f"it does not listen within {timeouts.RAY_START:g} s; its "
+                    raise RunError(f"it does not listen within {timeouts.PROCESS_START:g} s; its "
                                    f"output is in {self._log}")
                 time.sleep(0.05)
         return f"{host}:{port}"
@@ -154,13 +153,3 @@ class Server:
             file.seek(max(begin, size - 4096))
             return file.read().decode(errors="replace")
 
-
-def _free_port(host: str) -> int:
-    """Return a free TCP port of this node, below those that the kernel gives to clients: it should
-    still be free when a server is restarted."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with (contextlib.suppress(OSError),
-              socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe):
-            probe.bind((host, port))
-            return port

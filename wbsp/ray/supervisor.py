@@ -91,10 +91,10 @@ class Supervisor:
     def end(self) -> None:
         """End what still runs, the servers cleanly."""
         with contextlib.suppress(RayError):
-            stops = [child.actor.stop.remote(timeouts.RAY_STOP) for child in self._servers
+            stops = [child.actor.stop.remote(timeouts.PROCESS_STOP) for child in self._servers
                      if child.begun and not child.over]
             if stops:
-                ray.wait(stops, num_returns=len(stops), timeout=timeouts.RAY_STOP + 5)
+                ray.wait(stops, num_returns=len(stops), timeout=timeouts.PROCESS_STOP + 5)
         for child in (*self._workers, *self._servers):
             if not child.over:
                 child.kill()
@@ -153,7 +153,7 @@ class Supervisor:
     def _begin(self, child: Child) -> None:
         """Start a server for the first time. Raises RunError if it does not listen."""
         child.start_if_due()
-        limit = timeouts.RAY_START + self._limits.placement
+        limit = timeouts.PROCESS_START + self._limits.placement
         if not ray.wait([child.waits], timeout=limit)[0]:
             raise RunError(f"the {child.name} was not started within {limit:g} s")
         try:
@@ -207,7 +207,7 @@ class Supervisor:
 
     def _judge(self) -> None:
         """Give up processes that are overdue. Raises RunError if the run cannot continue."""
-        limit = self._limits.placement + timeouts.RAY_START
+        limit = self._limits.placement + timeouts.PROCESS_START
         for child in self._servers:
             if child.waiting > limit:
                 child.give_up(f"{child.why}; it did not restart within {limit:g} s")
