@@ -1,8 +1,8 @@
 """A Hugging Face Trainer as one worker of a run: LoRA on a transformer, on shared data.
 
     wbsp ps --worker_num=2 --sync=auto
-    WBSP_WORKER_INDEX=0 python examples/train_huggingface.py
-    WBSP_WORKER_INDEX=1 python examples/train_huggingface.py --sleep=0.1
+    python examples/train_huggingface.py
+    python examples/train_huggingface.py --sleep=0.1
 
 needs `pip install 'wbsp[huggingface]'`. The transformer is a small one with random
 weights, and the sentences are drawn: nothing is downloaded.

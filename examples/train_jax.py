@@ -1,8 +1,8 @@
 """A training loop in JAX, with optax, as one worker of a run; without Keras and TensorFlow.
 
     wbsp ps --worker_num=2 --sync=pcc
-    WBSP_WORKER_INDEX=0 python examples/train_jax.py
-    WBSP_WORKER_INDEX=1 python examples/train_jax.py --sleep=0.1
+    python examples/train_jax.py
+    python examples/train_jax.py --sleep=0.1
 """
 
 import argparse

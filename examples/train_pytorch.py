@@ -1,8 +1,8 @@
 """A training loop in PyTorch as one worker of a run; without Keras and TensorFlow.
 
     wbsp ps --worker_num=2 --sync=pcc
-    WBSP_WORKER_INDEX=0 python examples/train_pytorch.py
-    WBSP_WORKER_INDEX=1 python examples/train_pytorch.py --sleep=0.1
+    python examples/train_pytorch.py
+    python examples/train_pytorch.py --sleep=0.1
 
 trains drawn pictures; --data=FOLDER trains CIFAR-10 from its binary files.
 """

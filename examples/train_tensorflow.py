@@ -1,8 +1,8 @@
 """A training loop in TensorFlow, with a GradientTape in a tf.function, as one worker of a run.
 
     wbsp ps --worker_num=2 --sync=pcc
-    WBSP_WORKER_INDEX=0 python examples/train_tensorflow.py
-    WBSP_WORKER_INDEX=1 python examples/train_tensorflow.py --sleep=0.1
+    python examples/train_tensorflow.py
+    python examples/train_tensorflow.py --sleep=0.1
 """
 
 import argparse

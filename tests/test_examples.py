@@ -18,8 +18,7 @@ def test_an_example_trains_with_a_fast_and_a_slow_worker(jobs, kind):
     server = jobs.server(sync="auto" if kind == "huggingface" else "pcc").listens()
     script = ROOT / f"examples/train_{'pytorch' if kind == 'torch' else kind}.py"
     workers = [jobs.start(f"worker{index}", script, f"--sleep={(0, 0.2)[index]}", "--epochs=2",
-                          WBSP_SERVER=server.address, WBSP_WORKER_INDEX=str(index),
-                          OMP_NUM_THREADS="1")
+                          WBSP_SERVER=server.address, OMP_NUM_THREADS="1")
                for index in range(2)]
     for job in (*workers, server):
         job.ends_well()

@@ -3,7 +3,7 @@
 Only this module reads these variables.
 
 WBSP_SERVER        the server's address, as for SyncCallback; default: localhost:2606
-WBSP_WORKER_INDEX  index of this process's worker: 0 ... worker_num - 1
+WBSP_WORKER_INDEX  index of this process's worker: 0 ... worker_num - 1; default: the server chooses
 WBSP_WORKER_NUM    number of workers that the server waits for
 WBSP_TOKEN_FILE    file with the shared secret
 WBSP_UPSTREAM_TOKEN_FILE
@@ -32,8 +32,6 @@ from typing import Any, NamedTuple
 TRANSPORTS = "auto", "tcp"
 TRAINERS = "chief", "master", "worker"  # types of tasks that train, in the order of their numbers
 _SHOWN = 200  # characters of a variable in a message
-_UNKNOWN = ('{} is not known: pass SyncCallback("localhost:2606", worker_index=0), or set the '
-           "environment variable {}, or TF_CONFIG")
 DEFAULT_SERVER = "localhost:2606"  # that of `wbsp ps` without a flag
 _MIN_TOKEN = 16  # bytes; a shorter secret can be guessed from the public keys on the wire
 
@@ -80,18 +78,19 @@ class Task(NamedTuple):
 
     Attributes:
         address: of the server, host:port.
-        worker: index of the worker.
+        worker: index of the worker; None: the server chooses it.
     """
 
     address: str
-    worker: int
+    worker: int | None
 
     @classmethod
     def complete(cls, address: str | None, index: int | None, default: Task | None = None, *,
                  check: Callable[[str], object] = str) -> Task:
         """Return the task, with what is None taken from the environment, else from `default`.
 
-        The server's address is then that of a server on this machine: `DEFAULT_SERVER`.
+        The server's address is then that of a server on this machine: `DEFAULT_SERVER`; the index
+        stays None.
 
         Args:
             address: of the server, host:port.
@@ -100,7 +99,7 @@ class Task(NamedTuple):
             check: raises ValueError for a text that is no address.
 
         Raises:
-            ValueError: a value is wrong or missing; one line.
+            ValueError: a value is wrong; one line.
         """
         if address is None:
             address = _checked_address(check)
@@ -111,15 +110,16 @@ class Task(NamedTuple):
         if default is not None:
             address = default.address if address is None else address
             index = default.worker if index is None else index
+        address = address or DEFAULT_SERVER
         if index is None:
-            raise ValueError(_UNKNOWN.format("this worker's index", "WBSP_WORKER_INDEX=0"))
+            return cls(address, None)
         try:
             number = operator.index(index)
         except TypeError:
             number = -1
         if not 0 <= number < 1 << 31:
             raise ValueError(f"worker_index must be a whole number of 0 or more, not {index!r}")
-        return cls(address or DEFAULT_SERVER, number)
+        return cls(address, number)
 
     @classmethod
     def of(cls, resolver: Any) -> Task:

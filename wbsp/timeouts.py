@@ -27,6 +27,7 @@ NOT_SERVING = 0.5  # worker: until it tries again after a process that does not 
 WORKER_PROBED = 1.0  # server: for a message of a worker; then it tries the connection
 WORKER_GONE = 5.0  # server: for a new connection of a worker; then the worker is lost
 INDEX_HELD = 3.0  # server: for a message of an index's owner; then another process must retry
+INDEX_BACK = 30.0  # server: for an index's owner between runs or after a resume; then it is free
 WORKER_SILENT = 300.0  # server: for a message of a connected worker; then the worker is lost
 INITIAL_STALLED = 60.0  # server: for a part of the initial model; then it asks another worker
 PROGRESS = 1.0  # server: between two progress messages to a worker that sends a vector

@@ -29,7 +29,7 @@ class Plan:
     """The worker's run, and the faults in it."""
 
     address: str
-    worker: int
+    worker: int | None  # None: the server chooses
     record: str  # folder for cuts-W.jsonl, acks-W.jsonl and result-W.json
     steps: int = 1_000_000
     all_lives: bool = False  # steps counts those of this worker's earlier processes, too
@@ -50,13 +50,16 @@ class NotingTransport(Transport):
     """A transport that writes (seq, weight) of each answered push down, before anybody acts on it.
     """
 
-    def __init__(self, record: Path, *args):
+    def __init__(self, *args):
         super().__init__(*args)
-        self._record = open(record, "a")
         self._session = self._communication.session
         self._answered = self._session.answered
         self.sent = self.counted = 0.0
         self.least = float("inf")  # bytes of an update
+
+    def records(self, path: Path) -> None:
+        """Append to this file, from now on."""
+        self._record = open(path, "a")
 
     def note_sent(self) -> None:
         """Sum up what is sent of the updates, `sent`, and what counts of it, `counted`."""
@@ -94,7 +97,7 @@ def main(plan: Plan) -> int:
     try:
         return work(plan)
     except TransportError as error:
-        say(f"worker {plan.worker}: {error}")
+        say(str(error) if plan.worker is None else f"worker {plan.worker}: {error}")
         return 1
 
 
@@ -104,16 +107,17 @@ def work(plan: Plan) -> int:
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, lambda signum, frame: caught.append(signum))
     kind = TableReplica if plan.table else IntegerReplica
-    replica = kind(plan.worker, plan.size, folder, plan.seed)
     token = plan.token_file and read_token(plan.token_file)
-    transport = NotingTransport(folder / f"acks-{plan.worker}.jsonl", plan.address, plan.worker,
-                                token, plan.bandwidth, say, lambda: bool(caught), plan.patience,
-                                plan.share)
+    transport = NotingTransport(plan.address, plan.worker, token, plan.bandwidth, say,
+                                lambda: bool(caught), plan.patience, plan.share)
     sums = {}
     if plan.table:
         transport.note_sent()
     try:
         welcome = transport.hello({}, 60)
+        plan.worker = transport.worker
+        transport.records(folder / f"acks-{plan.worker}.jsonl")
+        replica = kind(plan.worker, plan.size, folder, plan.seed)
         joined = transport.join(replica.layout, replica.read, 60)
         say("is a member")
         runtime = WorkerRuntime(transport, replica, welcome.rule, joined, None, say,

@@ -228,7 +228,7 @@ class Jobs(contextlib.AbstractContextManager):
         return self.start("shard", *_program(dies), "--shard", f"--port_base={port}", *flags,
                           space=space, fork=forked.WBSP)
 
-    def integer_worker(self, address: str, worker: int, space: str | None = None,
+    def integer_worker(self, address: str, worker: int | None, space: str | None = None,
                        **plan: object) -> Job:
         """Start a worker of `integer_worker.py`; `plan` is what its `Plan` says."""
         plan = {"address": address, "worker": worker, "record": str(self.folder), **plan}

@@ -62,6 +62,7 @@ FROM_WORKER = [
     m.Reattach(m.PROTOCOL, 3, "ab12", 2, [TensorSpec("scale", ())], 4, 9, 6, 7, False, True,
                2.5, "", "place", bytes(32), bytes(32), 1),
     m.Hello(m.PROTOCOL, 3, {}, own=bytes(16)),
+    m.Hello(m.PROTOCOL, None, {}, own=bytes(16)), m.Hello(m.PROTOCOL, 3, {}, given=True),
     m.Elected(3),
     m.Follow(m.PROTOCOL, {"sync": "wbsp"}, 2607),
     m.Follow(m.PROTOCOL, {}, 2607, "ab12", 5),
@@ -87,6 +88,7 @@ FROM_WORKER = [
 FROM_SERVER = [
     m.Welcome({"folder": "wbsp/run-001"}, 1.5, WorkerRule("directed", "ack", "replace")),
     m.Welcome({}, 1.5, WorkerRule("every_step", "model", "replace", 4, 4, True, 96)),
+    m.Welcome({}, 1.5, WorkerRule("every_step", "model", "replace"), 2, 7),
     m.Joined(4, 40, True, 2.5, 1),
     m.Joined(4, 40, False, 2.5, 1, work=m.WorkPlace(m.SharedData(60_000, 128, 5), 0, 0)),
     m.Work(1280, 60_000, 60_128, 1),
@@ -206,7 +208,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {29: "4504d2f323e1bce936198dc0295b095fb69498ef377b0f77cff5d85c902c67a8"}
+BYTES = {30: "398dccaf2f781a5ad7613aaa4041d4144547859a8087af0bd1378e7f95e76d9f"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

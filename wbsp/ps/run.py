@@ -313,6 +313,9 @@ class Run:
         self.engine.restore(vars(state))
         self._dispatcher.sessions.reports.update(state.reports)
         self._dispatcher.info.owners.update(state.places)
+        if state.awaited is None or state.awaited or state.owed:  # also for one that came later
+            self._dispatcher.sessions.indices.keep(range(self._config.worker_num),
+                                                   self._clock.now())
         self._dispatcher.info.layers = state.layers
         self._dispatcher.info.local = state.local
         self._reporter.log.resume(state.elapsed, state.version, state.staleness or {},

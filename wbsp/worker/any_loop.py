@@ -86,7 +86,8 @@ class Worker:
             seed: of the order of shared data, which differs between epochs.
             address: host:port of the server; with a standby: host:port,host:port; if neither this
                 nor the environment gives one: localhost:2606.
-            worker_index: 0 ... worker_num - 1, each once.
+            worker_index: 0 ... worker_num - 1, each once; if neither this nor the environment gives
+                one, the server chooses one that no process holds.
             token_file: file with the server's shared secret; "": the server has none.
             connect_timeout: seconds to wait for the first connection to the server.
             band_width_limit: limit of this worker's traffic, MB/s in each direction.
@@ -190,6 +191,16 @@ class Worker:
             for line in self._values.finish():
                 member.say(line)
         member.end(None)
+
+    @property
+    def worker(self) -> int:
+        """Index of this worker. If the server chooses it, the first read connects.
+
+        Raises:
+            TransportError: no server answers, or it refuses this worker.
+        """
+        with in_one_line():
+            return self._member.index
 
     @property
     def values(self) -> Any:
@@ -507,6 +518,10 @@ class _Rank(Worker):
     @property
     def stop_reason(self) -> str | None:
         return self._reason
+
+    @property
+    def worker(self) -> int:
+        raise NotImplementedError("rank 0 alone knows the worker's index")
 
     @property
     def run_steps(self) -> int:

@@ -37,10 +37,19 @@ from wbsp.worker.timeline import timeline
 _STOOD = 0.1  # of its time: a worker that waits for longer prints how to share data
 _SHORT = 1.0  # seconds that need no line
 
+# By the task as the process was started with it: without an index, if the server chooses that.
 _in_run: dict[Task, Worker] = {}  # members of a run in this process
 _were_in_run: set[Task] = set()  # tasks of this process in runs, now or before
 _behind: dict[Task, tuple[str, int]] = {}  # series of runs, and number of completed fits
 _ended: dict[Task, str] = {}  # tasks whose servers were ended, and their reasons
+_given: dict[Task, int] = {}  # the newest index that a server has chosen for this process
+_own: list[bytes] = []  # one random number, by which a server knows this process again
+
+
+def _forget_indices() -> None:
+    """Begin without an index, as in a process that was forked: it is another worker."""
+    _given.clear()
+    _own.clear()
 
 
 class Loop:
@@ -125,6 +134,7 @@ class Worker:
 
     def _begin(self) -> None:
         """Set the fields that belong to this worker, and not to its copies."""
+        self._index = self.task.worker
         self.transport: Transport | None = None
         self.welcome: m.Welcome | None = None
         self.interrupted: str | None = None
@@ -147,7 +157,7 @@ class Worker:
             TypeError: this worker cannot be copied now.
         """
         if self.in_run:
-            raise TypeError(f"worker {self.index} is in a run, and a copy of its SyncCallback "
+            raise TypeError(f"worker {self._index} is in a run, and a copy of its SyncCallback "
                             "would be a second worker in its place; make a new one")
         if self.batch is not None or self.share is not None:
             maker = "examples" if self.share is not None else "stream"
@@ -163,8 +173,17 @@ class Worker:
 
     @property
     def index(self) -> int:
-        """Index of this worker."""
-        return self.task.worker
+        """Index of this worker. If the server chooses it, and has not yet, this connects.
+
+        Raises:
+            TransportError: no server answers, or it refuses.
+        """
+        if self._index is None:
+            if (other := _in_run.get(self.task)) is not None:
+                return other.index  # of this process
+            self.connect()
+        assert self._index is not None, "the server has chosen it"
+        return self._index
 
     @property
     def passes(self) -> bool:
@@ -192,8 +211,8 @@ class Worker:
         return self._signals.caught is not None
 
     def say(self, text: str) -> None:
-        """Print a console line with this worker's index."""
-        self._say(f"worker {self.index}: {text}")
+        """Print a console line with this worker's index, once that is known."""
+        self._say(text if self._index is None else f"worker {self._index}: {text}")
 
     def say_once(self, text: str) -> None:
         """Print a console line, unless it was printed since the loop began."""
@@ -260,6 +279,7 @@ class Worker:
         except ServerEnds as error:  # another one may run by now
             _ended[self.task] = str(error)
         self.transport, self.welcome = line or self._introduce(self._say, interrupted)
+        self._index = self.transport.worker
         _ended.pop(self.task, None)
 
     def _introduce(self, say: Callable[[str], None], interrupted: Callable[[], bool],
@@ -276,14 +296,20 @@ class Worker:
         left = self.timeout if ended is None else min(self.timeout, timeouts.SERVER_ENDED)
         end = self._on.clock.monotonic() + left
         patient = self.task in _were_in_run
+        if not _own:
+            _own.append(self._on.scheduler.random(16))
+            in_child(_forget_indices)
         while True:
+            given = _given.get(self.task)
             transport = Transport(
-                self.task.address, self.index, self._secret, self._bandwidth, say,
+                self.task.address, self.task.worker if given is None else given,
+                self._secret, self._bandwidth, say,
                 interrupted, self._patience, self._share, self._on)
             last = leaves()
             try:
                 series, behind = _behind.get(self.task, ("", 0))
-                welcome = transport.hello(self._expected, left, series, behind + 1, last)
+                welcome = transport.hello(self._expected, left, series, behind + 1, last,
+                                          own=_own[0], given=given is not None)
             except BaseException as error:
                 transport.close()
                 left = end - self._on.clock.monotonic()
@@ -295,6 +321,8 @@ class Worker:
                 self._on.clock.sleep(timeouts.NEXT_RUN)
             else:
                 _were_in_run.add(self.task)
+                if self.task.worker is None and transport.worker is not None:
+                    _given[self.task] = transport.worker
                 return transport, welcome
 
     # Training.
@@ -503,6 +531,7 @@ class Worker:
     def _forked(self) -> None:
         """Be part of no run, in a process that was forked from this worker's."""
         _in_run.pop(self.task, None)
+        self._index = self.task.worker
         atexit.unregister(self._abandon)
         self._signals.forked()
         if self.transport is not None:

@@ -75,6 +75,7 @@ class WorkerRuntime:
                 raise TransportError(f"the server at {transport.address} assigns no examples: it "
                                      "is of another release of wbsp; install the same on both")
             share.begin(joined.work, ahead=rule.wait == "never")
+        assert transport.worker is not None, "a member has an index"
         agent = Agent(transport.worker, rule, joined.seq, joined.run_steps,
                       None if joined.work is None else joined.work.at)
         self._shared = SharedAgent(agent, self._recorder, say, assignments, replica.bring,

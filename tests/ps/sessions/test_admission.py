@@ -219,3 +219,103 @@ def test_a_worker_that_joins_before_the_last_version_is_durable_must_wait(server
     assert isinstance(answer, m.NotServing) and "is not durable yet" in answer.reason
     server.dispatcher.entrance.dismiss("the run has ended (done)")
     assert server.asked(2)[1].over
+
+
+# Workers without an index.
+
+
+def chosen(server, **hello):
+    """The index that the server chooses for a new process; the process."""
+    peer, answer = server.asked(None, **hello)
+    assert isinstance(answer, m.Welcome), answer
+    return answer.worker, peer
+
+
+def test_workers_without_an_index_get_the_lowest_that_no_process_holds(server):
+    server.asked(1)
+    assert [chosen(server)[0] for _ in range(2)] == [0, 2]
+
+
+def test_one_too_many_is_refused_in_one_line(server):
+    begun(server)
+    chosen(server)
+    _, answer = server.asked(None)
+    assert isinstance(answer, m.Refused) and not answer.over
+    assert answer.reason == ("a worker without an index cannot join: all 3 indices are taken by "
+                             "connected workers; start the server with --worker_num=4 for one more")
+
+
+def test_a_worker_without_an_index_waits_for_that_of_a_silent_process(server):
+    peers = [peer for peer, _ in begun(server)]
+    _, last = chosen(server)
+    server.now += timeouts.INDEX_HELD + 1
+    for peer in (peers[0], last):
+        server.serves(peer)
+    later, answer = server.asked(None)
+    assert isinstance(answer, m.NotServing)
+    assert answer.reason == ("a worker without an index waits: all 3 indices are taken; that of "
+                             "worker 1, which is silent, becomes free if the process has ended")
+    peers[1].__exit__()
+
+    def welcomed():
+        server.now += 2.0
+        for peer in (peers[0], last):
+            server.serves(peer)
+        server.dispatcher.check_silence()
+        later.send(m.Hello(m.PROTOCOL, None, {}))
+        answer = server.hears(later, m.Welcome, m.NotServing)
+        return answer if isinstance(answer, m.Welcome) else None
+    assert until(welcomed, "worker 1 to be lost").worker == 1
+
+
+def test_a_process_that_asks_again_gets_the_same_index(server):
+    index, peer = chosen(server, own=bytes(15) + b"a")
+    assert (index, chosen(server, own=bytes(15) + b"b")[0]) == (0, 1)
+    peer.send(m.Hello(m.PROTOCOL, None, {}))
+    assert server.hears(peer, m.Welcome).worker == 0, "by the same socket"
+    peer.__exit__()
+    until(lambda: getattr(server.asked(None, own=bytes(15) + b"a")[1], "worker", None) == 0,
+          "it to have the same one by another socket")
+
+
+def test_an_index_is_kept_for_its_process_between_two_runs(server):
+    index, peer = chosen(server)
+    peer.send(m.Goodbye(again=True))
+
+    def between():
+        server.dispatcher.receive()
+        return server.dispatcher.sessions.of(index) is None
+    until(between, "the process to be between two runs")
+    assert [chosen(server)[0] for _ in range(2)] == [1, 2]
+    assert "that of worker 0, which is silent" in server.asked(None)[1].reason
+    assert isinstance(server.asked(0, given=True)[1], m.Welcome), "it is back"
+
+
+def test_a_process_comes_back_to_the_index_that_it_was_given(server):
+    server.dispatcher.sessions.indices.keep([1], server.now)
+    _, answer = server.asked(1, given=True)
+    assert isinstance(answer, m.Welcome) and answer.worker is None
+    assert server.dispatcher.sessions.of(1)
+
+
+@pytest.mark.parametrize("before", [1, 7], ids=["taken", "not one of this server"])
+def test_a_process_whose_index_is_gone_gets_another(server, before):
+    begun(server)
+    _, answer = server.asked(before, given=True)
+    assert answer.worker == 2
+
+
+def test_the_index_of_an_owner_that_may_come_back_is_kept_for_a_while(server):
+    indices = server.dispatcher.sessions.indices
+    indices.keep(range(3), server.now)  # as where a server resumes
+    assert isinstance(server.asked(None)[1], m.NotServing)
+    assert isinstance(server.asked(2)[1], m.Welcome), "which its owner has"
+    server.now += timeouts.INDEX_BACK + 1
+    assert [chosen(server)[0] for _ in range(2)] == [0, 1]
+
+
+def test_a_worker_without_an_index_is_too_late_for_a_run_that_is_over(server):
+    server.dispatcher.entrance.dismiss("the run has ended (done)")
+    _, answer = server.asked(None)
+    assert answer.over and answer.reason == (
+        "a worker without an index is too late: the run has ended (done)")

@@ -514,7 +514,7 @@ class Standby:
             case m.Held():
                 self._send(identity, m.Unknown())
             case m.Hello() | m.Ask() | m.Watch() | m.NextVersion() | m.Evaluated():
-                if isinstance(message, m.Hello):
+                if isinstance(message, m.Hello) and message.worker is not None:
                     self._note(message.worker)
                 self._send(identity, m.NotServing(self._reason))
             case Lead():

@@ -17,6 +17,7 @@ from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.requests import Requests
 from wbsp.ps.sessions.session import WorkerSession, check_reattach, disagreement, other_protocol
+from wbsp.runlog.awaited import named
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.frozen import Division, FrozenValues, other_model
 from wbsp.tensors.layout import TensorSpec, difference, other_state, total_size
@@ -102,14 +103,14 @@ class Entrance(ABC):
         if session is not None and session.line is not line and not (
                 hello.own and hello.own == session.own):
             self._sessions.answer(identity, m.Refused(
-                f"worker {hello.worker} is already connected, by another process"))
+                f"worker {session.worker} is already connected, by another process"))
             return
         if self._is_late(identity, hello):
             return
         if hello.run not in ("", self._info.run):
             # that run ended as the worker was about to join, and the worker was not notified
             self._sessions.refuse(identity, hello.worker, (
-                f"worker {hello.worker} is too late for run {hello.run}: this server serves "
+                f"{_name(hello.worker)} is too late for run {hello.run}: this server serves "
                 f"another one ({self._info.run}); start the worker again"), over=True)
             return
         if self._over is None and (doubt := self._other.doubt or self._unsafe) is not None:
@@ -122,30 +123,36 @@ class Entrance(ABC):
                 self._sessions.series.left(hello.worker)
             self._sessions.answer(identity, m.Refused(self._over, over=True, ends=self._ends))
             return
-        if self._is_doubtful(identity, hello):
-            self._sessions.refuse(identity, hello.worker, (
-                f"worker {hello.worker} has another connection, whose process may have ended; the "
+        worker = hello.worker
+        if worker is None or hello.given:
+            worker = self._index_for(identity, hello)
+            if worker is None:
+                self._refuse_without_index(identity, hello)
+                return
+        if self._is_doubtful(identity, worker, hello.replaces):
+            self._sessions.refuse(identity, worker, (
+                f"worker {worker} has another connection, whose process may have ended; the "
                 "new process retries until that is known"), elsewhere=True)
             return
-        reason = self._objection(identity, hello)
+        reason = self._objection(identity, worker, hello)
         if reason:
-            self._sessions.refuse(identity, hello.worker, reason, self._over is not None,
+            self._sessions.refuse(identity, worker, reason, self._over is not None,
                                   ends=self._ends)
             return
-        if session is None and not self._sessions.may_come(hello.worker):
-            self._put_off(identity, hello.worker)
+        if session is None and not self._sessions.may_come(worker):
+            self._put_off(identity, worker)
             return
-        old = self._sessions.of(hello.worker)
+        old = self._sessions.of(worker)
         if old is not None and old.identity != identity:
             self.lose(old, "a new connection has replaced this one", hello.replaces)
         if session is None:
-            session = self._sessions.open(identity, hello.worker, hello.own)
+            session = self._sessions.open(identity, worker, hello.own)
         session.line = line
         session.passes = self._info.series.passes(hello.series, hello.fit)
         passes = {"passes": str(session.passes)} if session.passes else {}
-        self._sessions.send(identity,
-                            m.Welcome(self._info.settings | passes, self._clock.run(),
-                                      self._info.rule, self._info.epoch))
+        self._sessions.send(identity, m.Welcome(
+            self._info.settings | passes, self._clock.run(), self._info.rule, self._info.epoch,
+            None if worker == hello.worker else worker))
 
     def reattach(self, peer: Peer, request: m.Reattach) -> None:
         """Handle a member with a new connection, and perhaps from an earlier server of the run.
@@ -240,31 +247,62 @@ class Entrance(ABC):
         self._sessions.log.tell(f"worker {worker}, too often here", reason)
         self._sessions.send(identity, m.NotServing(reason))
 
-    def _is_doubtful(self, identity: bytes, hello: m.Hello) -> bool:
+    def _index_for(self, identity: bytes, hello: m.Hello) -> int | None:
+        """Return the index of a process whose index the server chooses; None: each is held.
+
+        A process that asks again, because it has lost the answer, gets the same index.
+        """
+        sessions = self._sessions
+        known = sessions.get(identity) or sessions.owned(hello.own)
+        if known is not None:
+            return known.worker
+        if other_protocol("", hello.protocol) or self._over is not None:
+            return hello.worker  # it is refused
+        return sessions.indices.choose({session.worker for session in sessions}, hello.worker,
+                                       self._clock.now())
+
+    def _refuse_without_index(self, identity: bytes, hello: m.Hello) -> None:
+        """Refuse a process without an index, or have it wait until a silent process has ended."""
+        sessions, workers = self._sessions, self._info.config.worker_num
+        over = self._over is not None
+        me = _name(None)
+        if reason := other_protocol(me, hello.protocol) or (self._over and (
+                f"{me} is too late: {self._over}")):
+            sessions.refuse(identity, None, reason, over, ends=self._ends)
+        elif silent := sessions.silent():
+            sessions.refuse(identity, None, (
+                f"{me} waits: all {workers} indices are taken; that of {named(silent)}, which is "
+                "silent, becomes free if the process has ended"), elsewhere=True)
+        else:
+            sessions.refuse(identity, None, (
+                f"{me} cannot join: all {workers} indices are taken by connected workers; start "
+                f"the server with --worker_num={workers + 1} for one more"))
+
+    def _is_doubtful(self, identity: bytes, worker: int, replaces: bool) -> bool:
         """Return whether another process has this index, and has ended or will end.
 
         A host that is cut off, or is gone, ends no connection. So its process may be restarted
         before the loss of the old one is known.
         """
-        old = self._sessions.of(hello.worker)
+        old = self._sessions.of(worker)
         if old is None or old.identity == identity:
             return False
         silent = self._clock.now() - old.liveness.heard
-        return (hello.replaces or silent > timeouts.INDEX_HELD) and self._sessions.reaches(old)
+        return (replaces or silent > timeouts.INDEX_HELD) and self._sessions.reaches(old)
 
-    def _objection(self, identity: bytes, hello: m.Hello | m.Reattach) -> str | None:
+    def _objection(self, identity: bytes, worker: int, hello: m.Hello | m.Reattach) -> str | None:
         """Return why this worker is refused, in one line for both sides, or None."""
-        me, info = f"worker {hello.worker}", self._info
+        me, info = f"worker {worker}", self._info
         if reason := other_protocol(me, hello.protocol):
             return reason
         workers = info.config.worker_num
-        if not 0 <= hello.worker < workers:
+        if not 0 <= worker < workers:
             return (f"{me} does not exist: the server was started with --worker_num={workers}, so "
                     f"the index must be 0 to {workers - 1}")
         expected = hello.expected if isinstance(hello, m.Hello) else {}
         if reason := disagreement(me, "worker", expected, info.settings):
             return reason
-        old, now = self._sessions.of(hello.worker), self._clock.now()
+        old, now = self._sessions.of(worker), self._clock.now()
         if old is not None and old.identity != identity and self._sessions.reaches(old):
             return (f"{me} is already connected (last message {now - old.liveness.heard:.1f} s "
                     "ago); start each worker with its own worker_index")
@@ -325,7 +363,7 @@ class Lobby(Entrance):
             self._sessions.note_report(session, leaving.report)
         self._end(session)
         if isinstance(leaving, m.Goodbye) and leaving.again:
-            self._sessions.series.lives(session.worker)
+            self._sessions.returns(session.worker)
         else:
             self._sessions.series.left(session.worker)
 
@@ -384,7 +422,7 @@ class Lobby(Entrance):
         self._ask_for_initial()
 
     def _return(self, peer: Peer, request: m.Reattach, session: WorkerSession | None) -> None:
-        reason = self._objection(peer.identity, request) or (
+        reason = self._objection(peer.identity, request.worker, request) or (
             f"worker {request.worker} is in mid-training, but this server has no checkpoint to "
             "resume from")
         self._sessions.refuse(peer.identity, request.worker, reason)
@@ -474,7 +512,8 @@ class Admission(Entrance):
         if not request.left and (unsafe := self._unsafe) is not None:
             self._sessions.refuse(identity, worker, unsafe, elsewhere=True)
             return
-        if reason := self._objection(identity, request) or self._objection_to_return(request):
+        if reason := (self._objection(identity, worker, request)
+                      or self._objection_to_return(request)):
             self._sessions.refuse(identity, worker, reason)
             return
         if not self._sessions.may_come(worker):
@@ -563,6 +602,10 @@ class Admission(Entrance):
         layers = session.request.layers if isinstance(session.request, m.Join) else None
         known = self._info.layers
         return None if layers is None or known is None else other_state(layers, known)
+
+
+def _name(worker: int | None) -> str:
+    return "a worker without an index" if worker is None else f"worker {worker}"
 
 
 def _not_requested(session: WorkerSession) -> m.WireError:

@@ -14,6 +14,7 @@ from wbsp.ps.config import Reporter, ServerConfig
 from wbsp.ps.series import Series
 from wbsp.ps.sessions.data_plane import DataPlanes, ShardedPlanes
 from wbsp.ps.sessions.handlers import Handlers
+from wbsp.ps.sessions.indices import Indices
 from wbsp.ps.sessions.peer_log import AT_ONCE, PeerLog, TokenBucket
 from wbsp.ps.sessions.session import WorkerSession, check_report
 from wbsp.ps.sharding.coordinator import Shards
@@ -39,6 +40,10 @@ class SessionRegistry:
         self.series = series
         self._clock = reporter.clock.now
         self.log = PeerLog(reporter)
+        # A server that waits for workers must not end before an index is free for them.
+        self.indices = Indices(config.worker_num,
+                               min(timeouts.INDEX_BACK, config.connect_timeout / 2))
+        self.indices.keep(series.living, self._clock())
         self._comings: dict[int, TokenBucket] = {}  # worker -> sessions that it may open
         self.queues = PeerQueues(socket.socket, RateLimiter(config.bandwidth))
         self._socket = socket
@@ -69,6 +74,15 @@ class SessionRegistry:
         """Return the session of that worker, or None."""
         return self._by_worker.get(worker)
 
+    def owned(self, own: bytes) -> WorkerSession | None:
+        """Return the session of the process with this random number, or None."""
+        return next((one for one in self if own and one.own == own), None)
+
+    def returns(self, worker: int) -> None:
+        """Note that a worker's session ends, and that its process introduces itself again."""
+        self.series.lives(worker)
+        self.indices.keep([worker], self._clock())
+
     def may_come(self, worker: int) -> bool:
         """Return False if a worker opens sessions too fast, because each is an event."""
         return self._comings.setdefault(worker, TokenBucket(AT_ONCE)).may(self._clock())
@@ -78,6 +92,7 @@ class SessionRegistry:
         session = WorkerSession(identity, worker, Liveness(WORKER, self._clock()), own=own,
                                 earlier=self.reports.get(worker))
         self._by_identity[identity] = self._by_worker[worker] = session
+        self.indices.came(worker)
         return session
 
     def attach(self, session: WorkerSession, size: int, name: str, ledger: Ledger) -> None:
@@ -143,6 +158,13 @@ class SessionRegistry:
         reason = session.liveness.lost(self._clock(), lambda: self.reaches(session))
         return reason or ("it does not read its messages" if session.deaf else None)
 
+    def silent(self) -> list[int]:
+        """Return the workers whose processes may have ended: silent, cut off, or expected back."""
+        now = self._clock()
+        return [*(session.worker for session in self
+                  if now - session.liveness.heard > timeouts.INDEX_HELD
+                  or not self.reaches(session)), *self.indices.kept(now)]
+
     def idle(self, since: float, patience: float) -> list[WorkerSession]:
         """Return the sessions without progress for `patience` seconds, from `since` on."""
         now = self._clock()
@@ -199,13 +221,13 @@ class SessionRegistry:
         session.progress.told = self._clock()
         self.send(session.identity, session.alive())
 
-    def refuse(self, identity: bytes, worker: int, reason: str, over: bool = False,
+    def refuse(self, identity: bytes, worker: int | None, reason: str, over: bool = False,
                nonce: bytes = b"", elsewhere: bool = False, ends: bool = False) -> None:
         """Refuse a peer, and print the reason at a limited rate.
 
         Args:
             identity: of its socket.
-            worker: its index.
+            worker: its index; None: it has none.
             reason: for both sides.
             over: the run has ended.
             ends: the server ends, too.

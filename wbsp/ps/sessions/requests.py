@@ -274,7 +274,7 @@ class Requests:
 
     def goodbye(self, session: WorkerSession, goodbye: m.Goodbye) -> None:
         if goodbye.again:
-            self.sessions.series.lives(session.worker)
+            self.sessions.returns(session.worker)
         self.lose(session, "it left in mid-run")
 
     def lose(self, session: WorkerSession, reason: str, replaced: bool = False) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from wbsp.core.messages import Message, ShardGroup, WorkPlace
-from wbsp.limits import Count, Id, Line, Mac, Random, Seconds, Settings, Size
+from wbsp.limits import Count, Id, Line, Mac, Random, Seconds, Settings, Size, Worker
 from wbsp.sync.base import WorkerRule
 from wbsp.wire.messages.base import CHUNK
 
@@ -23,6 +23,7 @@ class Welcome(Message, frozen=True):
     now: Seconds  # since the run's time zero
     rule: WorkerRule
     epoch: Count = 0  # number of this start of the run's server
+    worker: Worker | None = None  # the index that the server has chosen; None: that of Hello
 
 
 class Joined(Message, frozen=True):

@@ -14,11 +14,12 @@ class Hello(Message, frozen=True):
     """Introduction of a worker, the first message of its session."""
 
     protocol: int
-    worker: Worker
+    worker: Worker | None  # None: the server chooses its index
     expected: Settings  # settings that were given to this worker: name -> text
     run: Id = ""  # id of the run that this process knows; "": none yet
     epoch: Count = 0  # highest of that run that this process knows; a server below is outdated
     own: Mac = b""  # random number of this process: needed to continue the session
+    given: bool = False  # an earlier server chose the index: if another process has it, choose anew
     series: Id = ""  # of the last run of this process
     fit: Count = 0  # of this process in that series, from 1 on; 0: unknown
     leaves: bool = False  # this process ends, and waits until the server knows

@@ -141,6 +141,7 @@ class Monitor:
         route: to the addresses of the server.
         socket: the one to poll; each of its messages is for `event`.
         made: a connection has existed.
+        away: why the newest peer did not serve, until one does; None: none was asked, or it serves.
         liveness: of the server; the receiver of messages updates it.
     """
 
@@ -155,6 +156,8 @@ class Monitor:
             zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
             | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
         self.made = False
+        self.away: str | None = None
+        self._served = False  # a peer has served, once
         self.liveness = Liveness(SERVER, 0.0)
         self._failures = Counter[str]()  # address -> handshakes that failed
         self._refusal = ""  # possible reason of the newest, for the lines about a lost server
@@ -196,6 +199,7 @@ class Monitor:
     def turn_away(self, reason: str, now: float) -> None:
         """Leave a peer that does not serve for the next address."""
         self._lost = True
+        self.away = reason
         if self._unserved_since is None:
             self._unserved_since = now
             self._notice.rest(now)
@@ -205,10 +209,11 @@ class Monitor:
 
     def served(self) -> None:
         """Note that the peer serves."""
-        self._unserved_since = None
+        self._unserved_since = self.away = None
+        again, self._served = self._served, True
         if self._lost:
             self._lost = False
-            self._say(f"connected again to {self._address}")
+            self._say(f"connected {'again ' if again else ''}to {self._address}")
 
     @property
     def broken(self) -> bool:
@@ -239,7 +244,7 @@ class Monitor:
                 raise TransportError(f"lost the server at {self._address}: no connection for "
                                      f"{self._patience:g} s{self._refusal}; start it again with "
                                      "--resume, then this worker")
-            if self._notice.due(now):
+            if self._served and self._notice.due(now):  # before, the process that waits prints
                 self._say(f"no connection to the server at {self._address}{self._refusal}; trying "
                           f"for {'another ' if left < self._patience - 1 else ''}{left:.0f} s")
         elif self.made and self.liveness.silent(now):

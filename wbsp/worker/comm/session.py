@@ -105,6 +105,8 @@ class Session:
                                      f"wbsp: {error}") from None
             self.sending = ErrorFeedback(self.wire)
         self._run = run
+        if welcome.worker is not None and self.hello is not None:  # it keeps this index
+            self.hello = structs.replace(self.hello, worker=welcome.worker, given=False)
         self.leads(welcome.epoch)
 
     def admitted(self, joined: m.Joined) -> None:
@@ -127,6 +129,7 @@ class Session:
         """
         self.lacks = None
         assert self.hello and self.join and self._joined, "this worker is a member"
+        assert self.hello.worker is not None, "the server has chosen it"
         connection.plane.post(self.claim.sealed(m.Reattach(
             m.PROTOCOL, self.hello.worker, self._run or "", self._epoch, self.join.layout,
             self._joined.seq, self.kept.answered, self.kept.first, self.version, self.left,

@@ -35,11 +35,12 @@ class Transport:
     """A worker's connection to its server.
 
     Attributes:
+        worker: index of the worker; None: the server has not chosen it yet.
         say: prints a console line.
         interrupted: called while waiting for the server; True ends the wait with a TransportError.
     """
 
-    def __init__(self, address: str, worker: int, token: bytes | None = None,
+    def __init__(self, address: str, worker: int | None, token: bytes | None = None,
                  bandwidth: float | None = None, say: Callable[[str], None] = print,
                  interrupted: Callable[[], bool] = lambda: False,
                  patience: float = timeouts.WORKER_PATIENCE, share: bool = True, on: Host = HOST):
@@ -47,7 +48,7 @@ class Transport:
 
         Args:
             address: host:port, or several of them, separated by commas.
-            worker: index of the worker.
+            worker: index of the worker; None: the server chooses it.
             token: the server's shared secret, or None.
             bandwidth: bytes/s in each direction, or None.
             patience: seconds for which to try to reach a lost server.
@@ -56,12 +57,15 @@ class Transport:
         self.address = address
         self.worker = worker
         self.on = on
-        self._say = lambda text: say(f"worker {worker}: {text}")
+        self._print = say
         self._interrupted = interrupted
         self._connection = Connection(address, token, bandwidth, patience, self._say, share, on)
         self._calls = CallQueue(on)
         self._communication = Communication(self._connection, self._calls, address, self._say)
         self._thread: Thread | None = None
+
+    def _say(self, text: str) -> None:
+        self._print(text if self.worker is None else f"worker {self.worker}: {text}")
 
     @property
     def error(self) -> TransportError | None:
@@ -101,17 +105,19 @@ class Transport:
         self._calls.append(self._communication.session.owe, unsent, decided)
 
     def hello(self, expected: dict[str, str], timeout: float, series: str = "", fit: int = 0,
-              leaves: bool = False, replaces: bool = False) -> m.Welcome:
-        """Introduce this worker and wait for the run's settings.
+              leaves: bool = False, replaces: bool = False, own: bytes = b"",
+              given: bool = False) -> m.Welcome:
+        """Introduce this worker and wait for the run's settings, and for its index if it has none.
 
-        `series`, `fit`, `leaves`, `replaces`: as in `Hello`.
+        `series`, `fit`, `leaves`, `replaces`, `given`: as in `Hello`; `own`, too, or else it is
+        drawn.
 
         Raises:
             TransportError: no server answers within `timeout` seconds, or it refuses.
         """
         self.request(m.Hello(m.PROTOCOL, self.worker, expected,
-                             own=self.on.scheduler.random(16), series=series, fit=fit,
-                             leaves=leaves, replaces=replaces))
+                             own=own or self.on.scheduler.random(16), series=series, fit=fit,
+                             leaves=leaves, replaces=replaces, given=given))
         self._thread = self.on.scheduler.thread(self._communication.run, "wbsp-communication")
         self._thread.start()  # after the request: no heartbeat may precede Hello
         start = self.on.clock.monotonic()
@@ -119,17 +125,25 @@ class Transport:
         while True:
             waited = self.on.clock.monotonic() - start
             with contextlib.suppress(TimeoutError):
-                return self._await(m.Welcome, min(notice.next - waited, timeout))
+                welcome = self._await(m.Welcome, min(notice.next - waited, timeout))
+                if welcome.worker is not None:
+                    self.worker = welcome.worker
+                return welcome
             waited = self.on.clock.monotonic() - start
             if waited >= timeout:
                 self.close()
+                monitor = self._connection.monitor
+                if monitor.away is not None:
+                    raise TransportError(f"waited {timeout:g} s for the server at {self.address}: "
+                                         f"{monitor.away}")
                 raise TransportError(f"no server answered at {shown_server(self.address)} within "
                                      f"{timeout:g} s; "
-                                     + (self._connection.monitor.route.unknown
+                                     + (monitor.route.unknown
                                         or "is it running there, and is the port right?"))
             if notice.due(waited):
+                why = self._connection.monitor.away
                 self._say(f"waiting for the server at {shown_server(self.address)}, for "
-                          f"{timeout - waited:.0f} s more")
+                          f"{timeout - waited:.0f} s more{f': {why}' if why else ''}")
 
     def join(self, layout: Sequence[TensorSpec], initial: Callable[[], np.ndarray],
              timeout: float, layers: list[LayerState] | None = None,

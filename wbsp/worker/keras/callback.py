@@ -62,7 +62,8 @@ class SyncCallback(keras.callbacks.Callback):
         Args:
             address: host:port of the server; with a standby: host:port,host:port; if neither this
                 nor the environment gives one: localhost:2606.
-            worker_index: 0 ... worker_num - 1, each once.
+            worker_index: 0 ... worker_num - 1, each once; if neither this nor the environment gives
+                one, the server chooses one that no process holds.
             token_file: file with the server's shared secret; "": the server has none.
             connect_timeout: seconds to wait for the first connection to the server.
             band_width_limit: limit of this worker's traffic, MB/s in each direction.
@@ -106,8 +107,13 @@ class SyncCallback(keras.callbacks.Callback):
 
     @property
     def worker(self) -> int:
-        """Index of this worker."""
-        return self._worker.index
+        """Index of this worker. If the server chooses it, the first read connects.
+
+        Raises:
+            TransportError: no server answers, or it refuses this worker.
+        """
+        with in_one_line():
+            return self._worker.index
 
     @property
     def settings(self) -> dict[str, str] | None:

@@ -1,0 +1,32 @@
+"""`python chosen_worker.py ADDRESS`: a worker without an index, which trains one step of a run; and
+what does that in the test's own process."""
+
+import sys
+
+from integer_replica import IntegerReplica
+
+from wbsp.worker.loop import Loop, Worker
+
+
+def worker(address, said=None, timeout=60.0):
+    """A worker for which the server chooses an index; `said` takes its lines."""
+    say = print if said is None else said.append
+    return Worker(address, None, None, timeout, None, None, say, 60.0, None)
+
+
+def train(one):
+    """One run of one step."""
+    one.enter(Loop())
+    with one.leaving_on_error():
+        one.connect()
+        one.join(IntegerReplica(0))
+        one.step_begins()
+        one.begun().step_done(samples=1, loss=0.0)
+        one.finish()
+    one.end(None)
+
+
+if __name__ == "__main__":
+    one = worker(sys.argv[1])
+    print("is worker", one.index, flush=True)
+    train(one)

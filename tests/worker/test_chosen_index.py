@@ -1,0 +1,98 @@
+"""A worker without an index asks its server for one, when that is first needed."""
+
+import copy
+import os
+
+import chosen_worker
+import forked
+import pytest
+from chosen_worker import train, worker
+from jobs import free_port
+
+from wbsp.worker import loop, next_run
+from wbsp.worker.errors import TransportError
+from wbsp.worker.loop import Worker
+
+
+@pytest.fixture
+def server(jobs):
+    return jobs.server(workers=2, series=True).listens()
+
+
+@pytest.fixture(autouse=True)
+def process_ends(jobs):
+    """What the end of this process would do, while its server is there."""
+    yield
+    for one in [*loop._in_run.values()]:
+        one.close()
+    next_run.close_all()
+
+
+def test_the_first_read_of_the_index_connects(server):
+    said = []
+    one = worker(server.address, said)
+    one.say("before")
+    assert not one.in_run and one.index == 0 and one.in_run
+    one.say("after")
+    assert said == ["before", "worker 0: after"]
+
+
+def test_a_read_without_a_server_prints_what_it_waits_for_and_fails_in_one_line():
+    said, address = [], f"localhost:{free_port()}"
+    with pytest.raises(TransportError, match=f"no server answered at {address} within 2.5 s"):
+        assert worker(address, said, 2.5).index
+    assert said and said[0].startswith(f"waiting for the server at {address}, for ")
+
+
+def test_a_process_is_one_worker(server):
+    one = worker(server.address)
+    assert one.index == worker(server.address).index == copy.copy(worker(server.address)).index == 0
+    one.close()
+    again = worker(server.address)
+    again.connect()
+    assert again.index == 0
+
+
+def test_a_process_that_was_forked_is_another_worker(server):
+    one = worker(server.address)
+    assert one.index == 0
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        try:
+            os.write(writing, f"{one.index} {worker(server.address).index}".encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    assert os.read(reading, 100) == b"1 1"
+    os.waitpid(child, 0)
+    assert one.index == 0 and one.in_run
+
+
+def test_a_process_keeps_its_index_from_run_to_run(jobs):
+    server = jobs.server(series=True).listens()
+    other = jobs.start("other", chosen_worker.__file__, server.address, fork=forked.WBSP)
+    other.until("is worker 0")
+    one = worker(server.address)
+    train(one)
+    assert (one.index, one.welcome.settings["fit"]) == (1, "1")
+    other.ends_well()
+    server.until("waiting for the next fit of worker 1")
+    for fit in "2", "3":
+        again = worker(server.address)
+        train(again)
+        assert (again.index, again.welcome.settings["fit"]) == (1, fit)
+
+
+def test_a_worker_that_left_in_mid_run_returns_to_its_index(server):
+    one = worker(server.address)
+    assert one.index == 0
+    one.end("an exception")
+    one.connect()
+    assert one.index == 0
+    one.end("an exception")
+    other = Worker(server.address, 0, None, 60.0, None, None, print, 60.0, None)
+    loop._own.clear()  # as if it were another process
+    other.connect()
+    loop._own.clear()
+    one.connect()
+    assert one.index == 1, "its index has another owner now"
