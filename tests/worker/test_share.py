@@ -126,7 +126,21 @@ def test_the_next_epoch_is_known_before_its_first_batch_is_taken(share):
     assert (share.epoch, share.next_epoch) == (0, 1)
     share.step_done(0.1)
     given(share, 4, 8)  # a lost worker's
-    assert (share.epoch, share.next_epoch) == (1, 1)
+    assert (share.epoch, share.next_epoch, share.untaken_epoch) == (1, 1, 1)
+
+
+def test_an_epoch_never_falls_although_work_of_an_earlier_one_returns(share):
+    given(share, 20, 24)
+    share.received(Work(104, 4, 8, 0))  # a lost worker's
+    share.received(Work(108, 40, 44, 0))
+    assert (share.next_epoch, share.untaken_epoch) == (1, 1)
+    share.take()
+    assert (share.next_epoch, share.untaken_epoch) == (1, 1), "before the first is trained"
+    share.take()
+    assert (share.next_epoch, share.untaken_epoch) == (1, 2)
+    for _ in range(2):
+        share.step_done(0.1)
+    assert (share.epoch, share.next_epoch, share.untaken_epoch) == (1, 2, 2)
 
 
 def test_a_late_joiner_begins_in_the_epoch_that_the_run_is_in():

@@ -104,12 +104,6 @@ class WorkSequence:
         """Examples that were given, but not taken yet."""
         return self.end - self.taken
 
-    @property
-    def next(self) -> int:
-        """Position to take next, if one was given."""
-        return next((r.start + max(0, self.taken - r.at) for r in self.held if self.taken < r.end),
-                    0)
-
     def give(self, given: Range) -> bool:
         """Append a range; return False if it is known, or does not follow the last one."""
         if given.at != self.end or given.start >= given.stop:

@@ -151,6 +151,11 @@ class Share:
             self._changed.notify_all()
 
     @property
+    def total(self) -> int:
+        """Number of examples of all epochs."""
+        return self.data.epochs * self.data.n
+
+    @property
     def waits(self) -> bool:
         """True if workers wait for the results of each epoch before they begin the next one."""
         return self.data.validate == "wait"
@@ -170,9 +175,9 @@ class Share:
 
     @property
     def untaken_epoch(self) -> int:
-        """Epoch of the batch that `take` would return, if it is ready."""
+        """Epoch of the batch that `take` would return, if it is ready: see `_epoch_at`."""
         with self._changed:
-            return self._sequence.next // self.data.n
+            return self._epoch_at(self._sequence.taken)
 
     def take(self) -> Range:
         """Take the next batch: positions of one epoch, at most `batch`; wait a moment for it.
@@ -242,12 +247,18 @@ class Share:
 
     @property
     def next_epoch(self) -> int:
-        """Epoch of the next step's batch; `epoch` if that is not ready, or of an earlier one."""
+        """Epoch of the next step's batch, `epoch` if that is not ready: see `_epoch_at`."""
         with self._changed:
-            trained = self._sequence.trained
-            start = next((r.start + max(0, trained - r.at) for r in self._sequence.held
-                          if r.end > trained), 0)
-            return max(self.epoch, start // self.data.n)
+            return self._epoch_at(self._sequence.trained)
+
+    def _epoch_at(self, at: int) -> int:
+        """Return the epoch in which this worker trains position `at` of its sequence.
+
+        It never falls along the sequence: examples of an earlier epoch that were another worker's,
+        and returned, are trained in the epoch that this worker has reached.
+        """
+        return max([self.epoch, *(r.start // self.data.n for r in self._sequence.held
+                                  if r.at <= at)])
 
     @property
     def dry(self) -> bool:

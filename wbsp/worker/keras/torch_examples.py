@@ -52,8 +52,8 @@ def _ahead(batches: Batches, positions: Iterator[Range], processes: int) -> Iter
 
     def to_read() -> Iterator[Range]:
         yield from known
-        while batches.share.untaken:
-            yield next(positions)
+        while batches.share.untaken and (one := next(positions, LOOK)) not in (LOOK, NOTHING):
+            yield one
 
     pool = torch.utils.data.DataLoader(
         _Made(batches), sampler=_Sampler(to_read), batch_size=None, num_workers=processes,
