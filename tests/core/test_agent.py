@@ -60,6 +60,19 @@ def test_steps_of_all_workers_are_those_of_the_newest_answer_and_own_ones_since(
     assert agent.run_steps == 123, "it never falls"
 
 
+def test_examples_of_all_workers_fall_when_some_must_be_trained_again():
+    agent = Agent(3, PCC, run_examples=900)
+    agent.granted(0), agent.fetched(0)
+    step(agent), step(agent)
+    assert agent.run_examples == 920
+    agent.acked(None, run_examples=1200)
+    assert agent.run_examples == 1210, "one step is not cut yet"
+    agent.acked(None)
+    assert agent.run_examples == 1210, "the answer did not say"
+    agent.acked(None, reason="too stale", run_examples=1180)
+    assert agent.run_examples == 1190
+
+
 def test_progress_that_is_not_finite_is_no_part_of_the_next_version():
     agent = started(PCC)
     step(agent), step(agent)

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import msgspec
 import numpy as np
 import pytest
 from pushes import push
@@ -127,9 +128,10 @@ def test_at_least_one_worker_is_expected():
 
 def test_the_answer_holds_the_pushers_grant_and_others_are_told_apart():
     engine, _ = engine_with("bsp")
-    assert engine.push(push(0), f32(2, 0), 1.0) == [(0, Ack(0, True, weight=0.5, steps=1))]
+    assert engine.push(push(0), f32(2, 0), 1.0) == [
+        (0, Ack(0, True, weight=0.5, steps=1, examples=10))]
     assert engine.push(push(1), f32(0, 4), 2.0) == [
-        (0, Granted(1)), (1, Ack(0, True, granted=1, weight=0.5, steps=2))]
+        (0, Granted(1)), (1, Ack(0, True, granted=1, weight=0.5, steps=2, examples=20))]
     assert engine.store.latest.vector.tolist() == [1, 2]
 
 
@@ -152,7 +154,7 @@ def test_the_stop_rule_counts_pushed_samples_and_tells_everyone_once():
     reason = "30 samples were trained"
     assert last[-2:] == [(0, Stop(reason)), (1, Stop(reason))]
     assert engine.push(push(0, 1), f32(1, 1), 4.0) == [
-        (0, Ack(1, True, granted=4, weight=0.5, steps=4))]
+        (0, Ack(1, True, granted=4, weight=0.5, steps=4, examples=40))]
     assert engine.stop("again", 5.0) == [] and engine.stop_reason == reason
     assert log.kinds().count("stop") == 1
 
@@ -258,9 +260,11 @@ def test_an_update_that_is_not_finite_is_rejected_and_the_barrier_continues(bad)
     assert engine.members[0].rejected == {"not finite": 1}
     assert log.only("reject")["reason"] == "not finite"
     outgoing = engine.push(push(1), f32(4, 4), 2.0)
-    assert outgoing == [(0, Granted(1)), (1, Ack(0, True, granted=1, weight=0.5, steps=2))]
+    assert outgoing == [
+        (0, Granted(1)), (1, Ack(0, True, granted=1, weight=0.5, steps=2, examples=20))]
     assert engine.store.latest.vector.tolist() == [2, 2]
-    assert engine.push(push(0), f32(bad, 1), 3.0) == [(0, answer)]
+    assert engine.push(push(0), f32(bad, 1), 3.0) == [
+        (0, msgspec.structs.replace(answer, examples=20))]
 
 
 class Strict(SyncModel):
@@ -287,7 +291,8 @@ def strict(*answers):
 
 def test_a_models_rejection_is_answered_counted_and_logged():
     engine, log = strict(lambda p: Reject(p, "too stale"))
-    assert engine.push(push(0), f32(1, 1), 1.0) == [(0, Ack(0, False, "too stale", steps=1))]
+    assert engine.push(push(0), f32(1, 1), 1.0) == [
+        (0, Ack(0, False, "too stale", steps=1, examples=10))]
     assert engine.members[0].rejected == {"too stale": 1}
     assert log.only("reject")["reason"] == "too stale" and engine.store.accepted == 0
 
@@ -304,7 +309,8 @@ def test_an_order_to_hold_travels_in_the_answer_and_others_apart():
     engine, _ = strict(lambda p: Accept(p, 1.0), lambda p: Direct(0, hold=True),
                        lambda p: Direct(1, cut=True))
     assert engine.push(push(0), f32(1, 1), 1.0) == [
-        (1, Directed(Direct(1, cut=True))), (0, Ack(0, True, hold=True, weight=1.0, steps=1))]
+        (1, Directed(Direct(1, cut=True))),
+        (0, Ack(0, True, hold=True, weight=1.0, steps=1, examples=10))]
 
 
 def test_a_tick_carries_out_what_the_model_wants():
@@ -341,13 +347,14 @@ def test_nothing_is_accepted_where_nothing_was_pushed():
 def test_a_fetch_that_a_push_carries_is_heeded_with_a_grant_only():
     engine, _ = strict(lambda p: Accept(p, 1.0), lambda p: Commit(), lambda p: Grant(0))
     ack, model = engine.push(push(0), f32(1, 1), 1.0, fetch=5)
-    assert ack == (0, Ack(0, True, granted=1, weight=1.0, steps=1))
+    assert ack == (0, Ack(0, True, granted=1, weight=1.0, steps=1, examples=10))
     assert model == (0, Model(5, engine.store.latest.version))
     assert engine.push(push(0), f32(1, 1), 2.0, fetch=5) == [ack, model]  # it was repeated
     assert len(engine.push(push(0, 1), f32(1, 1), 3.0)) == 1  # it carries none
     assert engine.fetch(1, 8) == [(1, Model(8, engine.store.latest.version))]
     engine, _ = strict(lambda p: Accept(p, 1.0))
-    assert engine.push(push(0), f32(1, 1), 1.0, fetch=5) == [(0, Ack(0, True, weight=1.0, steps=1))]
+    assert engine.push(push(0), f32(1, 1), 1.0, fetch=5) == [
+        (0, Ack(0, True, weight=1.0, steps=1, examples=10))]
 
 
 def test_the_fetch_of_a_waiting_worker_is_kept_until_its_grant():
@@ -370,7 +377,7 @@ def test_a_worker_that_goes_back_to_its_version_is_sent_none():
     engine, _ = strict(lambda p: Accept(p, 1.0), lambda p: Grant(0))
     engine.model.rule = WorkerRule("every_step", "model", "return")
     assert engine.push(push(0), f32(1, 1), 1.0, fetch=5) == [
-        (0, Ack(0, True, granted=0, weight=1.0, steps=1))]
+        (0, Ack(0, True, granted=0, weight=1.0, steps=1, examples=10))]
     engine.model.answers = [lambda p: Accept(p, 1.0)]
     engine.push(push(0, 1), f32(1, 1), 2.0, fetch=6)
     engine.model.tick = lambda now: [Grant(0)]

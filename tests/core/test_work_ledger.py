@@ -172,6 +172,7 @@ class World:
                 self.workers[late].attached = False
 
     def check(self):
+        assert self.ledger.done == (self.model + self.given_up).total()
         """Each position is in one place, and what is done is what the model was made of."""
         ledger = self.ledger
         places = ledger.free.spans + [(r.start, r.stop) for holder in ledger._holders.values()

@@ -143,7 +143,8 @@ def main(plan: Plan) -> None:
                             callbacks=[hook, steps, *more_callbacks, *saves], **more)
         print("history", json.dumps(history.history), flush=True)
         print("ended", json.dumps({"steps": steps.step, "epoch": hook.epoch, "time": time.time(),
-                                   "reason": hook.stop_reason,
+                                   "reason": hook.stop_reason, "done": hook.done,
+                                   "of_all": hook.run_steps,
                                    "rate": float(keras.ops.convert_to_numpy(
                                        model.optimizer.learning_rate))}), flush=True)
         np.save(Path(plan.folder) / f"final-{plan.worker}.npy", model.get_weights()[0])

@@ -88,14 +88,23 @@ def test_a_pytree_is_never_written_to_and_comes_back_as_it_was_unless_a_version_
 
 @pytest.mark.parametrize("change, line", [
     (lambda tree: None, "params = w.step.loss, params"),
-    (lambda tree: {"a": tree["a"]}, "give it the pytree that the step"),
+    (lambda tree: {"a": tree["a"], "n": tree["n"]},
+     "began with: b was removed; give it the pytree that the step"),
+    (lambda tree: {**tree, "c": tree["b"], "d": tree["b"]}, "c and 1 more were added"),
+    (lambda tree: {"a": tree["a"], "c": tree["b"], "n": tree["n"]},
+     "b was removed and c was added"),
+    (lambda tree: [*tree.values()], "a and 2 more were removed and 0 and 2 more were added"),
+    (lambda tree: {**tree, "b": tree["b"].astype("bfloat16")},
+     "b is bfloat16 now, but was float32"),
+    (lambda tree: {**tree, "n": tree["n"] * 0.5}, "n holds float32 now, but held no floats"),
     (lambda tree: {**tree, "b": tree["b"][:1]}, r"b has shape \(1,\) now, but had \(2,\)")])
 def test_another_pytree_is_refused_in_one_line(change, line):
     jnp = pytest.importorskip("jax.numpy")
-    tree = {"a": jnp.zeros(1), "b": jnp.zeros(2)}
+    tree = {"a": jnp.zeros(1), "b": jnp.zeros(2), "n": jnp.arange(2)}
     values = Values(tree)
-    with pytest.raises(ValueError, match=line):
+    with pytest.raises(ValueError, match=line) as error:
         values.take(change(tree))
+    assert "\n" not in str(error.value)
 
 
 def test_a_pytree_that_is_not_of_the_version_that_came_is_refused():
@@ -116,6 +125,41 @@ def test_donated_arrays_are_reported():
     replica.stepped()
     with pytest.raises(ValueError, match="w was donated to a step after"):
         update(replica)
+
+
+def test_variables_that_the_user_replaces_inside_the_block_are_named():
+    tf = pytest.importorskip("tensorflow")
+    given = {"w": tf.Variable([1.0]), "b": [tf.Variable(2.0)]}
+    values = Values(given)
+    values.check()
+    given["b"][0] = tf.Variable(3.0)
+    given["c"] = tf.Variable(4)  # not of floats: each worker's own in any case
+    with pytest.raises(ValueError, match="^b/0 was replaced by another variable inside the block:"):
+        values.check()
+
+
+def test_a_layer_that_a_keras_model_is_given_inside_the_block_is_named():
+    pytest.importorskip("tensorflow")
+    import keras
+
+    def network():
+        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="body"),
+                                 keras.layers.Dense(3, name="head")])
+
+    model = network()
+    values = Values({"net": model})
+    values.check()
+    model.pop()
+    with pytest.raises(ValueError, match="^net/.*head/kernel was removed from the model inside"):
+        values.check()
+    model.add(keras.layers.Dense(5, name="head"))
+    with pytest.raises(ValueError, match=r"head/kernel was replaced .*was \(2, 3\) and is \(2, 5"):
+        values.check()
+    model = network()
+    values = Values(model)
+    model.layers[0].enable_lora(1)
+    with pytest.raises(ValueError, match="body/.* was added to the model inside the block"):
+        values.check()
 
 
 @pytest.mark.parametrize("given, line", [

@@ -146,6 +146,97 @@ def test_float64_is_reported():
     assert line.startswith("weight and 1 more are float64, but versions are float32")
 
 
+def other_layer(model):
+    model[0] = torch.nn.Linear(3, 2)
+
+
+def other_head(model):
+    model[2] = torch.nn.Linear(2, 5)
+
+
+def one_more(model):
+    model.add_module("head", torch.nn.Linear(2, 2))
+
+
+def one_less(model):
+    del model[2]
+
+
+def other_shape(model):  # as resize_token_embeddings does
+    model[2].weight = torch.nn.Parameter(torch.zeros(4, 2))
+
+
+def other_type(model):
+    model.half()
+
+
+def parametrized(model):
+    torch.nn.utils.parametrizations.weight_norm(model[0])
+
+
+def tied(model):
+    model[2].bias = model[0].bias
+
+
+def no_more_batch_norm(model):
+    model[1] = torch.nn.Identity()
+
+
+@pytest.mark.parametrize("change, line", [
+    (other_layer, "0.weight was replaced by another variable inside the block, and 1 more have "
+                  "changed: versions would not carry that, and each worker would keep its own. "
+                  "Change the model before the block"),
+    (other_head, r"2.weight was replaced by another variable .its shape was \(2, 2\) and is "
+                 r"\(5, 2\)\) inside the block"),
+    (one_more, "head.weight was added to the model inside the block"),
+    (one_less, "2.weight was removed from the model inside the block"),
+    (other_shape, r"2.weight has changed its shape .it was \(2, 2\) and is \(4, 2\)\) inside"),
+    (other_type, "0.weight has changed its type from float32 to float16 inside the block"),
+    (parametrized, "0.weight was removed from the model inside the block, and 2 more"),
+    (tied, "2.bias was removed from the model inside the block"),
+    (no_more_batch_norm, "1.weight was removed from the model inside the block, and 3 more")])
+def test_a_model_that_changes_inside_the_block_is_named_in_one_line(change, line):
+    model = network()
+    values = Values(model)
+    values.check()
+    change(model)
+    with pytest.raises(ValueError, match=f"^{line}") as error:
+        values.check()
+    assert "\n" not in str(error.value)
+
+
+def test_adapters_that_are_put_into_a_model_are_named():
+    peft = pytest.importorskip("peft", reason="pip install -e '.[huggingface]'")
+    model = network()
+    values = Values(model)
+    peft.get_peft_model(model, peft.LoraConfig(target_modules=["0"]))
+    with pytest.raises(ValueError, match="^0.weight was removed from the model inside the block"):
+        values.check()
+
+
+def test_a_model_that_stays_what_it_is_may_be_trained_loaded_frozen_and_wrapped():
+    class Shown(torch.nn.Linear):
+        """Has something in its state_dict that it makes anew each time."""
+
+        def _save_to_state_dict(self, destination, prefix, keep_vars):
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+            destination[f"{prefix}scale"] = self.weight.detach().abs().max()[None]
+
+    model = torch.nn.Sequential(*network(), Shown(2, 2))
+    values = Values(model)
+    model(torch.zeros(4, 3)).sum().backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    model.load_state_dict({name: tensor.clone() for name, tensor in model.state_dict().items()
+                           if "scale" not in name}, assign=True, strict=False)
+    values.check()
+    model[0].weight.requires_grad = False
+    model[1].running_mean = model[1].running_mean + 1
+    model[1] = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model[1])  # with the same variables
+    model[2] = torch.compile(model[2])
+    model.eval()
+    values.check()
+
+
 def test_unsupported_torch_modules_are_refused_in_one_line():
     class Complex(torch.nn.Module):
         def __init__(self):

@@ -99,7 +99,7 @@ FROM_SERVER = [
     m.Refused("no", True, bytes(32)),
     m.Refused("no", True, ends=True),
     m.Ack(7, False, "not finite", None, True, 0.0, 3, 40, 2),
-    m.Ack(8, True, None, 3, False, 0.5, 3, 40, 3),
+    m.Ack(8, True, None, 3, False, 0.5, 3, 40, 3, examples=1 << 40),
     m.Ack(8, True, None, 3, False, 0.5, 3, 40, 3,
           m.Model(5, 3, 0, 10, place=Place(1 << 62, 0, 40))),
     m.Granted(3),
@@ -138,7 +138,7 @@ FROM_SERVER = [
     m.Over("all workers finished"),
     m.Over("all workers finished", True),
     m.FilesAt(2607),
-    m.Joined(4, 40, False, 2.5, 1, frozen=True),
+    m.Joined(4, 40, False, 2.5, 1, frozen=True, run_examples=1 << 40),
     m.FrozenPart(1 << 20, bytes(8)),
     m.VersionAt("ab12"),
     m.VersionAt("ab12", 7, "version-7.safetensors", 2607, True),
@@ -208,7 +208,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {30: "398dccaf2f781a5ad7613aaa4041d4144547859a8087af0bd1378e7f95e76d9f"}
+BYTES = {30: "31df66c6be390073979a762cd0186c3363a6f5011f902abf73ad6493f4986eaf"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

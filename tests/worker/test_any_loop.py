@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from back_ends import ON_TORCH
 from jobs import both
 
 import wbsp
@@ -59,6 +60,91 @@ def test_shared_data_are_once_an_epoch_in_the_model_of_both(jobs):
     assert {*seen, *more} == {0, 1, 2} and seen == sorted({*seen}) and more == sorted({*more})
     assert why == "all 3 epochs are trained"
     assert sum(event["samples"] for event in server.events("accept")) == 3 * N
+
+
+def test_run_steps_are_the_examples_in_steps_of_the_users_batch_and_done_ends_with_1(jobs):
+    server = jobs.server(sync="pcc").listens()
+    told = [[], []]
+
+    def train(index, seconds):
+        with worker(server, index, n=N, batch_size=BATCH, epochs=3) as w:
+            params = w.values
+            assert w.total_steps == 38  # 300 examples / 8, though an epoch's last batch is of 4
+            for _ in w.epochs():
+                for _ in w.indices():
+                    time.sleep(seconds)
+                    params = w.step(0.1, params)
+                    told[index].append((w.run_steps, w.done))
+        return w.run_steps, w.done, w.total_steps
+
+    w = worker(server, n=N, batch_size=BATCH, epochs=3)
+    assert (w.run_steps, w.done, w.total_steps) == (0, 0.0, 38), "before the block"
+    assert both((train, 0, 0.001), (train, 1, 0.02)) == [(38, 1.0, 38)] * 2
+    server.ends_well()
+    for one in told:
+        assert all(0 < done <= 1 and steps == -(-round(done * 3 * N) // BATCH)
+                   for steps, done in one)
+        assert one == sorted(one)  # no example was trained twice
+        assert one[-1][0] > len(one), "of all workers, not its own"
+
+
+def test_the_end_of_data_of_ones_own_is_not_known_and_their_steps_are_counted(jobs):
+    server = jobs.server(workers=1, sync="bsp").listens()
+    with worker(server, values={"w": jnp.zeros(1)}, batch_size=4) as w:
+        for _ in range(3):
+            w.step(None, w.values)
+        assert w.run_steps == 3
+        w.step(None, w.values, samples=2)
+        assert w.run_steps == 4
+        for end in ("done", "total_steps"):
+            with pytest.raises(ValueError, match=f"^w.{end} needs data that all workers share"):
+                getattr(w, end)
+    server.ends_well()
+
+
+def test_a_loop_that_ends_before_the_run_says_so_and_the_other_trains_the_rest(jobs):
+    server = jobs.server(sync="pcc").listens()
+    said = []
+
+    def leave(index):
+        with worker(server, index, n=N, batch_size=BATCH, epochs=2, say=said.append) as w:
+            for _ in w.indices():
+                w.step(0.1, w.values)
+                if index == 0:
+                    break
+                time.sleep(0.01)
+            for _ in w.epochs() if index else ():
+                for _ in w.indices():
+                    w.step(0.1, w.values)
+
+    both((leave, 0), (leave, 1))
+    server.ends_well()
+    assert server.find("epoch 2 of 2 is trained")
+    [early] = [line for line in said if "its loop has ended" in line]
+    assert early == ("worker 0: its loop has ended before the run, and leaves the rest to the "
+                     "other workers; loops over w.epochs() and w.batches() end with the run")
+
+
+def test_a_sampler_outside_of_batches_has_all_of_an_epoch(jobs):
+    server = jobs.server(sync="pcc").listens()
+
+    def train(index, seconds):
+        seen, trained = [], 0
+        with worker(server, index, n=N, batch_size=BATCH, epochs=3) as w:
+            params = w.values
+            for epoch in w.epochs():
+                seen.append(epoch)
+                for indices in w.sampler:
+                    params = {"counts": params["counts"].at[np.array(indices)].add(1)}
+                    trained += len(indices)
+                    time.sleep(seconds)
+                    params = w.step(0.5, params)
+        return seen, trained, np.asarray(w.values["counts"])
+
+    (fast, some, _), (slow, more, _) = both((train, 0, 0.001), (train, 1, 0.02))
+    server.ends_well()
+    assert {*fast, *slow} == {0, 1, 2} and fast == sorted({*fast}) and slow == sorted({*slow})
+    assert some + more == 3 * N
 
 
 def test_data_of_its_own_are_what_the_loop_says(jobs):
@@ -157,6 +243,13 @@ def test_a_loop_that_is_wrong_is_told_so_in_one_line(jobs):
     def has_a_loader_of_its_own(w):
         list(w.batches([1, 2, 3]))
 
+    def has_one_more_array(w):
+        for _ in w.indices():
+            w.step(0.1, {**w.values, "head": jnp.zeros(2)})
+
+    def reads_ahead(w):
+        list(w.sampler)
+
     def is_traced(w):
         import jax
         jax.jit(lambda x: w.step(x.sum(), w.values))(w.values["counts"])
@@ -168,6 +261,8 @@ def test_a_loop_that_is_wrong_is_told_so_in_one_line(jobs):
             (trains_nothing, "no example of epoch 0 was trained"),
             (trains_steps_at_once, "steps=2: on shared data call w.step after each batch"),
             (has_a_loader_of_its_own, "the loader makes its own batches: create it with batch_sam"),
+            (reads_ahead, "a batch was requested before .* trainer reads ahead, give its loader "),
+            (has_one_more_array, "w.step was given another pytree .* began with: head was added"),
             (is_traced, "w.step was called inside a function that JAX traces")]:
         with pytest.raises(ValueError, match=f"^{line}") as error:
             with worker(server, n=N, batch_size=BATCH) as w:
@@ -258,3 +353,37 @@ def test_the_loss_of_a_step_that_is_under_way_is_not_waited_for():
     assert w._known(Later(1.0)) == 1.0, "the first step's is waited for"
     assert [w._known(Later(value)) for value in (2.0, 3.0)] == [1.0, 2.0]
     assert w._known(4) == 4.0 and math.isnan(w._known(None))
+
+
+@pytest.mark.parametrize("at", ["the first step", "a later step", "the end"])
+def test_a_variable_that_is_replaced_in_the_block_ends_it_with_a_line(jobs, at):
+    tf = pytest.importorskip("tensorflow")
+    server = jobs.server(workers=1).listens()
+    given = {"w": tf.Variable([1.0])}
+    with pytest.raises(ValueError, match="^w was replaced by another variable inside the block:"):
+        with worker(server, values=given) as w:
+            for step in range(1000):
+                if step == 3 and at == "a later step" or at == "the first step":
+                    given["w"] = tf.Variable([2.0])
+                if step == 3 and at == "the end":
+                    break
+                time.sleep(0.001)
+                w.step(0.1)
+            given["w"] = tf.Variable([2.0])
+    assert (at == "the end") == (step == 3)
+    server.until("its loop was left|its training was interrupted or failed")
+
+
+@ON_TORCH
+def test_a_variable_of_another_shape_is_named_although_the_step_was_not_looked_at(
+        jobs, monkeypatch):
+    import torch
+    monkeypatch.setattr("wbsp.worker.any_loop._CHECKS", 1e-9)
+    server = jobs.server(workers=1).listens()
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="^weight has changed its shape .it was .2, 2. and is .4,"):
+        with worker(server, values=model) as w:
+            w.step(0.1)
+            model.weight = torch.nn.Parameter(torch.zeros(4, 2))
+            for _ in range(100):
+                w.step(0.1)

@@ -100,6 +100,8 @@ class Agent:
         seq: number of the next push; a worker that reconnects continues its numbers.
         version: last adopted version; None before the first.
         run_steps: steps of all workers: the count in the newest answer, plus own steps since.
+        run_examples: the examples of these steps, of shared data each once: those that count. It
+            falls if examples must be trained again.
         waiting: what the compute thread must wait for; None: for nothing.
         fetching: number of the running fetch, from the request until the model is complete; or 0.
         stopped: the server's reason to end the training; None before.
@@ -109,11 +111,12 @@ class Agent:
     """
 
     def __init__(self, worker: int, rule: WorkerRule, seq: int = 0, run_steps: int = 0,
-                 trained: int | None = None):
+                 trained: int | None = None, run_examples: int = 0):
         self.worker = worker
         self.rule = rule
         self.seq = seq
         self.run_steps = run_steps
+        self.run_examples = run_examples
         self.version: int | None = None
         self.waiting: Literal["model", "ack", "decision", None] = "model"
         self.stopped: str | None = None
@@ -176,6 +179,7 @@ class Agent:
         self._progress.add(steps, samples, seconds, loss)
         self._starved = False
         self.run_steps += steps
+        self.run_examples += samples
         if self.trained is not None:
             self.trained += samples
         rule = self.rule
@@ -230,7 +234,8 @@ class Agent:
         """Handle a message of the server, except a Model: see `fetched`."""
         match message:
             case Ack():
-                return self.acked(message.granted, message.hold, message.steps, message.reason)
+                return self.acked(message.granted, message.hold, message.steps, message.reason,
+                                  message.examples)
             case Granted():
                 return self.granted(message.version, message.request, message.follows)
             case Directed():
@@ -246,7 +251,7 @@ class Agent:
         return []
 
     def acked(self, granted: int | None, hold: bool = False, run_steps: int = 0,
-              reason: str | None = None) -> list[Command]:
+              reason: str | None = None, run_examples: int = 0) -> list[Command]:
         """Handle the acknowledgement of the newest push.
 
         Args:
@@ -254,11 +259,14 @@ class Agent:
             hold: the model directs this worker to wait for a grant before its next step.
             run_steps: steps of all workers, those of the push included; 0: not known.
             reason: of the push's rejection; None: accepted, or not known.
+            run_examples: their examples, as in `Ack`; 0: not known.
         """
         self._sending = False
         if reason in UNFIT and self.seq > self._sound_from:
             self._unsound = True
         self.run_steps = max(self.run_steps, run_steps + self._progress.steps)
+        if run_examples:
+            self.run_examples = run_examples + self._progress.samples
         if self.rule.push == "every_step":
             self._cut_due = False  # directed before this acknowledgement, for the older version
         if granted is not None:

@@ -455,6 +455,11 @@ class Engine:
         return [*self._with_versions(others), *self._answer(push, ack, fetch), *stop,
                 *self.feed(now)]
 
+    @property
+    def examples(self) -> int:
+        """Examples that all workers have pushed; of shared data, those that need no training."""
+        return self.samples if self.work is None else self.work.ledger.done
+
     def norm2(self, square: float | None) -> float | None:
         """Return a squared norm in the digits that the model receives.
 
@@ -715,7 +720,8 @@ class Engine:
         """
         granted, worker = ack.granted, push.worker
         due = fetch and granted is not None and not self._returns(granted, push.base_version)
-        return [Outgoing(worker, replace(ack, durable=self.ledger.durable)),
+        told = replace(ack, durable=self.ledger.durable, examples=self.examples)
+        return [Outgoing(worker, told),
                 *(self.fetch(worker, fetch) if due else [])]
 
     def _returns(self, granted: int, held: int) -> bool:

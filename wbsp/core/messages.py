@@ -150,6 +150,7 @@ class Ack(Message, frozen=True):
     steps: Count = 0  # of all workers in the run so far, those of this push included; 0: not known
     durable: Count = 0  # decisions under a lower mark are in a checkpoint
     model: Model | None = None  # the granted version, whole, where memory is shared
+    examples: Count = 0  # as Joined.run_examples, those of this push included; 0: not known
 
 
 class Reattached(Message, frozen=True):

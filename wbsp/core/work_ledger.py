@@ -204,6 +204,11 @@ class WorkLedger:
         return not self.undone.spans
 
     @property
+    def done(self) -> int:
+        """Number of positions of the run that are done."""
+        return self.data.epochs * self.data.n - self.undone.count
+
+    @property
     def given_up(self) -> int:
         """Examples that were in too many pushes that were not finite, counted once an epoch."""
         return self._strikes[-1].count

@@ -104,12 +104,14 @@ class Held(NamedTuple):
 
     type:   of its elements: "float32", "bfloat16", ...
     frozen: its framework declares that no step changes it
+    device: that holds it, if other code may move it; else ""
     """
 
     spec: TensorSpec
     type: str
     it: Any
     frozen: bool = False
+    device: str = ""
 
 
 class Part:
@@ -162,6 +164,10 @@ class Part:
     def write(self, it: Any, value: np.ndarray) -> None:
         """Set a variable to values, float32 in its shape; the variable may keep their memory."""
         raise NotImplementedError
+
+    def is_still(self, was: Any, now: Any) -> bool:
+        """Return whether two variables that were found under one name are the same."""
+        return was is now
 
     def states(self) -> list[LayerState] | None:
         """Return digests of the state beside the variables, which must be equal on all workers;

@@ -17,7 +17,7 @@ import numpy as np
 from wbsp.replica.base import Held, Part, Variables
 from wbsp.replica.host import OneByOne
 from wbsp.tensors.buffers import BufferPool
-from wbsp.tensors.layout import TensorSpec
+from wbsp.tensors.layout import TensorSpec, subject
 
 if TYPE_CHECKING:
     import keras
@@ -140,7 +140,7 @@ class PyTree(Part):
         """Raises ValueError for a tree that cannot be trained together."""
         self._form: Any
         named, self._form = jax.tree_util.tree_flatten_with_path(tree)
-        names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in named]
+        names = _named(tree)
         self._given = tree
         self._leaves: list[Any] = []  # a Leaf, or a value that is not trained
         for name, (_, value) in zip(names, named, strict=True):
@@ -177,20 +177,36 @@ class PyTree(Part):
         form: Any
         values, form = jax.tree_util.tree_flatten(tree)
         if form != self._form:
-            raise ValueError(f"w.step was given {form}, but this worker began with {self._form}: "
-                             "give it the pytree that the step has returned")
+            raise ValueError(f"w.step was given another pytree than this worker began with: "
+                             f"{self._differs(tree)}; give it the pytree that the step has "
+                             "returned")
         for place, (leaf, value) in enumerate(zip(self._leaves, values, strict=True)):
             if not isinstance(leaf, Leaf):
                 self._leaves[place] = value
+                if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating):
+                    raise ValueError(f"{_named(tree)[place]} holds {value.dtype} now, but held no "
+                                     "floats, so that versions do not carry it")
             elif isinstance(value, jax.core.Tracer):
                 raise ValueError("w.step was called inside a function that JAX traces: call it "
                                  "after the step, with the arrays that the step has returned")
             elif getattr(value, "shape", None) != leaf.shape:
                 raise ValueError(f"{leaf.name} has shape {getattr(value, 'shape', None)} now, but "
                                  f"had {leaf.shape}")
+            elif value.dtype != leaf.dtype:
+                raise ValueError(f"{leaf.name} is {value.dtype} now, but was {leaf.dtype}: give it "
+                                 f"that type in the step, or {value.dtype} before the block")
             else:
                 leaf.held = value
         self._given = tree
+
+    def _differs(self, tree: Any) -> str:
+        """Return how another tree differs from this one."""
+        here, there = _named(self._given), _named(tree)
+        lost = [name or "the value" for name in here if name not in there]
+        new = [name or "the value" for name in there if name not in here]
+        said = [subject(names, was, were) for names, was, were in (
+            (lost, "was removed", "were removed"), (new, "was added", "were added")) if names]
+        return " and ".join(said) or "its containers are of other types"
 
     @property
     def tree(self) -> Any:
@@ -201,3 +217,9 @@ class PyTree(Part):
             for leaf in self._chosen:
                 leaf.assigned = False
         return self._given
+
+
+def _named(tree: Any) -> list[str]:
+    """Return the path of each leaf."""
+    return [jax.tree_util.keystr(path, simple=True, separator="/")
+            for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]

@@ -58,12 +58,23 @@ def held(module: torch.nn.Module) -> Iterator[tuple[str, Get]]:
                 found = getattr(owner, attribute) is tensor
             except AttributeError:
                 found = False  # its class uses another name in the state_dict
-            yield name, partial(getattr, owner, attribute) if found else same(tensor)
+            yield name, partial(getattr, owner, attribute) if found else _Shown(tensor)
 
 
 def same(tensor: torch.Tensor) -> Get:
     """Return a getter of a tensor that is never replaced."""
     return lambda: tensor
+
+
+class _Shown:
+    """A getter of a tensor that a module's class shows in the state_dict, perhaps a new one each
+    time."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self._tensor = tensor
+
+    def __call__(self) -> torch.Tensor:
+        return self._tensor
 
 
 class Tensors(Part):
@@ -80,11 +91,15 @@ class Tensors(Part):
                 chosen.setdefault(id(get()), (name, get))
         super().__init__([
             Held(TensorSpec(name, tuple(get().shape)), str(get().dtype).removeprefix("torch."), get,
-                 isinstance(get(), torch.nn.Parameter) and not get().requires_grad)
+                 isinstance(get(), torch.nn.Parameter) and not get().requires_grad,
+                 str(get().device))
             for name, get in chosen.values()])
 
     def _open(self, chosen: list[Any], layout: list[TensorSpec], pool: BufferPool) -> Variables:
         return _of(chosen, layout, pool)
+
+    def is_still(self, was: Get, now: Get) -> bool:
+        return isinstance(was, _Shown) or was() is now()
 
     def read(self, it: Get) -> np.ndarray:
         return it().detach().to("cpu", torch.float32).numpy()

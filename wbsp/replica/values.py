@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from wbsp.replica.base import Part, Variables, divide, rounds
+from wbsp.replica.base import Held, Part, Variables, divide, rounds
 from wbsp.replica.flat import FlatReplica
 from wbsp.replica.frozen import Frozen
 from wbsp.replica.mapped import Map, Mapped, Names
@@ -118,12 +118,36 @@ class Values:
         for part in self._parts:
             yield from part.remarks()
 
-    def check(self) -> None:
+    def check_first(self) -> None:
         """Raise ValueError if the first step has created variables that are missing here, or has
         changed frozen ones."""
         for part in self._parts:
             part.check()
         self.frozen.check()
+
+    def check(self) -> None:
+        """Raise ValueError if variables were added, removed or replaced since, or have another
+        shape, type or device. Of a pytree `take` finds that.
+
+        Versions would carry what was there before, and each worker would keep its own of the rest.
+        """
+        if self._tree is not None:
+            return
+        now = {held.spec.name: held for part in _parts(self._given) for held in part.held}
+        found: list[tuple[str, str]] = []  # name, and what has happened to the variable
+        for part in self._parts:
+            for held in part.held:
+                new = now.pop(held.spec.name, None)
+                what = "was removed from the model" if new is None else _difference(part, held, new)
+                if what:
+                    found.append((held.spec.name, what))
+        found += [(name, "was added to the model") for name in now]
+        if found:
+            (name, what), *more = found
+            others = f", and {len(more)} more have changed" if more else ""
+            raise ValueError(f"{name} {what} inside the block{others}: versions would not carry "
+                             "that, and each worker would keep its own. Change the model before "
+                             "the block, or leave the block and enter another one")
 
 
 class Together(Variables):
@@ -179,6 +203,21 @@ def _parts(given: Any) -> Iterator[Part]:
         yield _back_end("torch").Tensors(torch)
     if tensorflow:
         yield _back_end("tensorflow").TfVariables(tensorflow)
+
+
+def _difference(part: Part, was: Held, now: Held) -> str | None:
+    """Return what has happened to a variable whose name is still there; None: nothing."""
+    before, shape = tuple(was.spec.shape), tuple(now.spec.shape)
+    sizes = "" if before == shape else f" (its shape was {before} and is {shape})"
+    if not part.is_still(was.it, now.it):
+        return f"was replaced by another variable{sizes}"
+    if sizes:
+        return f"has changed its shape{sizes.replace('its shape', 'it')}"
+    if was.type != now.type:
+        return f"has changed its type from {was.type} to {now.type}"
+    if was.device == "cpu" != now.device:  # the other way is only slow
+        return f"was moved from cpu to {now.device}"
+    return None
 
 
 def _leaves(given: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -452,6 +452,7 @@ class Upstream(SiteWorker):
                 self._version_at, self._asks_version = message, None
             elif work is not None and isinstance(message, m.Ack):
                 work.ledger.answered(message.accepted)
+                work.ledger.above = max(work.ledger.above, message.examples)
             elif work is not None and isinstance(message, Given | Withdrawn | Reattached | Stop):
                 if isinstance(message, Reattached) and self._asks_version is not None:
                     self.ask_version(self._asks_version)

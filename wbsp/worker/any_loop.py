@@ -16,13 +16,22 @@ from typing import Any
 import numpy as np
 
 from wbsp import timeouts
+from wbsp.core.messages import SharedData
 from wbsp.core.permutation import Order
+from wbsp.process.host import HOST
 from wbsp.replica.mapped import Names
 from wbsp.replica.values import Values, rank_of
 from wbsp.runlog.console import say
 from wbsp.worker import loop
 from wbsp.worker.errors import in_one_line, says_all
 from wbsp.worker.share import Share
+
+_CHECKS = 0.01  # of the time: to look whether the values are still the same variables
+_AHEAD = ("a batch was requested before the last one was trained: call w.step(loss) after each. If "
+          "a trainer reads ahead, give its loader a __len__ (PyTorch Lightning), and accumulate "
+          "gradients inside one step, on a batch of twice the size (Hugging Face: leave "
+          "gradient_accumulation_steps at 1). A loader that reads ahead, such as one with "
+          "num_workers, belongs in w.batches(loader)")
 
 
 class _Block(loop.Loop):
@@ -56,7 +65,8 @@ class Worker:
     is a run.
 
     Attributes:
-        sampler: the `batch_sampler` of a torch DataLoader, if the workers share their data.
+        sampler: the `batch_sampler` of a torch DataLoader, if the workers share their data: this
+            worker's batches of one epoch. `batches` takes such a loader, and has it read ahead.
     """
 
     def __new__(cls, values: Any = None, *args: Any, **given: Any) -> Worker:
@@ -136,9 +146,10 @@ class Worker:
             self._values = self._look(values)
         self._processes: Any = None if rank_of(values) is None else _ranks().Group()
         self._epochs = int(epochs)
-        self._samples = batch_size or 1
+        self._batch, self._samples = batch_size, batch_size or 1
         self._order = Order()
         self._steps = 0  # since the block was entered
+        self._loads = False  # `batches` iterates over a loader, and restarts it
         self.sampler: Iterable[list[int]] = _Sampler(self)
 
     def __enter__(self) -> Worker:
@@ -151,7 +162,7 @@ class Worker:
         member = self._member
         # Variables may be frozen, or free again, since the last block.
         values = self._values = self._look(self._values.given)
-        self._steps, self._before = 0, None
+        self._steps, self._before, self._loads, self._checked = 0, None, False, 0.0
         member.enter(_Block())
         with member.leaving_on_error(), self._telling():
             _, welcome = member.connect()
@@ -172,7 +183,7 @@ class Worker:
             values.adopted()
             self._step_begins()
             if self._leader is not None:
-                self._leader.begin(replica, values)
+                self._leader.begin(replica, values, self._share, member.run_examples)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
@@ -185,9 +196,13 @@ class Worker:
             member.end(member.interrupted or f"its loop was left by {type(error).__name__}")
             return
         with member.leaving_on_error(), self._telling():
+            self._values.check()
+            if self._share is not None and member.stop_reason is None:
+                member.say("its loop has ended before the run, and leaves the rest to the other "
+                           "workers; loops over w.epochs() and w.batches() end with the run")
             member.finish(member.interrupted)
             if self._leader is not None:
-                self._leader.settle(self.stop_reason)
+                self._leader.settle(self.stop_reason, member.run_examples)
             for line in self._values.finish():
                 member.say(line)
         member.end(None)
@@ -217,12 +232,47 @@ class Worker:
 
     @property
     def run_steps(self) -> int:
-        """Number of steps of all workers in the run, as far as this worker knows.
+        """Number of steps of all workers in the run, as far as this worker knows; 0 before it.
 
-        It is the count in the answer to its newest push, plus its own steps since then. A
-        learning rate schedule may use it.
+        It counts the examples that the workers have trained, those in the answer to this worker's
+        newest push and its own since then, in steps of `batch_size`, rounded up. Without batch_size
+        it counts the steps themselves.
         """
-        return self._member.begun().agent.run_steps
+        return self._member.run_steps(self._batch)
+
+    @property
+    def total_steps(self) -> int:
+        """Number of steps of all workers in the whole run: epochs * n / batch_size, rounded up.
+
+        Raises:
+            ValueError: the workers do not share their data.
+        """
+        share = self._whole("w.total_steps")
+        return -(-share.total // share.data.batch)
+
+    @property
+    def done(self) -> float:
+        """Part of the run's examples that all workers have trained: 0 before it, 1 at its end.
+
+        A learning rate schedule follows it, so that all workers end with the same rate. It may fall
+        if examples must be trained again, such as those of a lost worker.
+
+        Raises:
+            ValueError: the workers do not share their data.
+        """
+        share = self._whole("w.done")
+        return self._run_examples / share.total
+
+    @property
+    def _run_examples(self) -> int:
+        return self._member.run_examples
+
+    def _whole(self, what: str) -> Any:
+        """Return the run's shared data. Raises ValueError if there are none."""
+        if self._share is None:
+            raise _wrong(f"{what} needs data that all workers share, because the end of other data "
+                         "is not known: wbsp.Worker(values, n=their number, batch_size=...)")
+        return self._share
 
     def stop_run(self, reason: str) -> None:
         """End the training of all workers, after their current steps.
@@ -253,8 +303,9 @@ class Worker:
 
         Raises:
             TransportError: the server is lost.
-            ValueError: the values have another structure, or the step has trained no batch of the
-                shared data.
+            ValueError: the values are not those that entered the block, because a variable was
+                added, removed or replaced or has another shape or type; or the step has trained no
+                batch of the shared data.
         """
         member = self._member
         with member.leaving_on_error(), self._telling():
@@ -266,14 +317,17 @@ class Worker:
             if steps != int(steps) or steps < 1:
                 raise ValueError(f"steps={steps!r}: it must be a whole number from 1 on")
             samples = self._samples * steps if samples is None else samples
-            runtime.step_done(samples, self._known(loss), self._steps, steps)
-            if not self._steps:
+            self._check_values()
+            try:
+                runtime.step_done(samples, self._known(loss), self._steps, steps)
+            except Exception:  # perhaps since a variable has another shape, which a line explains
                 self._values.check()
+                raise
             self._steps += steps
             member.stop_due()
             self._step_begins()
             if self._leader is not None:
-                self._leader.settle(member.stop_reason)
+                self._leader.settle(member.stop_reason, member.run_examples)
         return self._values.given
 
     def _telling(self) -> contextlib.AbstractContextManager[None]:
@@ -357,30 +411,34 @@ class Worker:
         the next ones.
         """
         epoch = share.next_epoch
-        while self._continues(share, epoch):
-            steps = self._steps
-            for batch in loader:
-                if not share.handed_out:
-                    raise _wrong("the loader makes its own batches: create it with "
-                                 "batch_sampler=w.sampler")
-                yield self._enter(batch)
-                if self._stops:
-                    return
-            if self._steps == steps:
-                raise _wrong("the loader returns no batch although examples are left: create it "
-                             "with batch_sampler=w.sampler")
+        try:
+            while self._continues(share, epoch):
+                steps, self._loads = self._steps, True
+                for batch in loader:
+                    if not share.handed_out:
+                        raise _wrong("the loader makes its own batches: create it with "
+                                     "batch_sampler=w.sampler")
+                    yield self._enter(batch)
+                    if self._stops:
+                        return
+                if self._steps == steps:
+                    raise _wrong("the loader returns no batch although examples are left: create "
+                                 "it with batch_sampler=w.sampler")
+        finally:
+            self._loads = False
         self._pause()
 
     def _take(self, share: Share) -> np.ndarray:
         """Return the indices of the next batch, which must be ready."""
         if share.handed_out:
-            raise _wrong("a batch was requested before the last one was trained: call "
-                         "w.step(loss) after each")
+            raise _wrong(_AHEAD)
         return self._next(share)
 
     def _next(self, share: Share) -> np.ndarray:
         """Return the indices of the next batch; in a group of processes, this one's part of it."""
         batch = share.take()
+        if batch.stop <= batch.start:
+            self._member.connected()  # raises: the server was lost meanwhile
         indices = self._order.examples(batch.start, batch.stop, share.data.n, share.data.seed)
         if self._processes is None:
             return indices
@@ -407,6 +465,20 @@ class Worker:
         if not share.handed_out:
             raise ValueError("a step has trained no batch of the shared data: take them from "
                              "w.indices() or w.batches()")
+
+    def _check_values(self) -> None:
+        """Raise ValueError if the values are not those that entered the block.
+
+        Large models take milliseconds, so that not each step is checked.
+        """
+        if not self._steps:
+            self._values.check_first()
+        elif HOST.clock.monotonic() < self._checked:
+            return
+        began = HOST.clock.monotonic()
+        self._values.check()
+        ended = HOST.clock.monotonic()
+        self._checked = ended + (ended - began) / _CHECKS
 
     @property
     def _stops(self) -> bool:
@@ -459,27 +531,45 @@ class Worker:
 
 
 class _Sampler:
-    """Batches of known indices of one epoch, without waiting."""
+    """This worker's batches of one epoch.
+
+    In `Worker.batches` an iteration has those that are known, and another one follows. Elsewhere it
+    has all, each of which must be trained before the next is requested.
+    """
 
     def __init__(self, worker: Worker):
         self._worker = worker
 
+    def __len__(self) -> int:
+        """Return the number of steps of an epoch, which is the most that one worker may have."""
+        data = self._worker._whole("w.sampler").data
+        return -(-data.n // data.batch)
+
     def __iter__(self) -> Iterator[list[int]]:
-        share = self._worker._of_shared("w.sampler")
-        if share.handed_out:
-            raise _wrong("the loader has batches ahead that were not trained: iterate over "
-                         "w.batches(loader) to the end of the epoch, with w.step(loss) after each")
+        worker = self._worker
+        share, restarted = worker._of_shared("w.sampler"), worker._loads
+        if restarted and share.handed_out:
+            raise _wrong(_AHEAD)
         epoch = share.next_epoch
-        while self._worker._offers(share, epoch):
-            yield self._worker._next(share).tolist()
+        if restarted:
+            while worker._offers(share, epoch):
+                yield worker._next(share).tolist()
+            return
+        while worker._continues(share, epoch):
+            yield worker._take(share).tolist()
+        worker._pause()
 
 
 class _SharedData:
     """Another rank's view of rank 0's share of the run's data: see `Share`."""
 
-    def __init__(self, n: int, seed: int):
-        self.n, self.seed = n, seed
+    def __init__(self, data: SharedData):
+        self.data = data
         self.next_epoch = self.handed = 0
+
+    @property
+    def total(self) -> int:
+        return self.data.n * self.data.epochs
 
     @property
     def handed_out(self) -> bool:
@@ -493,7 +583,10 @@ class _Rank(Worker):
                  epochs: int = 1, seed: int = 0, **given: Any):
         self._set_up(values, n, batch_size, epochs, given.get("frozen"), given.get("names"),
                      given.get("local", ()))
-        self._share: Any = None if n is None else _SharedData(n, seed)
+        self._share: Any = None
+        if n is not None and batch_size is not None:
+            self._share = _SharedData(SharedData(n, batch_size, int(epochs), seed))
+        self._examples = 0  # of all workers, as rank 0 knows them
         self._inside = False
         self._reason: str | None = None
 
@@ -502,6 +595,9 @@ class _Rank(Worker):
         self._replica = values.open()
         self._steps, self._inside, self._reason = 0, True, None
         self._settle()
+        _, epochs, _, _ = self._processes.receive()
+        if self._share is not None:
+            self._share.data = self._share.data._replace(epochs=epochs)
         if values.frozen.size:
             values.frozen.take(self._processes.vector(values.frozen.read()))
         values.adopted()
@@ -525,7 +621,13 @@ class _Rank(Worker):
 
     @property
     def run_steps(self) -> int:
-        raise NotImplementedError("rank 0 alone knows the run's steps")
+        if self._batch is None:
+            raise NotImplementedError("rank 0 alone knows the run's steps: give batch_size")
+        return -(-self._examples // self._batch)
+
+    @property
+    def _run_examples(self) -> int:
+        return self._examples
 
     def stop_run(self, reason: str) -> None:
         """Rank 0 ends a run."""
@@ -542,7 +644,7 @@ class _Rank(Worker):
         return self._values.given
 
     def _settle(self) -> None:
-        what, changed, _, text = self._processes.receive()
+        what, changed, self._examples, text = self._processes.receive()
         self._reason = text if what == self._processes.ENDS else None
         if changed:
             vector = self._processes.vector(np.empty(self._replica.read().size, np.float32))
@@ -559,7 +661,7 @@ class _Rank(Worker):
         _, first, last, _ = self._processes.receive()
         share.handed += 1
         return self._processes.part(
-            self._order.examples(first, last, share.n, share.seed))
+            self._order.examples(first, last, share.data.n, share.data.seed))
 
     def _of_shared(self, what: str) -> Any:
         return self._share

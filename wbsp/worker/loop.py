@@ -206,6 +206,24 @@ class Worker:
         return self.interrupted or (self.runtime.stopped if self.runtime else None)
 
     @property
+    def run_examples(self) -> int:
+        """Examples that all workers have trained, as far as this worker knows: see `Agent`."""
+        runtime, share = self.runtime, self.share
+        if runtime is None:
+            return 0
+        if share is None:
+            return runtime.agent.run_examples
+        whole = runtime.stopped is not None and not share.early
+        return share.total if whole else min(runtime.agent.run_examples, share.total)
+
+    def run_steps(self, batch: int | None) -> int:
+        """Return the number of steps of `batch` examples that all workers have made, as far as
+        this worker knows; None: of steps of any size."""
+        if batch is None:
+            return self.runtime.agent.run_steps if self.runtime else 0
+        return -(-self.run_examples // batch)
+
+    @property
     def signalled(self) -> bool:
         """True if a signal waits until this worker has left: see `stop_due`."""
         return self._signals.caught is not None

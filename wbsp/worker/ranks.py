@@ -19,6 +19,7 @@ import torch.distributed as dist
 from wbsp.replica.flat import FlatReplica
 from wbsp.replica.values import Values
 from wbsp.worker.errors import TransportError, in_one_line
+from wbsp.worker.share import Share
 
 _TEXT = 4096  # bytes of a reason
 
@@ -87,19 +88,25 @@ class Leader:
         self._replica: FlatReplica
         self._writes = 0
 
-    def begin(self, replica: FlatReplica, values: Values) -> None:
-        """Begin the block with this model."""
+    def begin(self, replica: FlatReplica, values: Values, share: Share | None, done: int) -> None:
+        """Begin the block with this model, and the run's data; `done`: as for `settle`."""
         self._replica, self._writes = replica, -1
-        self.settle(None)
+        self.settle(None, done)
+        self.group.send(self.group.CONTINUES, 0 if share is None else share.data.epochs)
         if values.frozen.size:
             self.group.vector(values.frozen.read())
 
-    def settle(self, reason: str | None) -> None:
-        """Send the others the model, after each step and before the first one."""
+    def settle(self, reason: str | None, done: int) -> None:
+        """Send the others the model, after each step and before the first one.
+
+        Args:
+            reason: why training ends, or None.
+            done: examples that all workers of the run have trained.
+        """
         self.reason = reason
         changed = self._replica.writes != self._writes
         self._writes = self._replica.writes
-        self.group.send(self.group.CONTINUES if reason is None else self.group.ENDS, changed,
+        self.group.send(self.group.CONTINUES if reason is None else self.group.ENDS, changed, done,
                         text=reason or "")
         if changed:
             self.group.vector(self._replica.read())

@@ -77,7 +77,7 @@ class WorkerRuntime:
             share.begin(joined.work, ahead=rule.wait == "never")
         assert transport.worker is not None, "a member has an index"
         agent = Agent(transport.worker, rule, joined.seq, joined.run_steps,
-                      None if joined.work is None else joined.work.at)
+                      None if joined.work is None else joined.work.at, joined.run_examples)
         self._shared = SharedAgent(agent, self._recorder, say, assignments, replica.bring,
                                    transport.on, share)
         self._stops = Throttle(_AGAIN)

@@ -73,7 +73,9 @@ def test_each_example_is_in_the_model_once_an_epoch(jobs, worker, sync, back_end
     finals = [np.load(jobs.folder / f"final-{index}.npy") for index in range(2)]
     assert finals[0].tobytes() == finals[1].tobytes()
     for job in workers:
-        assert told(job, "ended")["reason"] == f"all {EPOCHS} epochs are trained"
+        ended = told(job, "ended")
+        assert ended["reason"] == f"all {EPOCHS} epochs are trained"
+        assert (ended["done"], ended["of_all"]) == (1, 94), "1,500 examples / 16"
     fast = told(workers[0], "history")
     assert len(fast["loss"]) == EPOCHS and "ran out of data" not in workers[0].text
 

@@ -55,6 +55,7 @@ class SiteLedger(WorkLedger):
     Attributes:
         epochs: complete ones of the run, as the server above has told.
         finished: all work of the run is done.
+        above: positions of the run that were done when the newest cut was answered.
         uncut, sent: as at the head of this file; a position is at most in one of `undone` and
             these.
     """
@@ -66,7 +67,7 @@ class SiteLedger(WorkLedger):
             ValueError: the state is invalid.
         """
         super().__init__(data, state or WorkState(data, [], {}, [[] for _ in range(STRIKES)]))
-        self.epochs, self.finished = beside.epochs, False
+        self.epochs, self.finished, self.above = beside.epochs, False, 0
         self.uncut, self.sent = Positions(beside.uncut), Positions(beside.sent)
         self._again: list[Span] = []  # of what is sent: given again before its answer has come
 
@@ -77,6 +78,10 @@ class SiteLedger(WorkLedger):
     @property
     def over(self) -> bool:
         return self.finished
+
+    @property
+    def done(self) -> int:
+        return max(self.above, self.epochs * self.data.n) + self.uncut.count + self.sent.count
 
     @property
     def gives(self) -> bool:

@@ -593,7 +593,7 @@ class Admission(Entrance):
             engine.ledger.next_seq(session.worker), member.steps if member else 0, False,
             self._clock.run(), self._info.epoch, session.group, session.inbox, engine.steps,
             owner, self._info.ticket(session.worker), work,
-            isinstance(join, m.Join) and join.digest != self._digest)
+            isinstance(join, m.Join) and join.digest != self._digest, engine.examples)
         self._sessions.send(session.identity, session.answer)
         self._requests.join(session)
 

@@ -41,6 +41,7 @@ class Joined(Message, frozen=True):
     ticket: Mac = b""  # proves that it is this process: see `wbsp.wire.proof`
     work: WorkPlace | None = None  # in the run's shared data, if it has some
     frozen: bool = False  # the run has other frozen values: the worker requests them
+    run_examples: Count = 0  # of all workers so far; of shared data, those that need no training
 
 
 class FrozenPart(Message, frozen=True):

@@ -251,12 +251,47 @@ class SyncCallback(keras.callbacks.Callback):
 
     @property
     def run_steps(self) -> int:
-        """Number of steps of all workers in the run, as far as this worker knows.
+        """Number of steps of all workers in the run, as far as this worker knows; 0 before it.
 
-        It is the count in the answer to its newest push, plus its own steps since then.
+        It counts the examples that the workers have trained, those in the answer to this worker's
+        newest push and its own since then, in steps of the batch_size of `examples` or `stream`,
+        rounded up. With a dataset of its own it counts the steps themselves.
         """
-        runtime = self._worker.runtime
-        return runtime.agent.run_steps if runtime else 0
+        share = self._worker.share
+        return self._worker.run_steps(share.data.batch if share else self._worker.batch)
+
+    @property
+    def total_steps(self) -> int:
+        """Number of steps of all workers in the whole run: epochs * n / batch_size, rounded up.
+
+        Raises:
+            ValueError: the data are not those of `examples`.
+            RuntimeError: no `fit` has begun, which gives the number of epochs.
+        """
+        share = self._whole("hook.total_steps")
+        self._worker.begun()
+        return -(-share.total // share.data.batch)
+
+    @property
+    def done(self) -> float:
+        """Part of the run's examples that all workers have trained: 0 before it, 1 at its end.
+
+        A learning rate schedule follows it, so that all workers end with the same rate. It may fall
+        if examples must be trained again, such as those of a lost worker.
+
+        Raises:
+            ValueError: the data are not those of `examples`.
+        """
+        share = self._whole("hook.done")
+        return self._worker.run_examples / share.total
+
+    def _whole(self, what: str) -> Share:
+        """Return the run's shared data. Raises ValueError if there are none."""
+        if self._worker.share is None:
+            with in_one_line():
+                raise ValueError(f"{what} needs data that all workers share, because the end of "
+                                 "other data is not known: hook.examples(...)")
+        return self._worker.share
 
     @property
     def stop_reason(self) -> str | None:

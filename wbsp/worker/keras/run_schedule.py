@@ -20,9 +20,10 @@ class RunSchedule(keras.callbacks.Callback):
         model.compile(keras.optimizers.SGD(0.1), ...)
         model.fit(..., callbacks=[hook, wbsp.RunSchedule(schedule, hook)])
 
-    On shared data, `epochs` passes over n examples are epochs * ceil(n / batch_size) steps of all
-    workers. A worker receives the others' step count with the answer to each push
-    (`SyncCallback.run_steps`). A restarted worker continues at the run's number of steps.
+    The number of steps is `SyncCallback.run_steps`. On shared data `epochs` passes over n examples
+    are epochs * n / batch_size steps of all workers. A worker receives the others' with the answer
+    to each push. A restarted worker continues at the run's number. `SyncCallback.done`, from 0 to
+    1, needs no number of steps: RunSchedule(lambda steps: 0.1 * (1 - hook.done), hook).
     """
 
     def __init__(self, schedule: Callable[[Any], Any], hook: SyncCallback):
