@@ -28,6 +28,17 @@ def test_an_unequal_comparison_shows_in_the_names(make_run):
     assert [one.group for one in statistics] == ["wbsp batch=128", "bsp batch=64"]
 
 
+def test_where_and_when_a_run_was_made_is_no_setting(make_run):
+    def made(name, sync, seed):
+        return make_run(name, sync, seed, id=name, series=name, port=2606 + seed, epoch=1 + seed,
+                        date=f"2026-11-2{seed}T12:00:00+01:00", host=name, release=f"1.{seed}",
+                        python=f"3.1{seed}", beside=None if seed else "a:1", ended=bool(seed))
+
+    statistics = gather([made("a", "bsp", 0), made("b", "bsp", 1), made("c", "wbsp", 2)])
+    assert [one.group for one in statistics] == ["bsp", "bsp", "wbsp"]
+    assert [one.name for one in statistics] == ["bsp #1 (seed 0)", "bsp #2 (seed 1)", "wbsp"]
+
+
 @pytest.mark.parametrize("ended", [True, False], ids=["from the summary", "from the spans"])
 def test_shares_are_those_of_the_compute_lane(make_run, ended):
     [stats] = gather([make_run("run", "wbsp", ended=ended)])

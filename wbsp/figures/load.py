@@ -28,7 +28,9 @@ MOST_WORKERS = 12  # shown of one run; more are not legible
 VERSIONS = {"commit": "version committed", "adopt": "version adopted from above"}
 
 # Settings that name a run and have no effect on it; "sync_option" repeats "options" as text.
-_NAMES = {"id", "seed", "command", "versions", "folder", "sync_option"}
+_NAMES = frozenset({
+    "id", "series", "seed", "command", "folder", "sync_option", "secret", "epoch", "ended", "port",
+    "standby", "beside", "upstream", "date", "host", "release", "python", "versions"})
 
 
 class _OfWorker(Event):
@@ -297,6 +299,6 @@ def _flatten(settings: dict, prefix: str = "") -> dict[str, str]:
     for key, value in settings.items():
         if isinstance(value, dict):
             flat |= _flatten(value, f"{prefix}{key}.")
-        elif key not in _NAMES:
+        elif prefix or key not in _NAMES:
             flat[prefix + key] = value if isinstance(value, str) else json.dumps(value)
     return flat
