@@ -8,10 +8,12 @@ from absl import app
 from launcher.flags import FLAGS, KEPT
 from launcher.server import parameter_server, shard
 from launcher.worker import worker
+from wbsp.process.streams import open_streams
 from wbsp.runlog.console import say
 
 
 def run():
+    open_streams()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     app.run(_main)
 

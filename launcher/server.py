@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import sys
 
 import data
 import models
@@ -10,7 +11,7 @@ from launcher.flags import FLAGS, chosen_sync, given, run_wide_settings, say_wha
 from launcher.images import imagenet_settings, look_of
 from wbsp import heterogeneity
 from wbsp.environment import worker_num
-from wbsp.ps.flags import bandwidth, server_config
+from wbsp.ps.flags import bandwidth, reach_of, server_config
 from wbsp.runlog.console import say
 from wbsp.sync import create
 
@@ -41,7 +42,8 @@ def parameter_server():
     config = server_config(
         workers, type(model), stop_samples=FLAGS.epochs * data.size(FLAGS.dataset, FLAGS.data_dir),
         target_accuracy=math.inf if FLAGS.target_accuracy is None else FLAGS.target_accuracy,
-        host=host, port=port, base_dir=FLAGS.base_dir)
+        host=host, port=port, base_dir=FLAGS.base_dir,
+        start_worker=f"python {sys.argv[0]} --job_name=worker --worker_index=0")
     serve = prepare_server(settings, model, config,
                            start_evaluator=lambda: EvaluatorProcess(experiment))
     if FLAGS.job_name == "ps" and not FLAGS["heterogeneity"].present:
@@ -59,10 +61,13 @@ def say_who_sleeps():
 def shard():
     """Return a function that waits for servers and returns an exit code. Raises ValueError or
     OSError."""
-    from wbsp.environment import token
     from wbsp.ps.sharding.process import prepare_shard
+    from wbsp.wire.addresses import own_address
 
-    return prepare_shard(FLAGS.host, FLAGS.port_base, token(FLAGS.token_file), bandwidth())
+    host, limit = own_address(FLAGS.host), bandwidth()
+    reach = reach_of(host, FLAGS.port_base)
+    return prepare_shard(host, FLAGS.port_base, reach.token, limit,
+                         reach=[*reach.of_token(), *reach.of_shard()])
 
 
 def network_and_test_set(run, data_dir, test_images):

@@ -4,6 +4,7 @@ import functools
 import gc
 import os
 import sys
+import tempfile
 from collections import Counter
 from itertools import zip_longest
 
@@ -18,6 +19,9 @@ settings.register_profile("repeatable", max_examples=12, derandomize=True, deadl
 # what fails in .hypothesis/ and tries that first the next time.
 settings.register_profile("night", max_examples=10_000, deadline=None, print_blob=True)
 settings.load_profile("repeatable")
+
+# No test reads or makes this user's token.
+os.environ["XDG_CONFIG_HOME"] = os.path.join(tempfile.gettempdir(), f"wbsp-tests-{os.getpid()}")
 
 # Several processes run tests, and many tests start more: there are no cores left over.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")

@@ -64,7 +64,7 @@ def in_folder(*folders):
 # them.
 WALLS = {
     "sync": "", "limits": "", "heterogeneity": "", "process": "timeouts", "timeouts": "",
-    "environment": "", "units": "",
+    "environment": "process.token", "units": "",
     "tensors": "limits",
     "core": "sync tensors limits",
     "wire": "core.messages core.stats sync.base tensors process limits timeouts",
@@ -78,8 +78,8 @@ WALLS = {
     "site": "core sync.base tensors wire.messages wire.addresses wire.line worker "
             "ps.__main__ ps.config ps.flags ps.checkpoint process environment timeouts",
     "simulate": "core sync tensors runlog replica figures process heterogeneity limits units",
-    "watch": "core.stats runlog figures limits timeouts environment wire.messages wire.addresses "
-             "wire.sockets wire.line",
+    "watch": "core.stats runlog figures limits timeouts environment process.streams "
+             "wire.messages wire.addresses wire.sockets wire.line",
     "run": "runlog limits timeouts environment process ps.__main__ ps.checkpoint wire.addresses",
     "ray": "runlog limits timeouts process worker.errors worker.next_run",
     "testing": "core sync simulate",

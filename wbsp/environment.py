@@ -5,9 +5,10 @@ Only this module reads these variables.
 WBSP_SERVER        the server's address, as for SyncCallback; default: localhost:2606
 WBSP_WORKER_INDEX  index of this process's worker: 0 ... worker_num - 1; default: the server chooses
 WBSP_WORKER_NUM    number of workers that the server waits for
-WBSP_TOKEN_FILE    file with the shared secret
+WBSP_TOKEN_FILE    file with the shared secret; without it, ~/.config/wbsp/token (below
+                   XDG_CONFIG_HOME, if that is set) where other machines are involved
 WBSP_UPSTREAM_TOKEN_FILE
-                   file with the secret between a site and the server above it
+                   file with the secret between a site and the server above it; without it, as above
 WBSP_TRANSPORT     tcp: share no memory with processes of this machine; default: auto
 TF_CONFIG          set by TensorFlow's users and their schedulers: {"task": {"type": "worker",
                    "index": 0}, "cluster": {"ps": ["host:port"], "worker": [...]}}; a chief or
@@ -25,24 +26,15 @@ from __future__ import annotations
 import json
 import operator
 import os
-import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from wbsp.process.token import Token, make_token, read_token, usual_there, usual_token
 
 TRANSPORTS = "auto", "tcp"
 TRAINERS = "chief", "master", "worker"  # types of tasks that train, in the order of their numbers
 _SHOWN = 200  # characters of a variable in a message
 DEFAULT_SERVER = "localhost:2606"  # that of `wbsp ps` without a flag
-_MIN_TOKEN = 16  # bytes; a shorter secret can be guessed from the public keys on the wire
-
-
-def read_token(path: str) -> bytes:
-    """Return the secret in the file. Raises ValueError or OSError in one clear line."""
-    token = pathlib.Path(path).read_bytes().strip()
-    if len(token) < _MIN_TOKEN:
-        raise ValueError(f"token file {path} holds {len(token)} bytes; at least {_MIN_TOKEN} are "
-                         f"needed: openssl rand -hex 32 > {path}")
-    return token
 
 
 class Said(NamedTuple):
@@ -168,7 +160,7 @@ def worker_num() -> int | None:
     return None if spec is None else spec.must_be("ps").workers
 
 
-def token(path: str | None, variable: str = "WBSP_TOKEN_FILE") -> bytes | None:
+def token(path: str | None, variable: str = "WBSP_TOKEN_FILE") -> Token | None:
     """Return the run's secret, from the file at `path` or else from that of the variable.
 
     path: "" for no secret, whatever the environment has
@@ -184,6 +176,71 @@ def token(path: str | None, variable: str = "WBSP_TOKEN_FILE") -> bytes | None:
         return read_token(said.text)
     except (ValueError, OSError) as error:
         raise said.refused(error) from None
+
+
+def token_of_server(path: str | None, beyond: bool) -> tuple[Token | None, bool]:
+    """Return the secret of a process that listens, and whether this call has made it.
+
+    Args:
+        path: as for `token`.
+        beyond: other machines can reach it: without `path` and variable, it has the secret of the
+            usual place, where one is made if necessary.
+
+    Raises:
+        ValueError: it is too short; one line.
+        OSError: it cannot be made or read; one line.
+    """
+    chosen = token(path)
+    if chosen is None and path is None and beyond:
+        return make_token()
+    return chosen, False
+
+
+class Credentials:
+    """The secret of a process that connects to a server.
+
+    Attributes:
+        token: the secret; None: it connects without one.
+    """
+
+    def __init__(self, path: str | None, beyond: Callable[[], bool],
+                 variable: str = "WBSP_TOKEN_FILE"):
+        """Find the secret.
+
+        Args:
+            path, variable: as for `token`.
+            beyond: returns whether that server may be on another machine: without `path` and
+                variable, the secret is that of the usual place.
+
+        Raises:
+            ValueError: it is too short; one line.
+            OSError: it cannot be read, or not by this user alone; one line.
+        """
+        self.token = token(path, variable)
+        self._chosen = path is not None or self.token is not None
+        if not self._chosen and usual_there() and beyond():
+            self.token = usual_token()
+
+    def warning(self) -> str | None:
+        """Return the line on a file that others can read, too; None: they cannot."""
+        return None if self.token is None else self.token.warning()
+
+    def other(self) -> Token | None:
+        """Take the secret of the usual place, for a server that refuses this process without one.
+
+        That is a server of this machine which other machines can reach, too.
+
+        Returns:
+            The secret; None: there is none, or it was tried.
+
+        Raises:
+            ValueError: it is too short; one line.
+            OSError: it cannot be read, or not by this user alone; one line.
+        """
+        if self._chosen or self.token is not None:
+            return None
+        self.token = usual_token()
+        return self.token
 
 
 def shares_memory(transport: str | None) -> bool:

@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from wbsp import timeouts
-from wbsp.environment import address_of_server, shown_server, token
+from wbsp.environment import Credentials, address_of_server, shown_server
 from wbsp.limits import one_line
+from wbsp.process.streams import fill_numbers
 from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.format import Checkpoint, load
 from wbsp.runlog.console import say
-from wbsp.wire.addresses import endpoints, split_addresses
-from wbsp.wire.line import TROUBLE, Line, Refused, read_version
+from wbsp.wire.addresses import all_here, endpoints, split_addresses
+from wbsp.wire.line import TROUBLE, Foreign, Line, Refused, read_version
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.reading import METRICS
 from wbsp.wire.proof import STRANGER, Claim
@@ -122,8 +123,8 @@ def versions(address: str | None = None, *, at: str = "checkpoints", every: floa
             and the reports of this process are their `val_` results.
         every: minimum seconds between two versions.
         token_file: file with the shared secret; default: the environment variable
-            WBSP_TOKEN_FILE. Without a token this process must run on the server's machine, as its
-            user.
+            WBSP_TOKEN_FILE, else ~/.config/wbsp/token for a server of another machine. Without a
+            token this process must run on the server's machine, as its user.
         patience: seconds to wait for a server, at first and when it is lost. If it is lost after
             its run's final version was read, at most 30 s, and then it counts as ended.
         say: function that prints a line for the user.
@@ -135,8 +136,12 @@ def versions(address: str | None = None, *, at: str = "checkpoints", every: floa
     """
     if at not in (_CHECKPOINTS, _EPOCHS):
         raise ValueError(f"at={at!r}: it is {_CHECKPOINTS!r} or {_EPOCHS!r}")
+    fill_numbers()
     address = address_of_server(address, split_addresses)
-    server = _Server(address, token(token_file), patience, say, at == _EPOCHS)
+    credentials = Credentials(token_file, lambda: not all_here(address))
+    if (warning := credentials.warning()) is not None:
+        say(warning)
+    server = _Server(address, credentials, patience, say, at == _EPOCHS)
     return _versions(server, every)
 
 
@@ -157,16 +162,16 @@ class _NoServer(ConnectionError):
 class _Server:
     """The server whose versions are read; after a lost connection, it is searched again."""
 
-    def __init__(self, address: str, secret: bytes | None, patience: float,
+    def __init__(self, address: str, credentials: Credentials, patience: float,
                  say: Callable[[str], None], epochs: bool):
         self._address = address
         self._epochs = epochs
-        self._secret = secret
+        self._credentials = credentials
         self._patience = patience
         self.say = say
         self._context = zmq.Context()
         self._closed = threading.Event()  # never set: there is one thread
-        self._claim = Claim(os.urandom, contact(secret))
+        self._claim = Claim(os.urandom, contact(credentials.token))
         self._line: Line | None = None
         self._run, self._newest = "", m.NONE  # of the newest version that was read
         self._over = False  # that version was the final one of the current run
@@ -189,7 +194,7 @@ class _Server:
                 with tempfile.TemporaryDirectory(prefix="wbsp-version-") as folder:
                     path = Path(folder) / "version"
                     assert self._line is not None, "over which the answer came"
-                    if read_version(self._line.host, answer, self._secret, path):
+                    if read_version(self._line.host, answer, self._credentials.token, path):
                         self._run, self._newest = answer.run, answer.version
                         self._over = answer.last
                         return Version(load(path), answer, self)
@@ -217,6 +222,11 @@ class _Server:
             for place in self._places():
                 try:
                     return self._try(place, question, kind)
+                except Foreign as error:
+                    if (other := self._credentials.other()) is None:
+                        raise ConnectionError(f"{self._address}: {error}") from None
+                    self._leave()
+                    self._claim = Claim(os.urandom, contact(other))
                 except Refused as error:
                     raise ConnectionError(f"{self._address}: {error}") from None
                 except TROUBLE as error:
@@ -237,7 +247,7 @@ class _Server:
     def _try(self, place: str, question: Any, kind: Any) -> Any:
         if self._line is None:
             self._claim.renew()
-            self._line = Line(self._context, place, self._secret, self._closed)
+            self._line = Line(self._context, place, self._credentials.token, self._closed)
         for _ in range(3):
             answer = self._line.ask(self._claim.sealed(question), m.FromServer)
             match answer:

@@ -24,6 +24,7 @@ NOT_SERVING = 0.5  # worker: until it tries again after a process that does not 
 
 # A server waits for its workers
 
+INTRODUCED = 10.0  # server: for the introduction of a peer that has sent another message first
 WORKER_PROBED = 1.0  # server: for a message of a worker; then it tries the connection
 WORKER_GONE = 5.0  # server: for a new connection of a worker; then the worker is lost
 INDEX_HELD = 3.0  # server: for a message of an index's owner; then another process must retry

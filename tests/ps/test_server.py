@@ -307,7 +307,7 @@ def test_the_secret_is_told_to_no_one_else(jobs, token_file):
 
 
 @pytest.mark.parametrize("flags, says", [
-    (["--host=0.0.0.0"], "refusing to listen on 0.0.0.0 without a token"),
+    (["--host=0.0.0.0", "--token_file="], "refusing to listen on 0.0.0.0 without a token"),
     (["--token_file=absent"], "absent"),
     (["--sync_option=s=3"], "pcc: unknown option 's'; known: commit, trigger"),
     (["--sync_option=s"], "'s' is not of the form key=value"),

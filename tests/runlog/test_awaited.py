@@ -14,7 +14,7 @@ def test_a_wait_is_printed_periodically_with_the_time_that_is_left():
     awaited.wait([1], "to join", 78, "training begins with the others", 42)
     awaited.wait([1], "to fetch the final version", 60, "this run ends", 99)
     assert said == [f"waiting for worker 1, 2 to join, for {left} s more; then training begins "
-                    "with the others" for left in (105, 90)]
+                    "with the others" for left in (115, 100, 85)]
 
 
 @pytest.mark.parametrize("workers, text", [

@@ -8,6 +8,8 @@ import os
 import threading
 from collections.abc import Iterator
 
+from wbsp.process.streams import fill_numbers
+
 
 @contextlib.contextmanager
 def heavy_imports() -> Iterator[None]:
@@ -33,6 +35,7 @@ def heavy_imports() -> Iterator[None]:
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
     """Discard standard error in the body."""
+    fill_numbers()
     saved = os.dup(2)
     with open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), 2)

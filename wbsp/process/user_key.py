@@ -9,9 +9,10 @@ import contextlib
 import functools
 import os
 import secrets
-import stat
 import tempfile
 from pathlib import Path
+
+from wbsp.process.private import check, make_once
 
 _SIZE = 32  # bytes
 
@@ -44,31 +45,18 @@ def _of_file(path: Path) -> bytes:
         ValueError: it is damaged.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _check(os.lstat(path.parent), 0o022)
+    check(os.lstat(path.parent), 0o022)
     with contextlib.suppress(FileNotFoundError):
         return _read(path)
-    beside = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-    beside.touch(0o600)
-    try:
-        beside.write_text(secrets.token_hex(_SIZE))
-        os.link(beside, path)  # atomic, and never replaces another process's file
-    except FileExistsError:
-        pass
-    finally:
-        beside.unlink()
+    make_once(path, secrets.token_hex(_SIZE))
     return _read(path)
 
 
 def _read(path: Path) -> bytes:
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-        _check(os.fstat(file.fileno()), 0o077)
+        check(os.fstat(file.fileno()), 0o077)
         key = bytes.fromhex(file.read(4 * _SIZE).decode("ascii", "replace"))
     if len(key) != _SIZE:
         raise ValueError(f"{path} is damaged")
     return key
 
-
-def _check(status: os.stat_result, closed: int) -> None:
-    """Raise PermissionError if another user owns the file, or has one of these permissions."""
-    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & closed:
-        raise PermissionError("other users have access")

@@ -10,8 +10,9 @@ import sys
 
 from absl import app, flags
 
-from wbsp.environment import token, worker_num
-from wbsp.ps.flags import bandwidth, define_flags, server_config
+from wbsp.environment import worker_num
+from wbsp.process.streams import open_streams
+from wbsp.ps.flags import bandwidth, define_flags, reach_of, server_config
 from wbsp.ps.goal import Goal
 from wbsp.sync import create, parse_options
 
@@ -56,6 +57,7 @@ def main(argv, above=None):
     # The server itself, which --help does without.
     from wbsp.ps.launch import prepare_server, where_to_listen
     from wbsp.ps.sharding.process import prepare_shard
+    from wbsp.wire.addresses import own_address
 
     try:
         if len(argv) > 1:
@@ -68,8 +70,10 @@ def main(argv, above=None):
             raise ValueError("--site and --upstream_token_file need the server above: give "
                              "--upstream=localhost:2606, for example")
         if FLAGS.shard:
-            return prepare_shard(FLAGS.host or "localhost", FLAGS.port_base or SHARD_PORT,
-                                 token(FLAGS.token_file), bandwidth())()
+            host, port = own_address(FLAGS.host or "localhost"), FLAGS.port_base or SHARD_PORT
+            limit, reach = bandwidth(), reach_of(host, port)
+            return prepare_shard(host, port, reach.token, limit,
+                                 reach=[*reach.of_token(), *reach.of_shard()])()
         workers = worker_num() if FLAGS.worker_num is None else FLAGS.worker_num
         if workers is None:
             raise ValueError("the number of workers is unknown: set --worker_num=2, or the "
@@ -93,4 +97,5 @@ def main(argv, above=None):
 
 
 if __name__ == "__main__":
+    open_streams()
     app.run(main)

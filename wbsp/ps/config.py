@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -177,6 +177,7 @@ class ServerConfig:
     one_run:      the server ends with its run, even if workers call `fit` again
     port:         0: any free one
     token:        content of --token_file, or None
+    reach:        lines for the console on who can connect, and how
     resume:       as in `Runs`
     standby_of:   address of the server to follow until it is lost; the files of a standby that
                   takes over are in a folder beside that of `base_dir`
@@ -207,6 +208,7 @@ class ServerConfig:
     host: str = "localhost"
     port: int = 0
     token: bytes | None = None
+    reach: Sequence[str] = ()
     base_dir: str = ""
     log_root: str = "runs"
     resume: bool | str = False

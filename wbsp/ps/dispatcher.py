@@ -248,9 +248,11 @@ class Dispatcher:
         if anybody is not None:
             body_of(message, frames, session)
             anybody(Peer(identity, line, frames[0]), message)
+            self.sessions.log.introduced(identity)
         elif session is None:  # perhaps a worker that has not noticed that this is another process
             self.sessions.send(identity, m.Unknown())
-            raise m.WireError(f"{type(message).__name__} from an unknown session")
+            self.sessions.log.stray(identity,
+                                    f"{type(message).__name__} from an unknown session")
         elif not linked and session.line is not line:
             self.sessions.answer(identity, m.Unknown())  # a new connection, not identified yet
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -9,11 +10,14 @@ from absl import flags
 
 from wbsp import timeouts, units
 from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS, outer_of
-from wbsp.environment import TRANSPORTS, shares_memory, token
+from wbsp.environment import TRANSPORTS, server_address, shares_memory, token_of_server
+from wbsp.process.own_address import address_for_others
 from wbsp.ps.checkpoint.resume import resume_flag
 from wbsp.ps.config import ServerConfig, ShardPlan
+from wbsp.runlog.reach import Reach
 from wbsp.sync import MODELS, SyncModel, parse_options
 from wbsp.tensors.codecs import KNOWN, parse
+from wbsp.wire.addresses import all_here, only_here
 
 FLAGS = flags.FLAGS
 flags.disclaim_key_flags()  # they are flags of the module that defines them by `define_flags`
@@ -66,7 +70,8 @@ def define_flags(sync: str | None = "pcc", sync_default: str = "", of_server: st
                       "default: the environment variable WBSP_TRANSPORT, else auto")
     flags.DEFINE_string("token_file", None, "file with a shared secret, which encrypts all "
                         "traffic and excludes other processes; default: the environment "
-                        "variable WBSP_TOKEN_FILE")
+                        "variable WBSP_TOKEN_FILE, else ~/.config/wbsp/token where other machines "
+                        "can connect, which is made once; empty: none")
 
 
 def bandwidth() -> float | None:
@@ -84,23 +89,47 @@ def until() -> float:
     return seconds
 
 
-def server_config(workers: int, model: type[SyncModel], **more: Any) -> ServerConfig:
+def server_config(workers: int, model: type[SyncModel], host: str, port: int,
+                  start_worker: str = "python train.py", **more: Any) -> ServerConfig:
     """Return the configuration of the flags.
 
     Args:
         workers: number of workers.
         model: class of the synchronization model.
+        host, port: to listen on.
+        start_worker: the command that starts a worker, for users.
         **more: fields of the configuration that flags do not set.
 
     Raises:
         ValueError: a flag is bad; one line.
-        OSError: a file cannot be read; one line.
+        OSError: a file cannot be read, or the token cannot be made; one line.
     """
-    return ServerConfig(
-        workers, check_period=FLAGS.check_period, connect_timeout=FLAGS.connect_timeout,
+    config = ServerConfig(
+        workers, host=host, port=port,
+        check_period=FLAGS.check_period, connect_timeout=FLAGS.connect_timeout,
         bandwidth=bandwidth(), share=shares_memory(FLAGS.transport),
         outer=outer_of(model, workers, FLAGS.outer, parse_options(FLAGS.outer_option)),
         wire=parse(FLAGS.wire or model.wire), fail_if_lost=FLAGS.fail_if_lost,
-        token=token(FLAGS.token_file), log_root=FLAGS.log_root, resume=FLAGS.resume,
-        standby_of=FLAGS.standby_of, shards=ShardPlan.parse(FLAGS.shards),
-        watch_port=FLAGS.watch_port, until=until(), **more)
+        log_root=FLAGS.log_root, resume=FLAGS.resume, standby_of=FLAGS.standby_of,
+        shards=ShardPlan.parse(FLAGS.shards), watch_port=FLAGS.watch_port, until=until(), **more)
+    reach = reach_of(host, port)  # the flags are good, so a token may be made
+    config.token, config.reach = reach.token, reach.of_token() + reach.of_server(start_worker)
+    return config
+
+
+def reach_of(host: str, port: int) -> Reach:
+    """Return who can reach a process that listens there, with its token, made if necessary.
+
+    Raises:
+        ValueError: the token is too short; one line.
+        OSError: it cannot be read or made; one line.
+    """
+    beyond = not only_here(host)
+    where = address_for_others(host)
+    address = f"[{where}]:{port}" if ":" in where else f"{where}:{port}"
+    if host == "*":  # perhaps because of the address in the environment
+        with contextlib.suppress(ValueError):
+            said = server_address("ps")
+            if said is not None and said.text.endswith(f":{port}") and not all_here(said.text):
+                address = said.text
+    return Reach(beyond, address, *token_of_server(FLAGS.token_file, beyond))

@@ -47,7 +47,7 @@ from wbsp.runlog.folder import (
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import SyncModel
 from wbsp.tensors.codecs import FLOAT32
-from wbsp.wire.addresses import is_loopback, split_address
+from wbsp.wire.addresses import is_loopback, own_address, split_address
 from wbsp.wire.guard import too_few_files
 from wbsp.wire.proof import SIZE
 from wbsp.wire.sockets import ServerSocket
@@ -64,7 +64,7 @@ def where_to_listen(host: str | None, port: int | None, default_port: int) -> tu
     """
     said = cluster.server_address("ps") if host is None and port is None else None
     if said is None:
-        return host or "localhost", port or default_port
+        return own_address(host or "localhost"), port or default_port
     try:
         hosts, ports = zip(*map(split_address, said.text.split(",")), strict=True)
     except ValueError as error:
@@ -390,6 +390,9 @@ def prepare_server(settings: dict[str, str], model: SyncModel, config: ServerCon
                  Series(single=config.one_run))
     socket = plan.listen()
     config.port = socket.port
+    if config.standby_of:
+        for line in config.reach:
+            say(line)
     left = runs.to_resume()
     # A folder without a checkpoint is from a standby that was killed while it took over.
     if config.standby_of and (left is None or not (left / CHECKPOINT).exists()):

@@ -365,6 +365,9 @@ class Run:
                 away = set(range(config.worker_num)).difference(here, gone)
                 self._awaited.wait(away, "to join", patience - (now - self._requests.first_came),
                                    "training begins with the others", now)
+            else:
+                self._awaited.wait(*self._dispatcher.sessions.unready(), None, "training begins",
+                                   now)
         elif alarm is not None and run_time >= alarm:
             self._requests.replies.send(engine.tick(run_time))
 

@@ -121,6 +121,8 @@ class Waiting:
             workers = series.living if series.followed else range(self._server.config.worker_num)
             self._awaited.wait(workers, "to reconnect" if series.followed else "to connect",
                                patience - alone, "this server ends", now)
+        elif not series.followed:
+            self._awaited.wait(*sessions.unready(), None, "training begins", now)
         return None
 
     def _goes_on_above(self, above: Above) -> bool:
@@ -309,6 +311,9 @@ class Server:
         if not self._follows:
             self._say(f"{self._model.name}: listening on port {self._socket.port}, waiting for "
                       f"{self.config.worker_num} worker(s)")
+            if earlier is None:  # else they were printed
+                for line in self.config.reach:
+                    self._say(line)
         try:
             patience = (self.config.connect_timeout if isinstance(self.phase, Waiting)
                         else timeouts.SHARDS_MISSING)

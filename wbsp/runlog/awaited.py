@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 from wbsp.process.throttle import Throttle
 
-_NOTICE = 15.0  # seconds of a wait until the first line, and between two
+_FIRST, _NOTICE = 5.0, 15.0  # seconds of a wait until the first line, and between two
 _NAMED = 5  # workers in one line, at most
 
 
@@ -18,23 +18,23 @@ class Awaited:
         self._notice = Throttle(_NOTICE)
         self._what: str | None = None
 
-    def wait(self, workers: Collection[int], what: str, left: float, then: str, now: float
+    def wait(self, workers: Collection[int], what: str, left: float | None, then: str, now: float
              ) -> None:
         """Print a line on a wait at a limited rate; call this as long as the wait lasts.
 
         Args:
             workers: that are waited for.
             what: the awaited event, such as "to join".
-            left: seconds until the end of the wait.
+            left: seconds until the end of the wait; None: not known.
             then: what happens then.
             now: seconds, of one clock in all calls.
         """
         if what != self._what or not workers:
             self._what = what
-            self._notice.rest(now)
+            self._notice.next = now + min(_FIRST, self._notice.period)
         elif self._notice.due(now):
-            self._say(f"waiting for {named(workers)} {what}, for {max(left, 0):.0f} s more; then "
-                      f"{then}")
+            while_ = "" if left is None else f", for {max(left, 0):.0f} s more"
+            self._say(f"waiting for {named(workers)} {what}{while_}; then {then}")
 
 
 def named(workers: Collection[int]) -> str:

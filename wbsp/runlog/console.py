@@ -47,9 +47,10 @@ class DefaultHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if _LOGGER.handlers == [self] and not _LOGGER.propagate:
-            with contextlib.suppress(OSError, ValueError):
-                print(self.format(record), flush=True,
-                      file=getattr(record, "stream", None) or sys.stderr)
+            stream = getattr(record, "stream", None) or sys.stderr
+            if stream is not None:  # of a process without standard error; `print` would take output
+                with contextlib.suppress(OSError, ValueError):
+                    print(self.format(record), flush=True, file=stream)
 
 
 def _library_logger() -> logging.Logger:
@@ -107,15 +108,14 @@ class Console:
         """
         self.title = title
         self._file = None if path is None else LineFile(path, append=True, say=self._show_line)
-        self._stream = stream or sys.stderr
+        self._stream = stream or sys.stderr  # None: this process has no standard error
         self._t = 0.0  # of the newest status or line
         self._line_due = self._live_due = float("-inf")
         self._stragglers = StragglerScore()
         self._scores: dict[int, Score] = {}
         self._status: Status | None = None
         self._live: Live | None = None
-        if self._stream.isatty():
-            self._guard(self._start_live)
+        self._guard(self._start_live)
 
     def line(self, text: str, t: float | None = None) -> None:
         """Print `text` at once; `t` defaults to the time of the newest status."""
@@ -169,10 +169,12 @@ class Console:
 
     def abandon(self) -> None:
         """Restore the terminal in one write; safe in a signal handler."""
-        if self._live is not None:
+        if self._live is not None and self._stream is not None:
             os.write(self._stream.fileno(), _SHOW_CURSOR)
 
     def _start_live(self) -> None:
+        if self._stream is None or not self._stream.isatty():
+            return
         from rich.console import Console as RichConsole
         from rich.live import Live
 

@@ -32,6 +32,7 @@ from wbsp import heterogeneity, units
 from wbsp.core.messages import SharedData
 from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS
 from wbsp.process.imports import heavy_imports
+from wbsp.process.streams import open_streams
 from wbsp.runlog.folder import run_folder
 from wbsp.simulate.study import advice, batches, compare, worth
 from wbsp.simulate.study.cluster_file import read_cluster
@@ -425,4 +426,5 @@ def _draw(runs: list[Run], folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    open_streams()
     app.run(main)

@@ -7,11 +7,12 @@ import sys
 
 from absl import app, flags
 
-from wbsp.environment import shares_memory, token
+from wbsp.environment import Credentials, shares_memory
+from wbsp.process.streams import open_streams
 from wbsp.ps.__main__ import main as serve
 from wbsp.ps.flags import bandwidth
 from wbsp.site.upstream import Way
-from wbsp.wire.addresses import split_addresses
+from wbsp.wire.addresses import all_here, split_addresses
 
 FLAGS = flags.FLAGS
 
@@ -30,9 +31,13 @@ def way():
     if FLAGS.shard:
         raise ValueError("--shard and --upstream do not go together: a shard is not a server")
     split_addresses(FLAGS.upstream)
-    return Way(FLAGS.upstream, FLAGS.site,
-               token(FLAGS.upstream_token_file, "WBSP_UPSTREAM_TOKEN_FILE"), bandwidth(),
-               shares_memory(FLAGS.transport), FLAGS.connect_timeout)
+    upstream = FLAGS.upstream
+    credentials = Credentials(FLAGS.upstream_token_file, lambda: not all_here(upstream),
+                              "WBSP_UPSTREAM_TOKEN_FILE")
+    if (warning := credentials.warning()) is not None:
+        print(warning, file=sys.stderr)
+    return Way(upstream, FLAGS.site, credentials.token, bandwidth(),
+               shares_memory(FLAGS.transport), FLAGS.connect_timeout, credentials.other)
 
 
 def main(argv):
@@ -45,4 +50,5 @@ def main(argv):
 
 
 if __name__ == "__main__":
+    open_streams()
     app.run(main)

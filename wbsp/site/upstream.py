@@ -57,7 +57,7 @@ from wbsp.wire.messages.reading import AskVersion, VersionAt
 from wbsp.worker.comm.communication import SendUpdate
 from wbsp.worker.comm.inbox import Next
 from wbsp.worker.comm.transport import Transport
-from wbsp.worker.errors import TransportError
+from wbsp.worker.errors import ForeignServer, TransportError
 from wbsp.worker.metrics import Recorder
 from wbsp.worker.shared_agent import SharedAgent
 
@@ -75,6 +75,7 @@ class Way:
         bandwidth: bytes/s in each direction, or None.
         share: share memory with a server of this machine and user, if there is no bandwidth.
         timeout: seconds to wait for that server at the start.
+        other: returns a token to try if that server refuses this one, or None.
     """
 
     address: str
@@ -83,6 +84,7 @@ class Way:
     bandwidth: float | None = None
     share: bool = True
     timeout: float = timeouts.CONNECT
+    other: Callable[[], bytes | None] = lambda: None
 
     def __call__(self, on: Host, say: Callable[[str], None]) -> Upstream:
         """Return a connection, which `poll` or `begin` starts."""
@@ -272,10 +274,7 @@ class Upstream(SiteWorker):
     def _join(self) -> None:
         way, timeout = self._way, self._patience
         try:
-            transport = self._transport = Transport(
-                way.address, way.site, way.token, way.bandwidth, self._say,
-                lambda: self._closing, share=way.share, on=self._on)
-            welcome = transport.hello({}, timeout, replaces=bool(self._known.run))
+            transport, welcome = self._introduced(way.token)
             sync, run = welcome.settings.get("sync", "its model"), welcome.settings.get("id", "")
             if (reason := objection(welcome.rule, sync)) is not None:
                 raise AboveError(reason)
@@ -303,6 +302,26 @@ class Upstream(SiteWorker):
             self._found.put(AboveError(f"the server above: {error}"))
         except Exception as error:  # the event loop must not wait forever
             self._found.put(AboveError(f"joining the server above failed: {error!r}"))
+
+    def _introduced(self, token: bytes | None) -> tuple[Transport, m.Welcome]:
+        """Return a connection to the server above, and its answer.
+
+        Raises:
+            TransportError: it does not answer, or refuses.
+        """
+        way = self._way
+        transport = self._transport = Transport(
+            way.address, way.site, token, way.bandwidth, self._say, lambda: self._closing,
+            share=way.share, on=self._on)
+        self._token = token
+        try:
+            return transport, transport.hello({}, self._patience,
+                                              replaces=bool(self._known.run))
+        except ForeignServer:
+            if (other := way.other()) is None:
+                raise
+        transport.close()
+        return self._introduced(other)
 
     def _model(self) -> Model:
         while not self._closing:
@@ -504,7 +523,7 @@ class Upstream(SiteWorker):
     def read_version(self, at: VersionAt, path: pathlib.Path) -> Future[bool]:
         assert self._transport is not None, "its server has answered"
         self._reads = self._reads or self._on.scheduler.pool("wbsp-above-versions")
-        return self._reads.submit(read_version, self._transport.host, at, self._way.token, path)
+        return self._reads.submit(read_version, self._transport.host, at, self._token, path)
 
     def told(self) -> list[Measured | LearningRate]:
         told, self._told = self._told, []

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from wbsp.figures import find_runs
 from wbsp.figures.load import named
 from wbsp.limits import one_line
+from wbsp.process.streams import open_streams
 from wbsp.runlog.files import write_whole
 from wbsp.watch.page import html
 from wbsp.watch.run import WatchedRun
@@ -37,7 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
     where.add_argument("--out", type=Path, metavar="FILE.html", help="write the current page into "
                        "one self-contained file, and end")
     parser.add_argument("--token_file", metavar="FILE", help="the server's secret; default: the "
-                        "environment variable WBSP_TOKEN_FILE")
+                        "environment variable WBSP_TOKEN_FILE, else ~/.config/wbsp/token for a "
+                        "server of another machine")
     flags = parser.parse_args(arguments)
     try:
         if not 0 <= flags.http < 1 << 16:
@@ -65,10 +67,9 @@ def _is_address(name: str) -> bool:
 def _mirror(address: str, token_file: str | None, stack: contextlib.ExitStack,
             ended: threading.Event) -> Mirror:
     """Return a mirror of the server at that address; `stack` deletes it."""
-    from wbsp.environment import token
     from wbsp.watch.remote import mirrored
 
-    return stack.enter_context(mirrored(address, token(token_file), ended))
+    return stack.enter_context(mirrored(address, token_file, ended))
 
 
 def _show(found: list[Path | Mirror], flags: argparse.Namespace,
@@ -120,4 +121,5 @@ def _one_line(error: Exception) -> str:
 
 
 if __name__ == "__main__":
+    open_streams()
     sys.exit(main())

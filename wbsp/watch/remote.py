@@ -19,10 +19,11 @@ from pathlib import Path
 import zmq
 
 from wbsp import timeouts
+from wbsp.environment import Credentials
 from wbsp.runlog.files import cut_torn_line
 from wbsp.watch.run import Origin
-from wbsp.wire.addresses import endpoints, split_addresses
-from wbsp.wire.line import Line, Refused
+from wbsp.wire.addresses import all_here, endpoints, split_addresses
+from wbsp.wire.line import Foreign, Line, Refused
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.watch import FilesAt, Have, News, Piece, Read, Watch, is_log, order
 
@@ -42,16 +43,19 @@ class Mirror:
     """Copies of the files of the run that is served at `address`, in `folder`.
 
     address: host:port, or several of these separated by commas: of a server and its standby
+    token_file: as for `environment.Credentials`
     closed:  set when no more copies are wanted
     origin:  shows the user where the files come from, and what is wrong
 
-    Raises ValueError for a malformed address.
+    Raises ValueError for a malformed address, OSError for a token file that cannot be read.
     """
 
-    def __init__(self, address: str, token: bytes | None, folder: Path, closed: threading.Event):
+    def __init__(self, address: str, token_file: str | None, folder: Path,
+                 closed: threading.Event):
         self._addresses = split_addresses(address)
         self.folder, self.origin = folder, Origin(address)
-        self._token, self._context = token, zmq.Context()
+        self._credentials = Credentials(token_file, lambda: not all_here(address))
+        self._context = zmq.Context()
         self._line: Line | None = None
         self._run, self._epoch = "", 0  # of the newest News
         self._places: list[str] = []  # folders whose files were sent, one after the other
@@ -184,10 +188,14 @@ class Mirror:
                 problems.append(f"the host name {host} is not known ({error.strerror})")
                 continue
             for place in places:
-                line = Line(self._context, place, self._token, self._closed)
+                line = Line(self._context, place, self._credentials.token, self._closed)
                 try:
                     return Line(self._context, f"tcp://{line.host}:{self._port(line)}",
-                                 self._token, self._closed)
+                                self._credentials.token, self._closed)
+                except Foreign as error:
+                    if self._credentials.other() is None:
+                        raise
+                    problems.append(str(error))  # the next attempt is with the other token
                 except Refused:
                     raise
                 except _TROUBLE as error:
@@ -236,11 +244,13 @@ class Mirror:
 
 
 @contextlib.contextmanager
-def mirrored(address: str, token: bytes | None, closed: threading.Event) -> Iterator[Mirror]:
+def mirrored(address: str, token_file: str | None, closed: threading.Event
+             ) -> Iterator[Mirror]:
     """Yield a mirror of the current files, in a folder that is deleted with it. Raises as `Mirror`.
     """
     with (tempfile.TemporaryDirectory(prefix="wbsp-watch-") as folder,
-          contextlib.closing(Mirror(address, token, Path(folder), closed)) as mirror):
+          contextlib.closing(
+              Mirror(address, token_file, Path(folder), closed)) as mirror):
         mirror.first()
         yield mirror
 

@@ -12,9 +12,10 @@ import zmq
 import zmq.utils.monitor
 
 from wbsp import timeouts
+from wbsp.wire.addresses import to_check
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.reading import ReadVersion, VersionPart
-from wbsp.wire.sockets import FOREIGN, HANDSHAKE_FAILED, HANDSHAKES, worker_socket
+from wbsp.wire.sockets import HANDSHAKE_FAILED, HANDSHAKES, MISMATCH, foreign, worker_socket
 
 _LOOK = 0.2  # seconds between two checks whether an answer is still wanted
 
@@ -26,12 +27,18 @@ class Refused(ConnectionError):
     """The process refuses the connection, and would refuse another attempt, too."""
 
 
+class Foreign(Refused):
+    """The process has another token, or is no process of wbsp."""
+
+
 class Line:
     """A connection for one question at a time. Raises ConnectionError in one line."""
 
     def __init__(self, context: zmq.Context, place: str, token: bytes | None,
                  closed: threading.Event):
         """`place`: as returned by `endpoint`; `closed`: set when no answer is wanted any more."""
+        self._token = token
+        self._mismatch = False  # a process there has a token and this one none, or the reverse
         self._place = place.removeprefix("tcp://")
         self.host = self._place.rpartition(":")[0]
         self._socket = worker_socket(context, [self.host], os.urandom(16), token)
@@ -59,9 +66,14 @@ class Line:
                 if not isinstance(answer, m.Alive):
                     return answer
             elif self._monitor in found and not self._socket.poll(0):  # else read what came before
-                self._take(zmq.utils.monitor.recv_monitor_message(self._monitor)["event"])
-        raise TimeoutError(f"{self._place} does not answer" if self.made else
-                           f"no server answers at {self._place}")
+                event = zmq.utils.monitor.recv_monitor_message(self._monitor)
+                self._mismatch = self._mismatch or event["value"] == MISMATCH
+                self._take(event["event"])
+        raise TimeoutError(f"{self._place} does not answer" if self.made else self._nobody)
+
+    @property
+    def _nobody(self) -> str:
+        return f"no server answers at {self._place}; {to_check(self._place)}"
 
     def close(self) -> None:
         self._socket.disable_monitor()
@@ -74,11 +86,12 @@ class Line:
         elif event & HANDSHAKE_FAILED:
             self._failures += 1
             if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL or self._failures >= HANDSHAKES:
-                raise Refused(f"{self._place} refused the connection: {FOREIGN}")
+                raise Foreign(f"{self._place} refused the connection: "
+                              f"{foreign(self._token, self._mismatch)}")
         elif self.made:
             raise ConnectionError(f"the connection to {self._place} broke")
         elif event == zmq.EVENT_CONNECT_RETRIED and not self._failures:
-            raise ConnectionError(f"no server answers at {self._place}")
+            raise ConnectionError(self._nobody)
 
 
 def read_version(host: str, at: m.VersionAt, token: bytes | None, path: Path) -> bool:

@@ -13,7 +13,7 @@ from wbsp.wire.guard import ConnectionGuard
 from wbsp.wire.liveness import Probe
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import STRANGER, Claim
-from wbsp.wire.sockets import FOREIGN, HANDSHAKE_FAILED, TURN, ServerSocket
+from wbsp.wire.sockets import HANDSHAKE_FAILED, MISMATCH, TURN, ServerSocket, foreign
 
 TOO_MUCH = "it sends more than was requested; each of its connections is closed"
 
@@ -47,6 +47,7 @@ class ServerLink:
         self.claim = Claim(server.on.scheduler.random, *keys)
         self.made = 0
         self.ended = 0
+        self._mismatch = False  # a process there has a token and this one none, or the reverse
         self._strange: str | None = None  # why connections fail, though a process listens there
         self.doubt: str | None = None
         self.says: str | None = None
@@ -85,7 +86,9 @@ class ServerLink:
             message = self._network.event(self._monitor)
             event = message["event"]
             if event & HANDSHAKE_FAILED:
-                self._strange = f"the process there closes connections in the handshake: {FOREIGN}"
+                self._mismatch = self._mismatch or message["value"] == MISMATCH
+                self._strange = ("the process there closes connections in the handshake: "
+                                 + foreign(self._server.token, self._mismatch))
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._strange = None
                 self.made += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import hmac
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -27,15 +27,36 @@ from wbsp.wire.proof import Challenges, mac
 from wbsp.wire.rate import RateLimitedReceiver, RateLimiter
 
 TURN = 64  # messages that are read in one go
+_REMEMBERED = 64  # failed handshakes that may be forgiven
 # Size in bytes of a send buffer within one machine: small enough for the processor's caches. Over a
 # network the kernel chooses the size by the line's delay.
 _LOCAL_BUFFER = 3 << 17
 HANDSHAKE_FAILED = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
                     | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
 HANDSHAKES = 3  # failures without a reason after which the other side counts as refusing
-# What these failures mean; libzmq does not always tell more.
-FOREIGN = ("either it has another token (--token_file must name the same secret on both sides, or "
-           "be absent on both), or it is not a wbsp server")
+# Detail of a failure: one side has a token, and the other has none. Only the first of the two sides
+# to notice learns that.
+MISMATCH = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
+_OTHER_TOKEN = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
+_STRANGER = "a peer that does not speak the protocol or know the token"
+_FORGIVEN = 5.0  # seconds in which a process that was refused without a token may have found it
+_OTHER = ("it has another token (--token_file must name the same secret on both sides, or be "
+          "absent on both)")
+
+
+def foreign(token: bytes | None, mismatch: bool = False) -> str:
+    """Return why a process that listens refuses one with this token, in one line.
+
+    mismatch: one of the two has no token
+    """
+    # What a failed handshake means, where libzmq tells no more.
+    why = f"{_OTHER}: it has one" if mismatch and token is None else (
+        f"{_OTHER}: it has none" if mismatch else f"either {_OTHER}, or it is not a wbsp server")
+    if token is None:
+        return (f"{why}; this process has none: copy that token to ~/.config/wbsp/token here, or "
+                "name a copy by --token_file, or by WBSP_TOKEN_FILE")
+    file = getattr(token, "file", "")
+    return f"{why}; this process's token is from {file}" if file else why
 
 
 class Keys(NamedTuple):
@@ -84,12 +105,12 @@ class ServerSocket:
         if token is None and not is_loopback(host):
             raise ValueError(
                 f"refusing to listen on {host} without a token: anyone on that network could join. "
-                "Give every process the same secret with --token_file=FILE "
-                "(openssl rand -hex 32 > FILE), or use --host=localhost")
+                "Leave out --token_file, and a token is made; or give every process the same one "
+                "with --token_file=FILE (openssl rand -hex 32 > FILE); or use --host=localhost")
         keep_freed()
         self.on = on
         self.context = on.network.context()
-        self._token = token
+        self.token = token
         self._authenticator = None
         self.socket = self.context.socket(zmq.ROUTER)
         _prepare(self.socket, [host], most)
@@ -110,8 +131,12 @@ class ServerSocket:
         self.challenges = Challenges(on.scheduler.random)
         self.guard = ConnectionGuard(members, on.network)
         self._strangers: Counter[str] = Counter()  # peers that failed, by reason
+        # Those that may have had no token, with the times: one of this machine then tries the token
+        # of the usual place.
+        self._without: deque[tuple[float, str]] = deque(maxlen=_REMEMBERED)
         self.monitor = self.socket.get_monitor_socket(
-            zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
+            zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+            | HANDSHAKE_FAILED)
         try:
             self.socket.bind(endpoint(host, port))
         except zmq.ZMQError as error:
@@ -126,7 +151,7 @@ class ServerSocket:
 
         It is derived from the token; without a token it is the user's key.
         """
-        return contact(self._token, self.on)
+        return contact(self.token, self.on)
 
     def reaches(self, identity: bytes, message: bytes) -> bool:
         """Send a message that may be lost; return False if the peer has no connection."""
@@ -143,7 +168,7 @@ class ServerSocket:
     def dealer(self, host: str) -> zmq.Socket:
         """Return an unconnected socket of this server for another server on `host`."""
         return worker_socket(self.context, [host], self.on.scheduler.random(16),
-                             self._token)
+                             self.token)
 
     def limit(self, bandwidth: float | None) -> None:
         """Receive so many bytes per second at most; None: no limit."""
@@ -194,6 +219,9 @@ class ServerSocket:
         Returns the number of peers since the last call that are no workers of this run, by reason.
         """
         self._read_monitor()
+        since = self.on.clock.monotonic() - _FORGIVEN
+        while self._without and self._without[0][0] < since:
+            self._strangers[self._without.popleft()[1]] += 1
         strangers, self._strangers = self._strangers, Counter()
         return strangers + self.guard.check()
 
@@ -204,8 +232,25 @@ class ServerSocket:
                 self.guard.accepted(event["value"])
             elif event["event"] == zmq.EVENT_DISCONNECTED:
                 self.guard.closed(event["value"])
+            elif event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                for _ in range(min(HANDSHAKES, len(self._without))):
+                    self._without.pop()
             else:
-                self._strangers["a peer that does not speak the protocol or know the token"] += 1
+                self._failed(event["value"])
+
+    def _failed(self, detail: int) -> None:
+        """Note a peer whose handshake failed; `detail`: of the event."""
+        file = getattr(self.token, "file", "")
+        reason = _STRANGER + (f" of {file}" if file else "")
+        if detail == MISMATCH:
+            reason += (": it has one, and this server has none" if self.token is None else
+                       ": it has none")
+        if self.token is None or detail == _OTHER_TOKEN:
+            self._strangers[f"{reason}: it has another" if detail == _OTHER_TOKEN else reason] += 1
+            return
+        if len(self._without) == _REMEMBERED:
+            self._strangers[self._without.popleft()[1]] += 1
+        self._without.append((self.on.clock.monotonic(), reason))
 
     def close(self, patience: float = 0.0) -> None:
         """Release the port; outgoing messages may take `patience` seconds."""

@@ -18,6 +18,10 @@ class TransportError(RuntimeError):
     """The server cannot be reached, was lost, or refused this worker; see the message."""
 
 
+class ForeignServer(TransportError):
+    """The process at the server's address has another token, or is no server of wbsp."""
+
+
 class RunOver(TransportError):
     """The server refused this worker because its run has ended."""
 
@@ -58,6 +62,7 @@ def says_all(error: Exception) -> Exception:
 
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if getattr(error, _PLAIN, False):
-        print(f"wbsp: {error}", file=sys.stderr)
+        if sys.stderr is not None:
+            print(f"wbsp: {error}", file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, trace)

@@ -14,19 +14,26 @@ from typing import Any
 
 from wbsp import timeouts
 from wbsp.core.stats import Phase
-from wbsp.environment import Task, shares_memory, token
+from wbsp.environment import Credentials, Task, shares_memory
 from wbsp.process.forks import forget, in_child
 from wbsp.process.host import HOST, Host
+from wbsp.process.streams import fill_numbers
 from wbsp.replica.base import Replica
 from wbsp.replica.frozen import Frozen
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.tensors.layout import LayerState, subject
-from wbsp.wire.addresses import split_addresses
+from wbsp.wire.addresses import all_here, split_addresses
 from wbsp.wire.messages import codec as m
 from wbsp.worker.assignments import Assignments
 from wbsp.worker.comm.transport import Transport
-from wbsp.worker.errors import RunOver, ServerEnds, TransportError, in_one_line
+from wbsp.worker.errors import (
+    ForeignServer,
+    RunOver,
+    ServerEnds,
+    TransportError,
+    in_one_line,
+)
 from wbsp.worker.metrics import Usage
 from wbsp.worker.next_run import NextRun, line_of
 from wbsp.worker.runtime import WorkerRuntime
@@ -120,6 +127,7 @@ class Worker:
             ValueError: an argument is bad.
             OSError: the token file cannot be read.
         """
+        fill_numbers()
         self.task = Task.complete(address, worker_index, check=split_addresses)
         self.timeout = connect_timeout
         self._say = say
@@ -143,7 +151,9 @@ class Worker:
         self.assignments = Assignments(self._on)
         self.batch: int | None = None
         self.share: Share | None = None
-        self._secret = token(self._token_file)
+        self._credentials = Credentials(self._token_file, lambda: not all_here(self.task.address))
+        if (warning := self._credentials.warning()) is not None:
+            self._say(warning)
         self._log: WorkerLog | None = None
         self._published = False  # the next training is an experiment's, not a user's own
         self._said: set[str] = set()  # since `enter`
@@ -193,7 +203,7 @@ class Worker:
     @property
     def secret(self) -> bytes | None:
         """Content of the token file, or None."""
-        return self._secret
+        return self._credentials.token
 
     @property
     def in_run(self) -> bool:
@@ -321,7 +331,7 @@ class Worker:
             given = _given.get(self.task)
             transport = Transport(
                 self.task.address, self.task.worker if given is None else given,
-                self._secret, self._bandwidth, say,
+                self.secret, self._bandwidth, say,
                 interrupted, self._patience, self._share, self._on)
             last = leaves()
             try:
@@ -330,6 +340,8 @@ class Worker:
                                           own=_own[0], given=given is not None)
             except BaseException as error:
                 transport.close()
+                if isinstance(error, ForeignServer) and self._credentials.other() is not None:
+                    continue
                 left = end - self._on.clock.monotonic()
                 again = patient and isinstance(error, RunOver) and left > 0 and not last
                 if not again or interrupted():

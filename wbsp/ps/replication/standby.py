@@ -26,7 +26,7 @@ from wbsp.ps.sessions.handlers import Peer
 from wbsp.ps.sessions.session import check_reattach, other_protocol
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import SECRET
-from wbsp.wire.addresses import split_address
+from wbsp.wire.addresses import split_address, to_check
 from wbsp.wire.liveness import PRIMARY, Beats, Liveness, Nap
 from wbsp.wire.loop import POLL, Loop
 from wbsp.wire.messages import codec as m
@@ -467,6 +467,8 @@ class Standby:
         if why is not None:
             missing = f"{missing}; {why}"
         if waited > patience:
+            if why is None and state is None and not epoch:
+                missing = f"{missing}; {to_check(self._primary.address)}"
             say(f"no server at {self._primary.address} for {patience:g} s, and {missing}")
             return 1
         if why is not None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
+from wbsp import timeouts
 from wbsp.limits import one_line
 from wbsp.process.throttle import Throttle
 from wbsp.ps.config import Reporter
 
 _PERIOD = 1.0  # seconds between two lines on protocol errors
 AT_ONCE = 32  # lines and events of one cause; more come one a second
+_STRAYS = 64  # peers without a session that may still introduce themselves
 _SUMMED = 10.0  # seconds between two lines on suppressed ones
 
 
@@ -30,18 +34,31 @@ class TokenBucket:
         return True
 
 
+@dataclass
+class _Stray:
+    """The messages of a peer without a session; `since`: time of the first."""
+
+    since: float
+    messages: int = 0
+    reason: str = ""
+
+
 class PeerLog:
     """Lines and events that peers cause, at a limited rate.
 
     Protocol errors are counted, and their number is printed. Each other cause has its own bucket;
     the number of suppressed lines is printed, too. Causes are few: a worker's index, the standby.
     `flush` must be called regularly.
+
+    A message without a session is an error, too, unless its sender introduces itself soon: a worker
+    sends such messages to a restarted server until it notices the restart.
     """
 
     def __init__(self, reporter: Reporter):
         self._reporter = reporter
         self._errors = 0
         self._unlogged, self._last = 0, ""
+        self._strays: dict[bytes, _Stray] = {}  # by the identity of the sender's socket
         self._lines = Throttle(_PERIOD)
         self._buckets: dict[str, TokenBucket] = {}
         self._left: Counter[str] = Counter()  # cause -> number of suppressed lines and events
@@ -53,6 +70,22 @@ class PeerLog:
         self._unlogged += times
         self._last = one_line(reason, 200)
         self._tell_errors(at_once=False)
+
+    def stray(self, identity: bytes, reason: str) -> None:
+        """Note a message from a peer that has no session."""
+        now = self._reporter.clock.now()
+        stray = self._strays.get(identity)
+        if stray is None and len(self._strays) < _STRAYS:
+            stray = self._strays[identity] = _Stray(now)
+        if stray is None:
+            self.count(reason)
+        else:
+            stray.messages += 1
+            stray.reason = reason
+
+    def introduced(self, identity: bytes) -> None:
+        """Forgive the messages of a peer that has introduced itself."""
+        self._strays.pop(identity, None)
 
     def tell(self, cause: str, text: str = "", kind: str = "", **facts: Any) -> None:
         """Print a line, log an event, or both, at the limited rate of `cause`."""
@@ -67,6 +100,10 @@ class PeerLog:
 
     def flush(self, at_once: bool = False) -> None:
         """Print the numbers of counted and suppressed ones since the last call."""
+        since = self._reporter.clock.now() - (-math.inf if at_once else timeouts.INTRODUCED)
+        for identity in [who for who, stray in self._strays.items() if stray.since <= since]:
+            stray = self._strays.pop(identity)
+            self.count(stray.reason, stray.messages)
         self._tell_errors(at_once)
         if self._left and (self._sums.due(self._reporter.clock.now()) or at_once):
             left, self._left = self._left, Counter()

@@ -18,6 +18,7 @@ from wbsp.ps.sessions.indices import Indices
 from wbsp.ps.sessions.peer_log import AT_ONCE, PeerLog, TokenBucket
 from wbsp.ps.sessions.session import WorkerSession, check_report
 from wbsp.ps.sharding.coordinator import Shards
+from wbsp.runlog.awaited import named
 from wbsp.wire.liveness import WORKER, Liveness
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Bond, Request, answer
@@ -39,6 +40,7 @@ class SessionRegistry:
                  shards: Shards, series: Series):
         self.series = series
         self._clock = reporter.clock.now
+        self._workers = config.worker_num
         self.log = PeerLog(reporter)
         # A server that waits for workers must not end before an index is free for them.
         self.indices = Indices(config.worker_num,
@@ -82,6 +84,13 @@ class SessionRegistry:
         """Note that a worker's session ends, and that its process introduces itself again."""
         self.series.lives(worker)
         self.indices.keep([worker], self._clock())
+
+    def unready(self) -> tuple[list[int], str]:
+        """Return connected workers that have not joined yet, and what they are waited for."""
+        here = sorted(session.worker for session in self if not session.joined)
+        away = sorted(set(range(self._workers)) - {session.worker for session in self})
+        what = f"to build {'its model' if len(here) == 1 else 'their models'}"
+        return here, what + (f", and for {named(away)} to connect" if away else "")
 
     def may_come(self, worker: int) -> bool:
         """Return False if a worker opens sessions too fast, because each is an event."""

@@ -27,7 +27,7 @@ from wbsp.process.throttle import Throttle
 from wbsp.ps.config import RunInfo
 from wbsp.tensors.codecs import Codec
 from wbsp.tensors.ops import bounds
-from wbsp.wire.addresses import is_loopback
+from wbsp.wire.addresses import is_loopback, to_check
 from wbsp.wire.assembly import floats_of
 from wbsp.wire.liveness import SHARD, Liveness, Nap
 from wbsp.wire.messages import codec as m
@@ -269,6 +269,8 @@ class Shards:
             waited = self.on.clock.monotonic() - began
             why = f"; {waiting[0].why}" if waiting[0].why else ""
             if waited > patience:
+                if not why and not self._started:
+                    why = f"; {to_check(waiting[0].address, 'wbsp ps --shard')}"
                 self._say(f"stopping: {missing[0]} has not connected within {patience:g} s{why}")
                 return 1
             if notice.due(waited):

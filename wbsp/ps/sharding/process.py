@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import zmq
@@ -331,10 +331,18 @@ def _one_by_one(collecting: deque[Iterator[Frames]]) -> Iterator[Frames]:
 
 
 def prepare_shard(host: str, port: int, token: bytes | None,
-                  bandwidth: float | None, on: Host = HOST) -> Callable[[], int]:
+                  bandwidth: float | None, on: Host = HOST,
+                  reach: Sequence[str] = ()) -> Callable[[], int]:
     """Listen; return a function that waits for servers, follows them, and returns an exit code.
 
     From here on the shard handles the process's signals.
+
+    Args:
+        host, port: to listen on.
+        token: the run's secret, or None.
+        bandwidth: bytes/s in each direction, or None.
+        on: the host that this process runs on.
+        reach: lines for the console on who can connect.
 
     Raises:
         ValueError: a setting is bad; one line.
@@ -345,6 +353,8 @@ def prepare_shard(host: str, port: int, token: bytes | None,
 
     def serve() -> int:
         say(f"shard: listening on port {socket.port}, waiting for a server")
+        for line in reach:
+            say(line)
         return ShardServer(socket, bandwidth, interrupts).run()
 
     return serve

@@ -62,7 +62,7 @@ class Connection:
         self._token, self._patience, self._say = token, patience, say
         self._context = on.network.context()  # which `close` destroys with all its sockets
         self._socket = worker_socket(self._context, hosts, on.scheduler.random(16), token)
-        self.monitor = Monitor(self._socket, address, patience, say, on)
+        self.monitor = Monitor(self._socket, address, patience, say, on, token)
         self._limiters = RateLimiter(bandwidth), RateLimiter(bandwidth)
         self._server = QueuedSocket(self._socket, *self._limiters)
         self._door = Door(share and bandwidth is None, on)

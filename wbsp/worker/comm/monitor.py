@@ -18,8 +18,8 @@ from wbsp.process.host import HOST, Host
 from wbsp.process.throttle import Throttle
 from wbsp.wire.addresses import endpoints, plain_address, split_addresses
 from wbsp.wire.liveness import SERVER, Liveness
-from wbsp.wire.sockets import FOREIGN, HANDSHAKE_FAILED, HANDSHAKES
-from wbsp.worker.errors import TransportError
+from wbsp.wire.sockets import HANDSHAKE_FAILED, HANDSHAKES, MISMATCH, foreign
+from wbsp.worker.errors import ForeignServer, TransportError
 
 _NOTICE = 10.0  # seconds between two lines about a lost server
 
@@ -146,7 +146,9 @@ class Monitor:
     """
 
     def __init__(self, socket: zmq.Socket, address: str, patience: float,
-                 say: Callable[[str], None], on: Host = HOST):
+                 say: Callable[[str], None], on: Host = HOST, token: bytes | None = None):
+        self._token = token
+        self._mismatch = False  # a process there has a token and this one none, or the reverse
         self._address = address
         self._patience = patience
         self._say = say
@@ -177,6 +179,7 @@ class Monitor:
         if self.route.left(message["endpoint"].decode()):
             return False
         if event & HANDSHAKE_FAILED:
+            self._mismatch = self._mismatch or message["value"] == MISMATCH
             self._fail(event, now)
         elif event == zmq.EVENT_CONNECT_RETRIED:
             self.route.refused(now)
@@ -265,4 +268,5 @@ class Monitor:
         refusing = [one for one, times in self._failures.items() if times >= HANDSHAKES]
         if self.made or len(refusing) < self.route.number:
             return  # perhaps the connection broke; libzmq tries again
-        raise TransportError(f"the server at {self._address} refused the connection: {FOREIGN}")
+        raise ForeignServer(f"the server at {self._address} refused the connection: "
+                            f"{foreign(self._token, self._mismatch)}")

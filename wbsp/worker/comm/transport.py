@@ -19,6 +19,7 @@ from wbsp.process.host import HOST, Host, Thread
 from wbsp.process.throttle import Throttle
 from wbsp.replica.frozen import Frozen
 from wbsp.tensors.layout import LayerState, TensorSpec, check_layout, total_size
+from wbsp.wire.addresses import to_check
 from wbsp.wire.messages import codec as m
 from wbsp.worker.comm.communication import CallQueue, Communication, Request, SendInitial
 from wbsp.worker.comm.connection import Connection
@@ -138,8 +139,7 @@ class Transport:
                                          f"{monitor.away}")
                 raise TransportError(f"no server answered at {shown_server(self.address)} within "
                                      f"{timeout:g} s; "
-                                     + (monitor.route.unknown
-                                        or "is it running there, and is the port right?"))
+                                     + (monitor.route.unknown or to_check(self.address)))
             if notice.due(waited):
                 why = self._connection.monitor.away
                 self._say(f"waiting for the server at {shown_server(self.address)}, for "
