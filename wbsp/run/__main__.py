@@ -10,6 +10,7 @@ from absl import flags
 
 import wbsp.ps.__main__ as ps
 from wbsp.process.ports import free_port
+from wbsp.process.streams import open_streams
 from wbsp.run import machine
 from wbsp.run.arguments import Words, split
 from wbsp.run.log import ServerLines
@@ -173,4 +174,5 @@ def _count(number: int, what: str) -> str:
 
 
 if __name__ == "__main__":
+    open_streams()
     sys.exit(main(sys.argv[1:]))
