@@ -107,7 +107,7 @@ PROCESS_STOP = 30.0  # wbsp.run, wbsp.ray: for a run that they stop early to end
 PROCESS_SHORT = 60.0  # both: after a longer life, the count of a process's failures starts again
 PROCESS_PAUSE = 16.0  # both: before they restart a process, at most
 SERVER_FAILED = 10.0  # wbsp.run: for workers to end by themselves when their server has failed
-WORKERS_ENDED = 10.0  # wbsp.run: for the server to end by itself when its workers have ended
+WORKERS_ENDED = 5.0  # wbsp.run: for the server to end by itself when its workers have ended
 CHILDREN_LEFT = 5.0  # wbsp.run: for the children of an ended process; then it kills them
 
 # A connection waits for its other side

@@ -37,8 +37,9 @@ class Run:
     def start(self, *words, script=WORKER, workers=2, **environment):
         (self.folder / "train.py").write_text(script)
         flags = [] if workers is None else [f"--workers={workers}"]
-        self.job = self._jobs.start("run", "-m", "wbsp.run", *flags, f"--port_base={free_port()}",
-                                    "--check_period=0.2", *words, **environment)
+        joins = any(str(word).startswith("--server=") for word in words)
+        own = [] if joins else [f"--port_base={free_port()}", "--check_period=0.2"]
+        self.job = self._jobs.start("run", "-m", "wbsp.run", *flags, *own, *words, **environment)
         return self.job
 
     def started(self, worker, times=1):
@@ -106,6 +107,28 @@ def test_a_killed_server_resumes(run):
     job.ends_well()
     assert job.lines[-1] == ("wbsp run: all workers finished; the server was restarted once; the "
                              "files are in runs/pcc/run-001")
+
+
+def test_others_join_by_the_servers_address_and_get_free_indices(run):
+    script = """
+import time
+import jax.numpy as jnp
+import wbsp
+with wbsp.Worker({"x": jnp.zeros(4)}, n=400, batch_size=4, epochs=2) as w:
+    x = w.values
+    for epoch in w.epochs():
+        for indices in w.indices():
+            time.sleep(0.01)
+            x = w.step(0.0, {"x": x["x"] + 1})
+    print("I am worker", w.worker)
+"""
+    first = run.start("--worker_num=3", "train.py", script=script, workers=1)
+    address = first.until("the server is ").rpartition(" ")[2]
+    second = run.start(f"--server={address}", "train.py", script=script)
+    first.ends_well(), second.ends_well()
+    assert {line.rpartition(" ")[2] for job in (first, second)
+            for line in job.find("I am worker")} == {"0", "1", "2"}
+    assert second.lines[-1] == "wbsp run: all workers have ended"
 
 
 @pytest.mark.long

@@ -85,17 +85,17 @@ def _supervisor(said: Words) -> Supervisor:
         raise ValueError("--workers is missing, and this machine shows no GPU, which would get a "
                          "worker each: give the number of workers, such as --workers=2")
     task, server, log = _elsewhere(said) if FLAGS.server else _server(said, workers)
+    alone = server is not None and (FLAGS.worker_num or workers) == workers
 
     def worker(number: int) -> Member:
-        own = {} if FLAGS.server else {"WBSP_WORKER_INDEX": str(number)}
+        # Else the server gives the indices, because workers elsewhere need some, too.
+        own = {"WBSP_WORKER_INDEX": str(number)} if alone else {}
         command = Command([sys.executable, *said.script],
                           machine.of_worker(number, workers, gpus, os.environ) | task | own)
-        return Member(f"{'process' if FLAGS.server else 'worker'} {number}", lambda again: command,
+        return Member(f"{'worker' if alone else 'process'} {number}", lambda again: command,
                       FLAGS.max_restarts)
 
-    everyone = FLAGS.worker_num or workers
-    supervisor = Supervisor(server, log, [worker(number) for number in range(workers)],
-                            everyone == workers)
+    supervisor = Supervisor(server, log, [worker(number) for number in range(workers)], alone)
     share = machine.share(workers)
     supervisor.say(f"{_count(workers, 'worker')} with {_count(share, 'core')} each; the server is "
                    f"{task['WBSP_SERVER']}")

@@ -17,7 +17,8 @@ class Screen:
         """`names`: of all processes."""
         self._width = max(map(len, names))
         self._streams: dict[bool, BinaryIO | None] = {
-            False: sys.stdout.buffer, True: sys.stderr.buffer}
+            errors: stream and stream.buffer  # None: this process was started without it
+            for errors, stream in ((False, sys.stdout), (True, sys.stderr))}
 
     def show(self, name: str, line: bytes, errors: bool) -> None:
         """Print a line of a process, on standard error if it is one of its errors."""

@@ -114,6 +114,7 @@ class Supervisor:
         self._stopping: float | None = None  # when to kill what was asked to end
         self._failed: float | None = None  # when to end the workers of a server that has failed
         self._idle: float | None = None  # since when no worker runs
+        self._abandoned = False  # the server was to end, because no worker runs
 
     def run(self) -> int:
         """Supervise the run from start to end; return its exit code."""
@@ -206,6 +207,7 @@ class Supervisor:
                 self.say("this machine's workers have ended; the server continues for the others; "
                          "Ctrl-C ends it")
         if self._alone and (not self._log.joined or now - self._idle > timeouts.WORKERS_ENDED):
+            self._abandoned = True
             self._code = self._code or int(not self._log.joined)
             self._stop(signal.SIGTERM)
 
@@ -328,14 +330,17 @@ class Supervisor:
         """Return what has happened, in one line."""
         summary = self._log.summary
         parts = []
-        if summary is not None:
+        first = self._interrupts.first
+        if self._log.joined and self._abandoned:
+            parts.append("no worker is left")
+        elif summary is not None:
             parts.append(str(summary.get("reason", "the run has ended")))
         elif self._server is not None:
-            parts.append("the run has not ended" if self._log.joined else
+            parts.append(f"ended by {signal.Signals(first).name}" if first is not None else
+                         "the run has not ended" if self._log.joined else
                          "no worker joined the run" + (
                              ": does the script have a wbsp.SyncCallback or a wbsp.Worker?"
-                             if all(worker.code == 0 for worker in self._workers)
-                             and self._interrupts.first is None else ""))
+                             if all(worker.code == 0 for worker in self._workers) else ""))
         for member in self._members:
             if made := member.restarts.made:
                 parts.append(f"{member.called} was restarted {_times(made)}")
