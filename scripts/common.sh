@@ -21,9 +21,9 @@ fail() {
     exit 1
 }
 
-# install EXTRA: make .venv and install wbsp[adsp,EXTRA] into it, unless that was done before.
+# install [EXTRA]: make .venv and install wbsp[EXTRA] into it, unless that was done before.
 install() {
-    local host=${PYTHON:-python3} stamp=.venv/wbsp-$1
+    local host=${PYTHON:-python3} stamp=.venv/wbsp-${1:-plain}
     [ "$stamp" -nt pyproject.toml ] && return
     if [ ! -e .venv ]; then
         echo "making the virtual environment .venv"
@@ -36,10 +36,10 @@ install() {
     fi
     "$python" -m pip --version >/dev/null 2>&1 || fail ".venv is not complete; remove it" \
         "(rm -r .venv) and start again"
-    echo "installing wbsp[$1] into .venv; TensorFlow is large: the first time takes minutes"
+    echo "installing wbsp${1:+[$1]} into .venv; TensorFlow is large: the first time takes minutes"
     # Most modules of TensorFlow, JAX and Ray are never imported; compiling all takes half a minute.
     "$python" -m pip install --quiet --disable-pip-version-check --no-compile \
-        --editable ".[adsp,$1]" ||
+        --editable ".${1:+[$1]}" ||
         fail "the installation failed, see above; where this Python is too new for TensorFlow:" \
             "rm -r .venv, and name an older one: PYTHON=python3.12 $0"
     touch "$stamp"
@@ -123,6 +123,6 @@ published() {
         -*) ;;
         *) sync=$1 && shift ;;
     esac
-    install "$([ -z "$(gpus)" ] || echo cuda,)figures"
+    install "$([ -z "$(gpus)" ] || echo cuda)"
     train "$(echo "$sleeps" | tr H h)/$sync" --sleep_time=0 --heterogeneity="$sleeps" "$@"
 }

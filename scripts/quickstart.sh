@@ -4,7 +4,7 @@
 source "$(dirname "$0")/common.sh"
 
 [ $# -eq 0 ] || fail "unknown argument '$1'; this script takes none"
-install figures
+install
 
 base=quickstart/$(date +%Y%m%d-%H%M%S)/pcc
 run=runs/$base/run-001

@@ -52,7 +52,7 @@ def run() -> int:
     if FLAGS.quick and FLAGS.miniature:
         raise ValueError("give --quick or --miniature, not both")
     if importlib.util.find_spec("matplotlib") is None:
-        raise OSError("figures need matplotlib; install it with: pip install -e '.[figures]'")
+        raise OSError("figures need matplotlib; install it with: pip install matplotlib")
     size = "quick" if FLAGS.quick else "miniature" if FLAGS.miniature else ""
     planned, later = {"quick": settings.quick, "miniature": settings.miniature,
                       "": settings.full}[size]()

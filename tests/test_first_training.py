@@ -48,7 +48,7 @@ wait""", WBSP_SERVER=f"localhost:{free_port()}")
 def test_the_notebook_runs(monkeypatch, tmp_path):
     if missing := [name for name in ("nbclient", "ipykernel", "matplotlib")
                    if importlib.util.find_spec(name) is None]:
-        pytest.skip(f"{missing[0]} is not installed: pip install -e '.[docs,figures]'")
+        pytest.skip(f"{missing[0]} is not installed: pip install -e '.[docs]'")
     import nbclient
     import nbformat
 

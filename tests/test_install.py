@@ -1,21 +1,23 @@
 """The installed package: its requirements, and the programs that run without TensorFlow."""
 
+import importlib.metadata
 import os
 import re
 import runpy
+import subprocess
 import sys
+import venv
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 import numpy as np
 import pytest
-from jobs import ROOT
+from jobs import ROOT, free_port
 
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.reader import read_run
 
-TRAINING_ONLY = {"tensorflow", "psutil"}
-ADSP_ONLY = {"scipy"}
+TENSORFLOW = "tensorflow"
 
 
 @pytest.fixture
@@ -29,11 +31,10 @@ def project(requirement):
     return re.match(r"[\w-]+", requirement).group()
 
 
-def test_a_machine_that_only_serves_needs_all_but_the_requirements_of_training(settings):
-    lines = (ROOT / "requirements-server.txt").read_text().splitlines()
-    listed = {line for line in lines if not line.startswith("#")}
-    assert listed == {requirement for requirement in settings["project"]["dependencies"]
-                      if project(requirement) not in TRAINING_ONLY | ADSP_ONLY}
+def test_a_machine_without_tensorflow_needs_all_other_requirements(settings):
+    assert set(of_the_server()) == {
+        requirement for requirement in settings["project"]["dependencies"]
+        if project(requirement) != TENSORFLOW}
 
 
 def test_type_checkers_of_users_find_the_annotations(settings):
@@ -83,11 +84,12 @@ def test_the_readme_of_the_package_has_no_link_that_leads_nowhere(monkeypatch, r
 
 @pytest.fixture
 def serving_machine(tmp_path):
-    """Environment of a machine without what only training and ADSP need."""
+    """Environment of a machine without TensorFlow and Keras."""
     missing = tmp_path / "missing"
     missing.mkdir()
-    for name in (*TRAINING_ONLY, *ADSP_ONLY, "keras"):
-        (missing / f"{name}.py").write_text(f"raise ImportError('{name} is not installed')\n")
+    for name in (TENSORFLOW, "keras"):
+        (missing / f"{name}.py").write_text(
+            f"raise ModuleNotFoundError('{name} is not installed', name='{name}')\n")
     return {"PYTHONPATH": os.pathsep.join(map(str, (missing, ROOT, ROOT / "tests/helpers")))}
 
 
@@ -152,6 +154,65 @@ def test_workers_on_jax_train_without_tensorflow(jobs):
     accepts = server.events("accept")
     assert [sum(e["steps"] for e in accepts if e["worker"] == w) for w in (0, 1)] == [10, 10]
     assert len({e["samples"] for e in accepts}) > 1, "the server changed no batch"
+
+
+def only(folder, *requirements):
+    """Make an environment that has these requirements and what they require, and wbsp from here;
+    return its Python. They are linked from where they are installed."""
+    requirement = pytest.importorskip("packaging.requirements").Requirement
+    venv.create(folder, symlinks=True)
+    [packages] = folder.glob("lib/python*/site-packages")
+    left, found = list(requirements), set()
+    while left:
+        one = requirement(left.pop())
+        if one.name in found or one.marker and not one.marker.evaluate({"extra": ""}):
+            continue
+        found.add(one.name)
+        distribution = importlib.metadata.distribution(one.name)
+        left += distribution.requires or []
+        for name in {path.parts[0] for path in distribution.files or []} - {"..", "__pycache__"}:
+            if not (packages / name).exists():
+                (packages / name).symlink_to(Path(distribution.locate_file(name)).resolve())
+    (packages / "wbsp").symlink_to(ROOT / "wbsp")
+    return folder / "bin/python"
+
+
+def of_the_server():
+    lines = (ROOT / "requirements-server.txt").read_text().splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("framework, beside", [("torch", []), ("jax", ["optax"])])
+def test_a_machine_without_tensorflow_and_keras_trains(jobs, framework, beside):
+    pytest.importorskip(framework)
+    python = only(jobs.folder / "slim", *of_the_server(), framework, *beside)
+    # The environment has no other folder to import from.
+    alone = {"PYTHONPATH": "", "WBSP_SERVER": "", "TF_CONFIG": ""}
+    port = free_port()
+    server = jobs.run("server", python, "-m", "wbsp", "ps", "--worker_num=2", "--one_run",
+                      f"--port_base={port}", **alone)
+    workers = [jobs.run(f"worker{index}", python, ROOT / "tests/helpers/loop_worker.py", framework,
+                        f"localhost:{port}", index, 0, f"{index}.npy", **alone)
+               for index in range(2)]
+    for job in (*workers, server):
+        job.ends_well()
+    for command in ("models", "advise"):
+        more = ["pair", "--model=timing", "--max_steps=100"] if command == "advise" else []
+        jobs.run(command, python, "-m", "wbsp", command, *more, **alone).ends_well()
+    said = jobs.run("keras", python, "-c", "import wbsp; wbsp.SyncCallback()", **alone)
+    assert said.ends() == 1
+    assert said.lines == ["wbsp: wbsp.SyncCallback needs Keras, which is not installed: pip "
+                          "install keras; a loop without Keras takes wbsp.Worker"]
+
+
+def test_a_callback_without_keras_is_one_line(serving_machine):
+    done = subprocess.run([sys.executable, "-c", "import wbsp; wbsp.SyncCallback()"], text=True,
+                          capture_output=True, env={**os.environ, **serving_machine})
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("wbsp: wbsp.SyncCallback needs Keras, which is not installed: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_timings_are_simulated_and_drawn_without_tensorflow(jobs, serving_machine):

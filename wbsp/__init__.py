@@ -31,5 +31,17 @@ _AT = {"RunSchedule": "wbsp.worker.keras.run_schedule",
 def __getattr__(name: str) -> object:
     """Import the attribute at its first use: the server must not import TensorFlow."""
     if name in _AT:
-        return getattr(importlib.import_module(_AT[name]), name)
+        try:
+            return getattr(importlib.import_module(_AT[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name not in ("keras", "tensorflow", "jax", "torch"):
+                raise
+            from wbsp.worker.errors import says_all
+
+            lacks = ("Keras, which is not installed: pip install keras" if error.name == "keras"
+                     else f"{error.name} below Keras, which is not installed: name what is, "
+                          "such as KERAS_BACKEND=torch")
+            raise says_all(ModuleNotFoundError(
+                f"wbsp.{name} needs {lacks}; a loop without Keras takes wbsp.Worker",
+                name=error.name)) from None
     raise AttributeError(f"module 'wbsp' has no attribute {name!r}")

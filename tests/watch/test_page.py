@@ -274,7 +274,7 @@ def test_without_plotly_one_line_says_how_to_get_it(bad_day, monkeypatch, capsys
     monkeypatch.setitem(__import__("sys").modules, "plotly", None)
     monkeypatch.setitem(__import__("sys").modules, "plotly.offline", None)
     assert main([str(bad_day("pcc"))]) == 1
-    assert "pip install 'wbsp[watch]'" in capsys.readouterr().err
+    assert "pip install plotly" in capsys.readouterr().err
 
 
 def test_the_command_serves_until_it_is_interrupted(jobs, bad_day):

@@ -1,6 +1,6 @@
 """Figures and tables from the folders of runs, real or simulated.
 
-Needs matplotlib, the package's extra `figures`; importing this package alone does not.
+Needs matplotlib; importing this package alone does not.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def draw(runs: Sequence[Run], out: Path | str, target: float | None = None,
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
         raise ModuleNotFoundError("figures need matplotlib; install it with: pip install "
-                                  "'wbsp[figures]'", name="matplotlib") from None
+                                  "matplotlib", name="matplotlib") from None
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     statistics = gather(runs)

@@ -62,7 +62,7 @@ def _plotly() -> str:
         from plotly.offline import get_plotlyjs
     except ModuleNotFoundError:
         raise ModuleNotFoundError("the page needs plotly; install it with: pip install "
-                                  "'wbsp[watch]'", name="plotly") from None
+                                  "plotly", name="plotly") from None
     return get_plotlyjs()
 
 
