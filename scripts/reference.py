@@ -22,7 +22,8 @@ from pathlib import Path
 import wbsp.environment
 import wbsp.timeouts
 from wbsp.__main__ import COMMANDS
-from wbsp.sync.__main__ import overview
+from wbsp.sync import MODELS
+from wbsp.sync.__main__ import page_of, rule_of, values_of
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs/reference"
@@ -55,7 +56,8 @@ def flags() -> str:
     parts = ["# Flags", WRITTEN,
              "Every flag is written `--name=value`. `wbsp NAME` and `python -m wbsp.NAME` are the "
              "same command; `wbsp advise CLUSTER` is `wbsp simulate --advise=CLUSTER`, and "
-             "`wbsp models` has no flags. A flag overrides [the environment](environment.md)."]
+             "`wbsp models pcc` shows a synchronization model. `-h` is the help of every command. "
+             "A flag overrides [the environment](environment.md)."]
     for name, (module, what) in COMMANDS.items():
         if name not in ("advise", "models"):
             parts += [f"## wbsp {name}", f"Run it to {what}.", _flags_of(module)]
@@ -168,9 +170,16 @@ def timeouts() -> str:
 
 
 def models() -> str:
-    """Return the table of synchronization models below what is written by hand above it."""
+    """Return tables of the models and their options below what is written by hand above them."""
     page = (REFERENCE / "models/README.md").read_text(encoding="utf-8")
-    return f"{page.partition(chr(10) + '| model')[0]}\n{overview()}"
+    rows = [[f"[{name}]({page_of(name)})", rule_of(model), *model.about]
+            for name, model in MODELS.items()]
+    options = [[name, f"`{key}`", f"`{option.default}`", values_of(option), option.help]
+               for name, model in MODELS.items() for key, option in model.OPTIONS.items()]
+    return "\n".join([
+        page.partition("\n| model")[0], table(["model", "worker's rule", "bound", "who waits",
+                                               "traffic", "source", "certainty"], rows), "",
+        table(["model", "option", "default", "values", "meaning"], options)])
 
 
 def public(module: str) -> list[str]:

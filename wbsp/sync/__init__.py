@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 from wbsp.sync.adsp import ADSP
@@ -64,8 +65,10 @@ def find(name: str) -> type[SyncModel]:
     if name in MODELS:
         return MODELS[name]
     if ":" not in name:
-        raise ValueError(f"unknown synchronization model {name!r}; known: {', '.join(MODELS)}, or "
-                         "module:Class of your own")
+        near = difflib.get_close_matches(name.lower(), MODELS, 1, 0.5)
+        raise ValueError(f"unknown synchronization model {name!r}; "
+                         + (f"did you mean {near[0]}? " if near else "")
+                         + f"known: {', '.join(MODELS)}, or module:Class of your own")
     known, _, option = name.partition(":")
     if known in MODELS:
         raise ValueError(f"synchronization model {name!r}: option {option!r} of {known} is not of "

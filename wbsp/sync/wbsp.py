@@ -27,7 +27,7 @@ from wbsp.sync.shares import shares_by
 
 
 class WBSP(SyncModel):
-    """Fast workers keep computing and pushing; the slowest worker's push makes the next version.
+    """Fast workers compute and push on; the slowest worker's push makes the next version.
 
         worker: step; push; wait for the acknowledgement only
                 granted meanwhile? fetch the newest version, x = W
