@@ -1,11 +1,13 @@
 """`python -m wbsp.simulate` without tensors: files, output, repeatability, errors."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
-from finished import simulate
+from finished import finished, simulate
 
 from wbsp.runlog.reader import read_run
 from wbsp.simulate.study import compare
@@ -159,7 +161,7 @@ def test_an_advice_on_shared_data_says_how_long_the_epochs_take(tmp_path):
     (tmp_path / "two.toml").write_text(TWO)
     done = simulate(tmp_path, "--advise=two.toml", "--model=timing", "--shared_data",
                     "--examples=640", "--batch_size=64", "--epochs=20", "--sync=bsp,pcc",
-                    "--nofigures", "--out=o")
+                    "--nofigures", "--verbose", "--out=o")
     assert done.returncode == 0, done.stderr
     rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
     assert rows[0][2] == "seconds for 20 epochs"
@@ -169,14 +171,45 @@ def test_an_advice_on_shared_data_says_how_long_the_epochs_take(tmp_path):
     assert 200 / 110 <= seconds["pcc"] < 2.0  # both machines make 110 steps/s
     assert seconds["bsp"] == 10.0  # 100 rounds of two steps
     said = done.stdout.splitlines()
-    assert said[-3].startswith("pcc takes 1.9 s for 20 epochs, worth 1.1 of the fastest machine "
-                               "alone (2.0 s).")
+    assert said[0] == ("it pays: 1.1 times the fastest machine alone, with pcc at batch 64 (1.9 s "
+                       "for 20 epochs; alone 2 s, at batch 64)")
+    assert said[1] == "Train with wbsp ps --worker_num=2 --sync=pcc; in the script batch 64."
+    assert said[3].startswith("How much is learned in that time is another question")
     assert "at least 10.0 s on a part each (worth 0.20 of" in said[-1]
     assert "at least 20.0 s on all data each (worth 0.10)" in said[-1]
     for sync in ("pcc", "bsp"):
         run = read_run(tmp_path / "o" / sync / "run-001")
         assert run.settings["shared_data"] == {"examples": 640, "epochs": 20}
         assert run.summary["total"]["samples"] == 20 * 640, "each example once an epoch"
+
+
+@pytest.mark.slow
+def test_an_advice_ends_where_the_machine_alone_misses_the_target(jobs):
+    advice = jobs.start("advice", "-m", "wbsp", "advise", "pair", "--sync=auto,asp", "--epochs=0.3",
+                        "--target_accuracy=0.999", "--test_images=100", "--nofigures",
+                        fork=forked.KERAS)
+    assert advice.ends() == 1
+    *progress, last = advice.lines
+    assert re.fullmatch(r"advise: the fastest machine alone came to \d+ % in [\d.]+ s, not to "
+                        r"99.9 %, so there is nothing to compare with: give --target_accuracy=0\.\d"
+                        r"+, or a later end by --epochs", last)
+    assert not [line for line in progress if line.startswith(("auto", "asp"))], "it has gone on"
+
+
+@pytest.mark.slow
+def test_an_advice_has_its_verdict_first_each_at_its_best_batch(jobs):
+    (jobs.folder / "c.toml").write_text("batch_size = 64\n" + TWO)
+    flags = ["advise", "c.toml", "--sync=bsp", "--target_accuracy=0.3", "--test_images=200",
+             "--nofigures"]
+    done = finished(jobs.folder, "-m", "wbsp", *flags)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert len(said) == 4 and "bsp, batch 32, seed 0" in done.stderr
+    found = re.fullmatch(r"it does not pay: ([\d.]+) s to 30 % with all machines \(bsp at batch "
+                         r"(64|32|16)\), ([\d.]+) s with the fastest alone \(at batch (64|32|16)\)",
+                         said[0])
+    assert found and float(found[1]) > float(found[3]), "bsp waits for the slow one at each step"
+    assert said[1].startswith(f"Train on the fastest machine alone: batch {found[4]}, learning")
 
 
 @pytest.mark.parametrize("flags, words", [
@@ -202,6 +235,7 @@ def test_an_advice_on_shared_data_says_how_long_the_epochs_take(tmp_path):
     (["--target_accuracy=60"], "--target_accuracy=60 is not an accuracy"),
     (["--target_accuracy=nan"], "--target_accuracy=nan is not an accuracy"),
     (["--check_period=0s"], "--check_period must be above 0"),
+    (["--model=timing", "--until=1s", "--verbose"], "--verbose shows more of an advice"),
     (["wbsp"], "unknown argument 'wbsp'"),
 ])
 def test_bad_input_gets_one_line(tmp_path, flags, words):

@@ -17,6 +17,7 @@ are simulated from their description. Every run leaves a folder like that of a r
 from __future__ import annotations
 
 import gc
+import logging
 import math
 import os
 import re
@@ -26,9 +27,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from absl import app, flags
+from absl import flags
 
-from wbsp import heterogeneity, units
+from wbsp import command, heterogeneity, units
 from wbsp.core.messages import SharedData
 from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS
 from wbsp.process.imports import heavy_imports
@@ -44,6 +45,7 @@ from wbsp.simulate.study.variants import Variant, variants
 from wbsp.simulate.workloads.base import check_back_end
 from wbsp.simulate.world.shards import check_number
 from wbsp.sync import BSP, MODELS, parse_options
+from wbsp.sync.auto import Auto
 from wbsp.tensors.codecs import KNOWN, parse
 
 if TYPE_CHECKING:
@@ -59,6 +61,20 @@ DESCRIBING = ("workers", "heterogeneity", "bandwidth", "latency", "step_seconds"
 # Of a network.
 TRAINING = ("dataset", "optimizer", "lr", "lr_decays", "lr_steps", "epochs", "test_images")
 EPOCHS = 100.0
+BATCH = 128
+ABOUT = {
+    "wbsp simulate": "Compare synchronization models on a cluster in virtual time: decisions and "
+                     "training are real, machines and network are simulated.",
+    "wbsp advise": "Say whether a cluster is faster than its fastest machine alone, and with which "
+                   "model and batch. CLUSTER is a TOML file, or the name of one that wbsp has."}
+NAME = "wbsp advise" if any(one.startswith("--advise") for one in sys.argv) else "wbsp simulate"
+GROUPS = {
+    "run": ["sync", "sync_option", "outer", "outer_option", "wire", "model", "dataset", "data_dir",
+            "batch_size", "shared_data", "examples", "optimizer", "lr", "lr_decays", "lr_steps",
+            "test_images", "check_period", "seeds", "seed"],
+    "network": ["advise", "cluster", *DESCRIBING, "shards", "model_bytes"],
+    "end": ["target_accuracy", "epochs", "max_steps", "until"],
+    "files": ["out", "figures", "verbose"]}
 
 flags.DEFINE_list("sync", list(MODELS), "synchronization models, separated by commas; module:Class "
                   "is your own; pcc:weight=work:wire=int8 is a model with its own option and "
@@ -74,7 +90,8 @@ flags.DEFINE_multi_string("outer_option", [], "key=value: an option of the outer
 flags.DEFINE_string("cluster", None, "TOML file that describes the cluster, in place of the flags "
                     f"{', '.join(DESCRIBING)}")
 flags.DEFINE_string("advise", None, "TOML file of a cluster: rank all models on it, by default "
-                    + ", ".join(f"--{name}={value}" for name, value in advice.FLAGS.items()))
+                    + ", ".join(f"--{name}={value}" for name, value in advice.FLAGS.items())
+                    + "; wbsp advise CLUSTER is the same")
 flags.DEFINE_integer("workers", 2, "number of workers", lower_bound=1)
 flags.DEFINE_enum("heterogeneity", "none", list(heterogeneity.SLEEPS), heterogeneity.FLAG_HELP)
 flags.DEFINE_string("bandwidth", "none", "of each worker's link in each direction: 1Gbit, 20MB, "
@@ -96,7 +113,8 @@ flags.DEFINE_enum("dataset", "cifar10", ["cifar10", "shapes10"], "training and t
 flags.DEFINE_string("data_dir", None, "folder of CIFAR-10, as for runcifar10gpu.py")
 flags.DEFINE_integer("test_images", None, "images of the test set in an evaluation, the same in "
                      "every run; default: all", lower_bound=1)
-flags.DEFINE_integer("batch_size", 128, "examples in a step", lower_bound=1)
+flags.DEFINE_integer("batch_size", BATCH, "examples in a step; default: those of the cluster "
+                     f"file's steps (batch_size), else {BATCH}", lower_bound=1)
 flags.DEFINE_bool("shared_data", False, "all workers share the training set, as that of "
                   "hook.examples: each example is trained once an epoch, by whichever worker is "
                   "free, and a run ends after --epochs")
@@ -123,6 +141,8 @@ flags.DEFINE_integer("seeds", 1, "runs of each model", lower_bound=1)
 flags.DEFINE_integer("seed", 0, "of the first run: initial weights, batches and step times")
 flags.DEFINE_string("out", "runs/simulate", "folder of the runs")
 flags.DEFINE_bool("figures", True, "draw the runs into a folder `figures` in --out")
+flags.DEFINE_bool("verbose", False, "with --advise: show all models and batches that were tried, "
+                  "too, with the reasons")
 
 
 def main(argv: list[str]) -> int:
@@ -131,7 +151,7 @@ def main(argv: list[str]) -> int:
             raise ValueError(f"unknown argument {argv[1]!r}; flags are written --name=value")
         print(run())
     except (ValueError, OSError, RuntimeError) as error:
-        print(f"simulate: {error}", file=sys.stderr)
+        print(f"{NAME.partition(' ')[2]}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -139,46 +159,65 @@ def main(argv: list[str]) -> int:
 
 
 def run() -> str:
-    """Run the comparison of the flags; return the table for standard output."""
+    """Run what the flags say; return the text for standard output."""
     if FLAGS.advise is not None:
         _advised()
+    elif FLAGS.verbose:
+        raise ValueError("--verbose shows more of an advice: give --advise, too")
     models, counts, plan = _variants(), _shards(), _plan()
     compared = [(variant, plan.of(variant)) for variant in models]
     if counts:
         compared = [(variant.sharded(count), _sharded(plan.of(variant), count))
                     for variant in models for count in counts]
-    if FLAGS.advise is not None:
-        compared = [(advice.scaled(variant, own), own) for variant, own in compared]
-    lines: list[str] = []
     progress = Progress()
-    alone = None
     try:
-        if FLAGS.advise is not None and not counts and (plan.experiment or plan.data):
-            alone = _alone(plan, progress)
-        if FLAGS.advise is not None and not FLAGS["sync"].present and plan.target < math.inf:
-            results, compared, left = closest(
-                compared, FLAGS.seed, lambda variant, plan: _result(variant, plan, progress), alone)
-            lines = ["", left] if left else []
+        if FLAGS.advise is None:
+            results = [_result(variant, own, progress) for variant, own in compared]
+            text = compare.table(results)
         else:
-            results = [_result(variant, plan, progress) for variant, plan in compared]
-        if FLAGS.advise is not None and (said := compare.sites(results)):
-            lines += ["", said]
-        if alone is not None:
-            baseline, verdict = _baseline(results, alone, compared, plan, progress)
-            results += baseline
-            lines += verdict
+            scaled = [(advice.scaled(variant, own), own) for variant, own in compared]
+            results, text = _advice(scaled, plan, progress, len(counts) > 0)
     finally:
         progress.close()
     if FLAGS.figures:
         drawn = [one for one in results if one.reached or FLAGS.advise is None] or results
         _draw([run for one in drawn for run in one.runs], Path(FLAGS.out) / "figures")
-    text = (compare.table if FLAGS.advise is None else compare.ranking)(results)
-    text = "\n".join([text, *lines])
     if len(counts) < 2:
         return text
     servers = iter(results)
-    return "\n".join([text, "", compare.shards({
-        variant.label: {count: next(servers) for count in counts} for variant in models})])
+    shards = compare.shards({variant.label: {count: next(servers) for count in counts}
+                             for variant in models})
+    return f"{shards}\n\n{text}" if FLAGS.advise is not None else f"{text}\n\n{shards}"
+
+
+def _advice(compared: list[tuple[Variant, Plan]], plan: Plan, progress: Progress,
+            sharded: bool) -> tuple[list[compare.Result], str]:
+    """Train the models that may be best; return their results, and the advice.
+
+    Raises:
+        ValueError: the fastest machine alone misses the target.
+    """
+    alone = None
+    if not sharded and (plan.experiment or plan.data):
+        alone = _alone(plan, progress)
+        if plan.experiment and plan.target < math.inf and not alone.reached:
+            raise ValueError(worth.missed(alone))
+    left, more = "", list[str]()
+    if not FLAGS["sync"].present and plan.target < math.inf:
+        results, compared, left = closest(
+            compared, FLAGS.seed, lambda variant, plan: _result(variant, plan, progress), alone)
+    else:
+        results = [_result(variant, own, progress) for variant, own in compared]
+    if alone is None:
+        said = [] if sharded else [compare.without_verdict(results)]
+    else:
+        said, more = _verdict(results, alone, compared, plan, progress)
+        results = [*results, alone]
+    if FLAGS.verbose or alone is None:
+        said += ["", f"All models at batch {plan.batch_size}:", "", compare.ranking(results),
+                 *(text for one in (left, compare.sites(results), *more) if one
+                   for text in ("", one))]
+    return results, "\n".join(said).strip("\n")
 
 
 def _result(variant: Variant, plan: Plan, progress: Progress, label: str = "") -> compare.Result:
@@ -200,48 +239,64 @@ def _alone(plan: Plan, progress: Progress, batch: int | None = None) -> compare.
                    f"the fastest machine alone{said}")
 
 
-def _baseline(results: list[compare.Result], alone: compare.Result,
-              compared: list[tuple[Variant, Plan]], plan: Plan,
-              progress: Progress) -> tuple[list[compare.Result], list[str]]:
-    """Run the best model on the fast machines only; return what stands beside the models, and the
-    verdict."""
-    cluster, few = plan.cluster, None
-    best = best_of(results) or results[0]
-    variant, own_plan = compared[results.index(best)]
-    fast = worth.fast_ones(cluster)
-    if best.reached and 1 < fast < cluster.size:
+def _verdict(results: list[compare.Result], alone: compare.Result,
+             compared: list[tuple[Variant, Plan]], plan: Plan,
+             progress: Progress) -> tuple[list[str], list[str]]:
+    """Train at smaller batches, and on the fast machines only; return the verdict, and what else
+    there is to say."""
+    cluster, noise = plan.cluster, noise_of(results)
+    best = best_of(results)
+    more = [worth.bounded(cluster)]
+    if plan.data is not None:
+        more.append(worth.own_data(cluster, plan.data))
+    if best is None:
+        return worth.verdict(None, batches.trained(plan, alone), None, cluster, ""), more
+    rivals = [one for one in results if one is best or one.reached and one.label == Auto.name]
+    tried = [_smaller_batches(*compared[results.index(one)], one, best, progress) for one in rivals]
+    machine = batches.smaller(
+        batches.halves(Variant(BSP, {}, "alone"), plan), batches.trained(plan, alone),
+        lambda half: replace(_alone(half, progress, half.batch_size), label=alone.label))
+    found = [one for some in tried if (one := batches.best_of(some)) is not None]
+    model = min(found, key=lambda one: one.result.seconds)
+    variant, own = compared[results.index(next(
+        one for one, some in zip(rivals, tried, strict=True) if model in some))]
+    if model.batch < own.batch_size:
+        own = next(half for half in batches.halves(variant, own) if half.batch_size == model.batch)
+    few, fast = None, worth.fast_ones(cluster)
+    if 1 < fast < cluster.size:
         few = _result(replace(variant, folder=f"{variant.folder}-fastest={fast}"),
-                      replace(own_plan, cluster=worth.fastest(cluster, fast)), progress,
+                      replace(own, cluster=worth.fastest(own.cluster, fast)), progress,
                       f"{variant.label}, the fastest {fast} alone")
-    noise = noise_of(results)
-    if noise is None and plan.experiment is not None and alone.reached and cluster.size > 1:
+    if noise is None and plan.experiment is not None and cluster.size > 1:
         noise = noise_of([_result(Variant(BSP, {}, "noise"), worth.noise_plan(plan), progress,
                                   "noise of the gradients")])
-    own = [] if plan.data is None else ["", worth.own_data(cluster, plan.data)]
-    sizes = _smaller_batches(variant, own_plan, best, alone, progress)
-    return [alone, *([few] if few else [])], [
-        "", worth.bounded(cluster), "", worth.verdict(best, alone, few, cluster, noise),
-        *(["", sizes] if sizes else []), *own]
+    lone = batches.best_of(machine)
+    assert lone is not None, "it has reached the target at the full batch"
+    server = (f"wbsp ps --worker_num={cluster.size} "
+              + replace(variant, outer=own.outer, outer_options=own.outer_options,
+                        wire=own.wire).flags)
+    said = worth.verdict(model, lone, few, cluster, server,
+                         noise and noise * plan.batch_size / model.batch)
+    if any(batches.still_gains(some) and one in some for some, one in
+           [*((some, model) for some in tried), (machine, lone)]):
+        said[1] += (f" A smaller batch may be faster still: --batch_size="
+                    f"{min(model.batch, lone.batch)} begins there.")
+    return said, [batches.table([*tried, machine]), *more]
 
 
-def _smaller_batches(variant: Variant, plan: Plan, best: compare.Result, alone: compare.Result,
-                     progress: Progress) -> str:
-    """Train the best model, and the fastest machine alone, at smaller batches; return the lines on
-    them, or an empty text."""
-    if not best.reached or plan.inside is not None or plan.experiment is None:
-        return ""
-
+def _smaller_batches(variant: Variant, plan: Plan, first: compare.Result, best: compare.Result,
+                     progress: Progress) -> list[batches.Trained]:
+    """Train a model that reached the target with `first` at smaller batches; return all that was
+    reached, each no later than `best`, or a little."""
     def train(half: Plan) -> compare.Result:
         own = replace(variant, folder=f"{variant.folder}-batch={half.batch_size}")
         short = replace(half, until=min(half.until, LATE * best.seconds))
-        return _result(own, short, progress, f"{variant.label}, batch {half.batch_size}")
+        done = _result(own, short, progress, f"{variant.label}, batch {half.batch_size}")
+        return replace(done, label=variant.label)
 
-    halves = batches.halves(variant, plan)
-    model, machine = (batches.smaller(
-        halves, batches.trained(plan, first), one)
-        for first, one in ((best, train),
-                           (alone, lambda half: _alone(half, progress, half.batch_size))))
-    return batches.advice(model, machine)
+    fixed = plan.inside is not None or plan.experiment is None
+    return batches.smaller([] if fixed else batches.halves(variant, plan),
+                           batches.trained(plan, first), train)
 
 
 def _advised() -> None:
@@ -258,6 +313,8 @@ def _advised() -> None:
 
 def _variants() -> list[Variant]:
     """Return the checked variants of --sync and --sync_option."""
+    if (given := _cluster_file()) is not None and not FLAGS["batch_size"].present:
+        FLAGS["batch_size"].value = given.batch_size or BATCH
     compared = variants(FLAGS.sync, FLAGS.sync_option)
     for variant in compared:
         for one in variant.levels:
@@ -359,15 +416,19 @@ def _shared_data(experiment: Experiment | None) -> SharedData | None:
                       int(epochs))
 
 
+def _cluster_file() -> ClusterSpec | None:
+    """Return the cluster of the file; None: the flags describe it."""
+    if FLAGS.cluster is None:
+        return None
+    if given := [name for name in DESCRIBING if FLAGS[name].present]:
+        raise ValueError(f"--{given[0]} and {FLAGS.cluster} both describe the cluster; give one")
+    return read_cluster(FLAGS.cluster)
+
+
 def _cluster() -> ClusterSpec:
     """Return the cluster of the file, or else of the flags."""
     model_bytes = _flag("model_bytes", units.size)
-    if FLAGS.cluster is not None:
-        given = [name for name in DESCRIBING if FLAGS[name].present]
-        if given:
-            raise ValueError(f"--{given[0]} and {FLAGS.cluster} both describe the cluster; give "
-                             "one")
-        cluster = read_cluster(FLAGS.cluster)
+    if (cluster := _cluster_file()) is not None:
         return cluster if model_bytes is None else replace(cluster, model_bytes=model_bytes)
     if FLAGS.step_seconds is None:
         if FLAGS.model not in STEP_SECONDS:
@@ -391,6 +452,7 @@ def _experiment() -> Experiment:
         from wbsp.simulate.workloads.keras import Experiment, make_deterministic
 
         make_deterministic()
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # it warns of each batch that is traced
     return Experiment(FLAGS.model, FLAGS.dataset, FLAGS.batch_size, FLAGS.lr, FLAGS.data_dir,
                       FLAGS.test_images, _flag("lr_decays", units.decays), FLAGS.optimizer)
 
@@ -427,4 +489,4 @@ def _draw(runs: list[Run], folder: Path) -> None:
 
 if __name__ == "__main__":
     open_streams()
-    app.run(main)
+    command.run(main, NAME, ABOUT[NAME], GROUPS, " CLUSTER" if "advise" in NAME else "")

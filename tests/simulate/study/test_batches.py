@@ -4,7 +4,15 @@ import keras
 import pytest
 from made_runs import result
 
-from wbsp.simulate.study.batches import Trained, advice, halves, smaller, trained
+from wbsp.simulate.study.batches import (
+    Trained,
+    best_of,
+    halves,
+    smaller,
+    still_gains,
+    table,
+    trained,
+)
 from wbsp.simulate.study.runs import Plan
 from wbsp.simulate.study.spec import ClusterSpec, Group
 from wbsp.simulate.study.variants import Variant
@@ -93,28 +101,26 @@ def tried(label, *seconds):
     return [Trained(128 >> n, 0.1 / 2 ** n, result(label, at)) for n, at in enumerate(seconds)]
 
 
-def test_the_best_batch_is_named_with_its_worth_of_the_machine_alone_at_its_own_best():
-    lines = advice(tried("auto", 4, 2, None), tried("alone", 6, 5)).splitlines()
+def test_the_table_has_each_model_at_each_batch():
+    lines = table([tried("auto", 4, 2, None), tried("alone", 6, 5)]).splitlines()
     assert lines[0].startswith("Seconds to 85 % by the batch, if a step takes its part of the time")
-    assert lines[4:7] == ["| 128 | 0.1 | 4.0 | 6.0 |", "| 64 | 0.05 | 2.0 | 5.0 |",
-                          "| 32 | 0.025 | not reached | not trained |"]
-    assert lines[-1] == ("Train with --batch_size=64 --lr=0.05: auto then takes 2.0 s, worth 2.5 "
-                         "of the fastest machine alone at its best batch of these (5.0 s at 64).")
+    assert lines[2:] == ["| batch | rate | auto | alone |", "| --- | --- | --- | --- |",
+                         "| 128 | 0.1 | 4.0 | 6.0 |", "| 64 | 0.05 | 2.0 | 5.0 |",
+                         "| 32 | 0.025 | not reached | not trained |"]
+    assert table([tried("auto", 4), tried("alone", 5)]) == "", "nothing was tried"
 
 
-def test_decays_that_move_with_the_batch_are_named():
-    half = Trained(64, 0.05, result("auto", 2), "200:0.1")
-    assert ("Train with --batch_size=64 --lr=0.05 --lr_decays=200:0.1: auto then takes 2.0 s"
-            in advice([Trained(128, 0.1, result("auto", 4)), half], tried("alone", 6)))
+def test_the_best_batch_is_the_fastest_that_reached_the_target():
+    assert best_of(tried("auto", 4, 2, None)).batch == 64
+    assert best_of(tried("auto", None, None)) is None
 
 
-def test_a_machine_that_is_faster_alone_at_its_best_batch_is_named():
-    assert advice(tried("pcc", 4, 3), tried("alone", 5, 2.5)).splitlines()[-1] == (
-        "At its best batch of these the fastest machine alone is faster: 2.5 s with "
-        "--batch_size=64 --lr=0.05; pcc takes 3.0 s at 64.")
+@pytest.mark.parametrize("seconds, still", [((9, 6, 4), True), ((9, 4, 6), False), ((9, 4), False)])
+def test_a_gain_at_the_least_batch_is_noticed(seconds, still):
+    assert still_gains(tried("auto", *seconds)) == still
 
 
-def test_no_gain_and_a_machine_that_never_arrives_are_said():
-    assert advice(tried("auto", 4, 5), tried("alone", None)).endswith(
-        "No smaller batch is faster under auto.")
-    assert advice(tried("auto", 4), tried("alone", 5)) == ""
+def test_the_settings_of_a_training_name_decays_that_move_with_the_batch():
+    assert Trained(64, 0.05, result("auto", 2)).settings == "batch 64, learning rate 0.05"
+    assert Trained(64, 0.05, result("auto", 2), "200:0.1").settings.endswith(", decays 200:0.1")
+    assert trained(plan_of(None), result("auto", 2)).settings == "batch 128", "no network"

@@ -206,7 +206,8 @@ def test_an_advice_compares_one_star_with_servers_at_sites(tmp_path):
                         r"mini-batches/s, .* on the lines\. One star: best \S+.*, [\d.]+ "
                         r"mini-batches/s, .*B\. .*", said)
     shared = simulate(tmp_path, "--advise=sites.toml", "--model=timing", "--shared_data",
-                     "--examples=640", "--epochs=1", "--nofigures", "--out=p", "--sync=bsp,bsp/bsp")
+                     "--examples=640", "--epochs=1", "--nofigures", "--out=p", "--sync=bsp,bsp/bsp",
+                     "--verbose")
     assert shared.returncode == 0, shared.stderr
     assert "| bsp / bsp |" in shared.stdout
 

@@ -1,9 +1,13 @@
 """What a cluster is worth of its fastest machine: who matters, the bound, and the sentence."""
 
+from types import SimpleNamespace
+
 import pytest
 from made_runs import result
 
 from wbsp.core.messages import SharedData
+from wbsp.simulate.study.batches import Trained
+from wbsp.simulate.study.compare import Result
 from wbsp.simulate.study.runs import Plan
 from wbsp.simulate.study.spec import ClusterSpec, Group
 from wbsp.simulate.study.worth import (
@@ -13,9 +17,11 @@ from wbsp.simulate.study.worth import (
     fast_ones,
     fastest,
     lone,
+    missed,
     noise_plan,
     own_data,
     verdict,
+    within_reach,
 )
 from wbsp.simulate.world.machine import INF
 
@@ -72,35 +78,72 @@ def test_the_bound_is_said_to_be_one_of_theory():
 
 
 EIGHT = cluster_of(*[1] * 4, *[26] * 4)
+SERVER = "wbsp ps --worker_num=8 --sync=pcc"
 
 
-def test_a_model_that_is_faster_is_taken_and_its_worth_said():
-    said = verdict(result("pcc", 4, 5), result("alone", 9, 9), result("few", 5, 5), EIGHT)
-    assert said.startswith("Take pcc: it reaches the target in 4.5 s, worth 2.0 of the fastest "
-                           "machine alone (9.0 s).")
-    assert "add up to 4.15 of" in said
-    assert "Without the slowest 4 of 8 machines it takes 5.0 s: they add nothing" in said
-    assert "chance" not in said
+def at(batch, one):
+    return Trained(batch, 0.1, one)
+
+
+def advised(model, alone, few=None, cluster=EIGHT, noise=None):
+    return verdict(model, alone, few, cluster, SERVER, noise)
+
+
+def test_the_verdict_is_the_first_line_and_compares_with_the_machine_alone_at_its_best_batch():
+    said = advised(at(16, result("auto", 4, 5)), at(64, result("alone", 9, 9)))
+    assert said[0] == ("it pays: 2.0 times the fastest machine alone, with auto at batch 16 "
+                       "(4.5 s to 85 %; alone 9 s, at batch 64)")
+    assert said[1] == f"Train with {SERVER}; in the script batch 16, learning rate 0.1."
+    assert len(said) == 4
+
+
+def test_machines_that_add_nothing_are_named():
+    model, alone = at(16, result("pcc", 4, 5)), at(64, result("alone", 9, 9))
+    assert ("Without the slowest 4 of 8 it takes 5 s: they add nothing that these runs show."
+            in advised(model, alone, result("few", 5, 5))[2])
+    assert "it takes 6.5 s: they are worth their place." in advised(
+        model, alone, result("few", 6, 7))[2]
 
 
 def test_advice_names_the_gain_that_the_measured_noise_allows():
-    said = verdict(result("pcc", 4, 5), result("alone", 9, 9), None, cluster_of(*[1] * 8), 4.0)
-    assert ("add up to 8.00 of that one's, of which the noise of the gradients allows about 3.3 at "
-            "this batch size (its scale is about 4 batches).") in said  # 8 (1 + 4) / (8 + 4)
+    said = advised(at(16, result("pcc", 4, 5)), at(64, result("alone", 9, 9)), None,
+                   cluster_of(*[1] * 8), 4.0)  # 8 (1 + 4) / (8 + 4)
+    assert said[2] == ("All machines together have 8.00 times the speed of the fastest, of which "
+                       "the noise of the gradients allows about 3.3 at batch 16.")
 
 
-def test_slow_machines_that_help_are_worth_their_place():
-    said = verdict(result("pcc", 4, 5), result("alone", 9, 9), result("few", 6, 7), EIGHT)
-    assert "it takes 6.5 s: they are worth their place." in said
+@pytest.mark.parametrize("model, alone", [((12.4,), (12.4,)), ((12,), (12.4,)), ((3, 4), (4, 4))])
+def test_a_cluster_that_is_not_faster_beyond_chance_does_not_pay(model, alone):
+    best, one = at(64, result("pcc", *model)), at(32, result("alone", *alone))
+    said = advised(best, one)
+    assert said[0].startswith("it does not pay: ") and "it pays" not in " ".join(said)
+    assert "(pcc at batch 64)" in said[0] and "with the fastest alone (at batch 32)" in said[0]
+    assert said[1] == "Train on the fastest machine alone: batch 32, learning rate 0.1."
 
 
-def test_a_cluster_that_is_not_faster_is_not_taken():
-    said = verdict(result("pcc", 4), result("alone", 4), None, cluster_of(1, 26))
-    assert said.startswith("Take the fastest machine alone (4.0 s): the best model of the cluster, "
-                           "pcc, is not faster (4.0 s).")
-    assert "is not faster beyond the seeds (3.5 s)" in verdict(
-        result("pcc", 3, 4), result("alone", 4, 4), None, cluster_of(1, 26))
-    assert "one seed, so small differences may be chance" in said
+def test_how_sure_it_is_depends_on_the_seeds():
+    assert "one seed, so small differences may be chance (--seeds=3)" in advised(
+        at(16, result("pcc", 4)), at(64, result("alone", 9)))[3]
+    assert "2 seeds" in advised(at(16, result("pcc", 4, 4)), at(64, result("alone", 9, 9)))[3]
+
+
+def test_a_model_that_misses_the_target_is_not_recommended():
+    said = advised(None, at(64, result("alone", 9, 9)))
+    assert said[0] == ("it does not pay: no model reached the target in every run; the fastest "
+                       "machine alone did, in 9 s at batch 64")
+
+
+def test_a_target_that_the_machine_alone_misses_is_named_with_one_that_it_reaches():
+    run = SimpleNamespace(time_to=lambda _: None, summary={"t": 268.0, "total": {}},
+                          evaluations=SimpleNamespace(accuracy=[0.5, 0.763, 0.7]))
+    assert missed(Result("alone", (run,), 0.85)) == (
+        "the fastest machine alone came to 76 % in 268.0 s, not to 85 %, so there is nothing to "
+        "compare with: give --target_accuracy=0.7, or a later end by --epochs")
+
+
+@pytest.mark.parametrize("came, target", [(0.765, 0.7), (0.99, 0.95), (0.2, 0.15), (0.05, 0)])
+def test_a_target_within_reach_is_below_what_was_reached(came, target):
+    assert within_reach(came) == pytest.approx(target)
 
 
 def test_slow_machines_without_shared_data_are_worth_nothing():
@@ -109,12 +152,3 @@ def test_slow_machines_without_shared_data_are_worth_nothing():
     assert "steps alone, 30.0 s), at least 780.0 s on all data each (worth 0.04)" in said
     assert "at least 15.0 s on a part each (worth 2.00 of" in own_data(
         cluster_of(1, 1), SharedData(1000, 100, 3))
-
-
-def test_a_model_that_misses_the_target_is_not_recommended():
-    assert verdict(result("pcc", 4), result("alone", None), None, EIGHT).startswith(
-        "Take pcc: it reaches the target in 4.0 s, which the fastest machine alone did not")
-    assert verdict(result("pcc", 4, None), result("alone", 9, 9), None, EIGHT) == (
-        "No model reached the target in every run; the fastest machine alone did, in 9.0 s.")
-    assert verdict(result("pcc", None), result("alone", None), None, EIGHT).endswith(
-        "did not, either.")

@@ -7,8 +7,9 @@ et al. 2018, arXiv 1812.06162). Where a step takes its part of the time as well,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import isnan, nan
 from typing import TYPE_CHECKING, NamedTuple
 
 from wbsp.figures.table import markdown
@@ -25,7 +26,12 @@ HALVES = 2  # times that a batch is halved: small steps take long to simulate
 
 
 class Trained(NamedTuple):
-    """What was reached at one batch; `decays`: of the rate, as --lr_decays, or empty."""
+    """What was reached at one batch.
+
+    Attributes:
+        rate: the learning rate; NaN if no network was trained.
+        decays: of the rate, as --lr_decays, or empty.
+    """
 
     batch: int
     rate: float
@@ -33,15 +39,18 @@ class Trained(NamedTuple):
     decays: str = ""
 
     @property
-    def flags(self) -> str:
-        """The flags that train so."""
-        return f"--batch_size={self.batch} --lr={self.rate:g}" + (
-            f" --lr_decays={self.decays}" if self.decays else "")
+    def settings(self) -> str:
+        """The batch and the rate, in words."""
+        if isnan(self.rate):
+            return f"batch {self.batch}"
+        return f"batch {self.batch}, learning rate {self.rate:g}" + (
+            f", decays {self.decays}" if self.decays else "")
 
 
 def trained(plan: Plan, result: Result) -> Trained:
-    """Return what a plan's training has reached."""
-    assert plan.experiment is not None
+    """Return what a plan's run has reached."""
+    if plan.experiment is None:
+        return Trained(plan.batch_size, nan, result)
     return Trained(plan.batch_size, plan.experiment.rate, result, _decays(plan.experiment))
 
 
@@ -86,47 +95,35 @@ def smaller(plans: list[Plan], first: Trained, train: Callable[[Plan], Result]) 
     return tried
 
 
-def advice(model: list[Trained], machine: list[Trained]) -> str:
-    """Return a table of what `smaller` tried, and what follows; empty if it tried nothing.
+def best_of(tried: Sequence[Trained]) -> Trained | None:
+    """Return the fastest of those that reached the target in every run, or None."""
+    return min((one for one in tried if one.result.reached), key=lambda one: one.result.seconds,
+               default=None)
 
-    Args:
-        model: the best model, which has reached the target at the full batch.
-        machine: the fastest machine alone.
-    """
-    if len(model) == len(machine) == 1:
+
+def still_gains(tried: Sequence[Trained]) -> bool:
+    """Return whether the last batch of `smaller` is the best, and the last that may be tried."""
+    return len(tried) == HALVES + 1 and best_of(tried) is tried[-1] and tried[-1].batch > LEAST
+
+
+def table(tried: Sequence[Sequence[Trained]]) -> str:
+    """Return a table of what `smaller` tried of each model; empty if it tried nothing."""
+    if all(len(one) == 1 for one in tried):
         return ""
-    first, name = model[0].result, model[0].result.label
-    rates = {one.batch: one.rate for one in [*model, *machine]}
-    table = markdown(["batch", "rate", name, "the fastest machine alone"],
-                     [[str(batch), f"{rate:g}", _seconds(model, batch), _seconds(machine, batch)]
-                      for batch, rate in rates.items()])
-    best, alone = _best(model), _best(machine)
-    assert best is not None
-    if alone is not None and alone.result.seconds < best.result.seconds:
-        said = (f"At its best batch of these the fastest machine alone is faster: "
-                f"{alone.result.seconds:.1f} s with {alone.flags}; {name} takes "
-                f"{best.result.seconds:.1f} s at {best.batch}")
-    else:
-        said = (f"No smaller batch is faster under {name}" if best is model[0] else
-                f"Train with {best.flags}: {name} then takes {best.result.seconds:.1f} s")
-        if alone is not None:
-            said += (f", worth {alone.result.seconds / best.result.seconds:.1f} of the fastest "
-                     f"machine alone at its best batch of these ({alone.result.seconds:.1f} s at "
-                     f"{alone.batch})")
-    return (f"Seconds {first.goal} by the batch, if a step takes its part of the time (what does "
-            f"not shrink is `sleep_seconds` in the cluster file):\n\n{table}\n\n{said}.")
+    rates = {one.batch: one.rate for some in tried for one in some}
+    labels = [some[0].result.label for some in tried]
+    rows = [[str(batch), f"{rate:g}", *(_seconds(some, batch) for some in tried)]
+            for batch, rate in rates.items()]
+    return (f"Seconds {tried[0][0].result.goal} by the batch, if a step takes its part of the time "
+            "(what does not shrink is `sleep_seconds` in the cluster file):\n\n"
+            + markdown(["batch", "rate", *labels], rows))
 
 
 def _decays(experiment: Experiment) -> str:
     return ",".join(f"{steps}:{factor:g}" for steps, factor in (experiment.decays or {}).items())
 
 
-def _best(tried: list[Trained]) -> Trained | None:
-    return min((one for one in tried if one.result.reached), key=lambda one: one.result.seconds,
-               default=None)
-
-
-def _seconds(tried: list[Trained], batch: int) -> str:
+def _seconds(tried: Sequence[Trained], batch: int) -> str:
     for one in tried:
         if one.batch == batch:
             return f"{one.result.seconds:.1f}" if one.result.reached else "not reached"

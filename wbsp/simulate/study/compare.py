@@ -176,6 +176,13 @@ def ranking(compared: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
+def without_verdict(compared: Sequence[Result]) -> str:
+    """Return a line in place of the verdict, where no network was trained and no data end."""
+    most = max(compared, key=lambda one: one.rate)
+    return (f"no verdict: --model=timing trains no network, so what a mini-batch adds is not "
+            f"known; {most.label} makes most of them, {most.rate:,.1f} a second")
+
+
 def shards(compared: Mapping[str, Mapping[int, Result]]) -> str:
     """Return a line for each model on its best number of shards: the fewest that no other beats.
 

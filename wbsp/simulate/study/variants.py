@@ -55,6 +55,17 @@ class Variant:
                          *([] if self.shards is None else [f"shards={self.shards}"])])
 
     @property
+    def flags(self) -> str:
+        """The flags of its server; with servers at sites, of the one between them and of those."""
+        own = [f"--sync={self.sync.name}",
+               *(f"--sync_option={pair}" for pair in _written(self.sync, self.options)),
+               *(f"--{name}={value}" for name in _OWN
+                 if (value := getattr(self, name)) is not None),
+               *(f"--outer_option={name}={value}" for name, value in self.outer_options.items())]
+        said = " ".join(own)
+        return said if self.inside is None else f"{said}, at each site {self.inside.flags}"
+
+    @property
     def levels(self) -> Iterator[Variant]:
         """This variant, and the one inside."""
         yield self

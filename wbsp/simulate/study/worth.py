@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import ceil
+from math import ceil, floor
 
 from wbsp.core.messages import SharedData
+from wbsp.simulate.study.batches import Trained
 from wbsp.simulate.study.compare import Result
 from wbsp.simulate.study.runs import Plan
 from wbsp.simulate.study.spec import ClusterSpec
 from wbsp.simulate.world.machine import INF
 
 NEARLY = 0.95  # of the sum of all speeds, which the fast machines have between them
+PAYS = 1.05  # times as fast as the fastest machine alone, from which on a cluster pays
 NOISE_VERSIONS = 60  # of two mini-batches, in the training that measures the noise
 NOISES = 1, 8, 64  # S for `bound`, from nearly none on
 
@@ -95,52 +97,74 @@ def bounded_by_noise(speeds: float, noise: float) -> float:
     return speeds * (1 + noise) / (speeds + noise)
 
 
-def verdict(best: Result, alone: Result, few: Result | None, cluster: ClusterSpec,
-            noise: float | None = None) -> str:
-    """Return the advice: what to take, its worth, and which machines add nothing.
+def missed(alone: Result) -> str:
+    """Return why there is nothing to compare if the fastest machine alone misses the target."""
+    came = min(max(run.evaluations.accuracy, default=0.0) for run in alone.runs)
+    target = within_reach(came)
+    return (f"the fastest machine alone came to {100 * came:.0f} % in {alone.end:,.1f} s, not "
+            f"to {100 * alone.target:g} %, so there is nothing to compare with: give "
+            + (f"--target_accuracy={target:g}, or " if target else "") + "a later end by --epochs")
+
+
+def within_reach(accuracy: float) -> float:
+    """Return a target that a training to `accuracy` has surely reached; 0: there is none."""
+    return floor(20 * (accuracy - 0.03)) / 20 if accuracy > 0.08 else 0.0
+
+
+def verdict(model: Trained | None, machine: Trained, few: Result | None, cluster: ClusterSpec,
+            server: str, noise: float | None = None) -> list[str]:
+    """Return the answer in one line, then what to train, what the machines add, how sure that is.
 
     Args:
-        best: the model that was fastest.
-        alone: the fastest machine alone.
-        few: the same model without the slow machines; None: all matter.
+        model: the fastest model, at its best batch; None: none reached the target in every run.
+        machine: the fastest machine alone, at its best batch.
+        few: the same model at the same batch without the slow machines; None: all matter.
         cluster: all machines.
-        noise: noise scale of the gradients in batches, where it was measured.
+        server: the flags of the server.
+        noise: noise scale of the gradients in batches of `model`, where it was measured.
     """
-    timed = best.target == INF  # the goal is time alone: no network was trained
-    if not best.reached:
-        return ("No model reached the target in every run; the fastest machine alone "
-                + (f"did, in {alone.seconds:.1f} s." if alone.reached else "did not, either."))
-    said, seeds = [], " beyond the seeds" if len(best.runs) > 1 else ""
-    if alone.reached and not best.faster(alone):
-        said.append(f"Take the fastest machine alone ({alone.seconds:.1f} s): the best model of "
-                    f"the cluster, {best.label}, is not faster{seeds} ({best.seconds:.1f} s).")
+    alone = machine.result
+    on_one = (f"Train on the fastest machine alone: {machine.settings}.")
+    if model is None:
+        return [f"it does not pay: no model reached the target in every run; the fastest machine "
+                f"alone did, in {_time(alone)} at batch {machine.batch}", on_one,
+                "More --epochs give the models longer; --verbose shows how far each came."]
+    best = model.result
+    ratio = alone.seconds / best.seconds
+    speeds = cluster.pace / fastest(cluster, 1).pace
+    adds = f"All machines together have {speeds:.2f} times the speed of the fastest"
+    if noise is not None:
+        adds += (f", of which the noise of the gradients allows about "
+                 f"{bounded_by_noise(speeds, noise):.1f} at batch {model.batch}")
+    if few is not None and few.reached:
+        slow = cluster.size - fast_ones(cluster)
+        adds += (f". Without the slowest {slow} of {cluster.size} it takes {_time(few)}: "
+                 + ("they are worth their place" if best.faster(few) else
+                    "they add nothing that these runs show"))
+    if ratio >= PAYS and best.faster(alone):
+        said = [f"it pays: {ratio:.1f} times the fastest machine alone, with {best.label} at batch "
+                f"{model.batch} ({_time(best)} {best.goal}; alone {_time(alone)}, at batch "
+                f"{machine.batch})", f"Train with {server}; in the script {model.settings}."]
     else:
-        worth = (f"worth {alone.seconds / best.seconds:.1f} of the fastest machine alone "
-                 f"({alone.seconds:.1f} s)" if alone.reached else
-                 "which the fastest machine alone did not in this run")
-        speeds = cluster.pace / fastest(cluster, 1).pace
-        said.append((f"{best.label} takes {best.seconds:.1f} s {best.goal}, " if timed else
-                     f"Take {best.label}: it reaches the target in {best.seconds:.1f} s, ")
-                    + f"{worth}. The speeds of all machines add up to {speeds:.2f} of that one's"
-                    + ("." if noise is None else ", of which the noise of the gradients allows "
-                       f"about {bounded_by_noise(speeds, noise):.1f} at this batch size "
-                       f"(its scale is about {noise:.0f} batches)."))
-        if few is not None and few.reached:
-            slow = cluster.size - fast_ones(cluster)
-            nothing = not best.faster(few)
-            said.append(f"Without the slowest {slow} of {cluster.size} machines it takes "
-                        f"{few.seconds:.1f} s: " + (
-                            "they add nothing that these runs show." if nothing else
-                            "they are worth their place."))
-    if timed:
-        said.append("How much is learned in that time is another question: without --model=timing "
-                    "a network is trained.")
-    else:
-        said.append("All at one batch size and learning rate; a machine alone may have better "
-                    "ones, or gain by momentum"
-                    + ("; one seed, so small differences may be chance." if len(best.runs) == 1
-                       else "."))
-    return " ".join(said)
+        said = [f"it does not pay: {_time(best)} {best.goal} with all machines ({best.label} at "
+                f"batch {model.batch}), {_time(alone)} with the fastest alone (at batch "
+                f"{machine.batch})", on_one]
+    return [*said, f"{adds}.", _how_sure(best)]
+
+
+def _how_sure(best: Result) -> str:
+    if best.target == INF:  # the goal is time alone
+        return ("How much is learned in that time is another question: without --model=timing a "
+                "network is trained. --verbose shows all models.")
+    trained = best.runs[0].settings
+    return (f"Measured with {trained['model']} on {trained['dataset']} (--model, --dataset) by "
+            f"{trained['optimizer'] or 'plain SGD'} (--optimizer)"
+            + (", one seed, so small differences may be chance (--seeds=3)" if len(best.runs) == 1
+               else f", {len(best.runs)} seeds") + "; --verbose shows all models and batches.")
+
+
+def _time(one: Result) -> str:
+    return f"{one.seconds:,.1f} s" if one.seconds >= 10 else f"{one.seconds:.3g} s"
 
 
 def own_data(cluster: ClusterSpec, data: SharedData) -> str:
