@@ -8,6 +8,7 @@ from absl import flags
 import data
 import models
 from wbsp import heterogeneity, timeouts, units
+from wbsp.command import own_flags
 from wbsp.ps.flags import define_flags
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import sync_name
@@ -19,6 +20,30 @@ RUN_WIDE = ("model", "dataset", "heterogeneity", "epochs", "target_accuracy", "o
 OF_IMAGENET = ("class_num", "image_size", "augment")  # run-wide, too; no effect on other data sets
 KEPT = {"BUFF_SIZE": 1024, "base_time_step": 1.0, "training_end": 0.1,
         "epsilon": 0.3, "use_bn": False}  # published flags without an effect
+# The groups of the help. Run-wide flags are the server's; a worker that has one is refused unless
+# its value is the run's.
+GROUPS = {
+    "job": ["job_name", "worker_num", "worker_index"],
+    "run": ["base_dir", "sync", "sync_option", "s", "outer", "outer_option", "model", "dataset",
+            "data_dir", "test_images", "optimizer", "lr", "lr_decays", "lr_steps", "weight_decay",
+            "heterogeneity", "seed", "check_period"],
+    "worker": ["batch_size", "max_steps", "sleep_time", "patience"],
+    "network": ["host", "port_base", "server", "token_file", "wire", "transport",
+                "band_width_limit", "connect_timeout", "watch_port"],
+    "end": ["epochs", "until", "target_accuracy", "fail_if_lost"],
+    "files": ["log_root", "resume", "published_files"],
+    "several servers": ["standby_of", "shards"],
+    "ImageNet": list(OF_IMAGENET),
+    "published, without an effect": list(KEPT)}
+# Flags that only one kind of job reads. The published command lines may give the first one of each
+# to all jobs, so these get a line; all others are refused where nothing reads them.
+OF_WORKERS = ("worker_index", "max_steps", "sleep_time", "server", "patience")
+OF_SERVERS = ("worker_num", "outer", "outer_option", "wire", "test_images", "check_period",
+              "watch_port", "until", "fail_if_lost", "resume", "standby_of", "shards")
+OF_SHARDS = ("host", "port_base", "token_file", "band_width_limit")
+PUBLISHED = ("worker_index", "worker_num")
+INSTEAD = {"max_steps": "--epochs and --until end a run",
+           "sleep_time": "--heterogeneity sets the sleeps of all workers"}
 
 # The published flags, with their names and defaults.
 flags.DEFINE_enum("job_name", None, ["ps", "standby", "shard", "worker"], "what this process is",
@@ -134,6 +159,31 @@ def expected():
     if FLAGS["sync_option"].present or FLAGS["s"].present:
         chosen.add("sync_option")
     return {name: told[name] for name in sorted(chosen)}
+
+
+def refuse_what_has_no_effect():
+    """Print which published flags this job does not read.
+
+    Raises:
+        ValueError: the command line has another one; one line.
+    """
+    job = FLAGS.job_name
+    read = {"job_name", *KEPT, *(OF_SHARDS if job == "shard" else own_flags())}
+    read -= set(OF_SERVERS if job == "worker" else OF_WORKERS)
+    if job in ("ps", "standby") and (model := find(chosen_sync())).OPTIONS.get("batch") is None:
+        read.discard("batch_size")
+    whom = {"worker": "a worker", "shard": "a shard"}.get(job, "the server")
+    for name in own_flags():
+        if not FLAGS[name].present or name in read:
+            continue
+        if name in PUBLISHED:
+            say(f"--{name} has no effect on {whom}")
+            continue
+        to = ("the server" if job == "shard" or name in OF_SERVERS else "a worker" if
+              name in OF_WORKERS else f"the workers, which each have their own under {model.name}")
+        hint = f"; here {INSTEAD[name]}" if name in INSTEAD and job != "shard" else ""
+        raise ValueError(f"--{name}={FLAGS[name].value} has no effect on {whom}: give it to "
+                         f"{to}{hint}")
 
 
 def say_what_has_no_effect(dataset):

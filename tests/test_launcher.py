@@ -324,3 +324,42 @@ def test_a_worker_without_a_server_gives_up(jobs):
     assert lonely.ends() == 1
     lonely.was_clean()
     assert len(lonely.find("runcifar10gpu: no server answered at localhost:.* within 1 s")) == 1
+
+
+@pytest.mark.parametrize("job, flags, says", [
+    ("ps", ["--max_steps=60"], "--max_steps=60 has no effect on the server: give it to a worker; "
+     "here --epochs and --until end a run"),
+    ("ps", ["--sleep_time=1"], "--sleep_time=1.0 has no effect on the server: give it to a worker"),
+    ("ps", ["--server=h:1"], "--server=h:1 has no effect on the server"),
+    ("ps", ["--patience=9"], "--patience=9.0 has no effect on the server"),
+    ("ps", ["--batch_size=64"], "--batch_size=64 has no effect on the server: give it to the "
+     "workers, which each have their own under wbsp"),
+    ("worker", ["--check_period=9"], "--check_period=9.0 has no effect on a worker: give it to the "
+     "server"),
+    ("worker", ["--until=9s"], "--until=9s has no effect on a worker"),
+    ("worker", ["--resume"], "--resume=True has no effect on a worker"),
+    ("worker", ["--wire=int8"], "--wire=int8 has no effect on a worker"),
+    ("shard", ["--model=cnn"], "--model=cnn has no effect on a shard: give it to the server")])
+def test_a_flag_that_has_no_effect_on_a_job_is_refused(jobs, job, flags, says):
+    process = jobs.start(job, LAUNCHER, f"--job_name={job}", f"--port_base={free_port()}", *flags,
+                         fork=forked.WBSP)
+    assert process.ends() == 1
+    (line,) = process.lines
+    assert line.startswith(f"runcifar10gpu: {says}")
+
+
+@pytest.mark.parametrize("job, flag", [("ps", "worker_index"), ("worker", "worker_num")])
+def test_a_flag_of_the_published_commands_gets_a_line_where_it_has_no_effect(jobs, job, flag):
+    process = jobs.start(job, LAUNCHER, f"--job_name={job}", f"--port_base={free_port()}",
+                         f"--{flag}=1", "--dataset=shapes10", "--connect_timeout=1",
+                         fork=forked.WBSP)
+    process.until(f"--{flag} has no effect on {'the server' if job == 'ps' else 'a worker'}$")
+
+
+def test_every_flag_of_the_launcher_is_in_one_group_and_read_by_a_job():
+    from launcher import flags
+
+    grouped = [name for names in flags.GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(set(grouped))
+    assert not set(flags.OF_WORKERS) & set(flags.OF_SERVERS)
+    assert {*flags.OF_WORKERS, *flags.OF_SERVERS, *flags.OF_SHARDS} <= set(grouped)

@@ -63,6 +63,7 @@ def in_folder(*folders):
 # What each room of the library may import beside itself: modules, or rooms with all that is in
 # them.
 WALLS = {
+    "command": "",
     "sync": "", "limits": "", "heterogeneity": "", "process": "timeouts", "timeouts": "",
     "environment": "process.token", "units": "",
     "tensors": "limits",
@@ -70,25 +71,27 @@ WALLS = {
     "wire": "core.messages core.stats sync.base tensors process limits timeouts",
     "runlog": "core.stats sync.noise process limits",
     "replica": "tensors",
-    "figures": "core.stats runlog limits",
-    "ps": "core sync tensors wire runlog replica process environment limits timeouts units",
+    "figures": "core.stats runlog limits command",
+    "ps": "core sync tensors wire runlog replica process environment limits timeouts units command",
     "worker": "core.agent core.messages core.permutation core.resend_buffer core.stats "
               "core.work_sequence sync.base tensors wire saved "
               "runlog replica process environment limits timeouts",
     "site": "core sync.base tensors wire.messages wire.addresses wire.line worker "
-            "ps.__main__ ps.config ps.flags ps.checkpoint process environment timeouts",
-    "simulate": "core sync tensors runlog replica figures process heterogeneity limits units",
+            "ps.__main__ ps.config ps.flags ps.checkpoint process environment timeouts command",
+    "simulate": "core sync tensors runlog replica figures process heterogeneity limits units "
+                "command",
     "watch": "core.stats runlog figures limits timeouts environment process.streams "
-             "wire.messages wire.addresses wire.sockets wire.line",
-    "run": "runlog limits timeouts environment process ps.__main__ ps.checkpoint wire.addresses",
-    "ray": "runlog limits timeouts process worker.errors worker.next_run",
+             "wire.messages wire.addresses wire.sockets wire.line command",
+    "run": "runlog limits timeouts environment process ps.__main__ ps.checkpoint wire.addresses "
+           "command",
+    "ray": "runlog limits timeouts process worker.errors worker.next_run command",
     "testing": "core sync simulate",
     "cluster": "environment",
     "saved": "ps.checkpoint replica tensors",
     "reading": "saved ps.checkpoint wire runlog process environment limits timeouts",
     "__main__": "",
     "__init__": "worker.any_loop worker.keras.callback worker.keras.run_schedule runlog.reader "
-                "saved reading",
+                "saved reading worker.errors",
 }
 BY_NAME = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
            for path in LIBRARY}
@@ -274,7 +277,7 @@ def checkout(tmp_path):
         python = venv / "bin" / "python"
         python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
         python.chmod(0o755)
-        for extra in ("figures", "cuda,figures"):  # counts as installed
+        for extra in ("plain", "cuda"):  # counts as installed
             (venv / f"wbsp-{extra}").touch()
             os.utime(venv / f"wbsp-{extra}", (time.time() + 10,) * 2)
         (tmp_path / "runcifar10gpu.py").write_text(

@@ -20,7 +20,7 @@ COMMANDS = {  # name -> module, and what it does
     "watch": ("wbsp.watch", "show runs in a browser, finished or live"),
     "figures": ("wbsp.figures", "draw figures of runs"),
     "ray": ("wbsp.ray", "train your script on a Ray cluster"),
-    "models": ("wbsp.sync", "list the synchronization models and their options"),
+    "models": ("wbsp.sync", "list the synchronization models, or show one: wbsp models pcc"),
 }
 COMPLETION = Path(__file__).with_name("completion.bash")
 HELP = "\n".join([
@@ -65,14 +65,13 @@ def _run(name: str, flags: list[str]) -> int | str | None:
             print("wbsp: name a cluster, a TOML file or one that wbsp has: wbsp advise wan",
                   file=sys.stderr)
             return 2
-        if not flags[0].startswith("-"):
-            flags = [f"--advise={flags[0]}", *flags[1:]]
+        flags = ["--advise=CLUSTER" if asks_for_help(flags) else f"--advise={flags[0]}",
+                 *flags[not asks_for_help(flags):]]
     sys.argv = [f"wbsp {name}", *flags]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as end:
-        # absl ends with 1 after it has printed its help
-        return 0 if end.code == 1 and asks_for_help(flags) else end.code
+        return end.code
     except ModuleNotFoundError as error:
         if error.name != name:
             raise

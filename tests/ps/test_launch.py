@@ -259,7 +259,7 @@ def serve():
 wbsp.ps.launch.prepare_server = entry.prepare_server = lambda *_, **__: serve
 sys.argv = ["x.py", "--worker_num=1"]
 """
-    code += ("entry.app.run(entry.main)" if entry.startswith("wbsp") else
+    code += ("entry.run(entry.main, 'x', '', {})" if entry.startswith("wbsp") else
              "sys.argv += ['--job_name=ps', '--base_dir=asp/']\nimport launcher.main as main\n"
              "main.run()")
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

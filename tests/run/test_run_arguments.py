@@ -54,7 +54,7 @@ def test_a_command_line_without_sense_is_refused(known, line, says):
 
 
 @pytest.mark.parametrize("line, code, says", [
-    ("--workers=0 {}", 2, "wbsp run: flag --workers=0: 0 is not a posit"),
+    ("--workers=0 {}", 2, "wbsp run: --workers=0: 0 is not a posit"),
     ("--worker_nums=2 {}", 2, "wbsp run: unknown flag --worker_nums (did you mean --worker_num?)"),
     ("--workers=2 missing.py", 1, "wbsp run: the script missing.py does not exist"),
     ("{}", 1, "wbsp run: --workers is missing, and this machine shows no GPU"),

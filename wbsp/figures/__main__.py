@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from wbsp.command import Parser
 from wbsp.figures import draw, find_runs
 
 
@@ -20,7 +21,8 @@ def _window(text: str) -> tuple[float, float]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Draw the figures and print their files; return 0, or 1 after one line on the error."""
-    parser = argparse.ArgumentParser(prog="wbsp figures", description=__doc__)
+    parser = Parser(prog="wbsp figures", description="Draw figures and tables of runs from their "
+                    "folders.")
     parser.add_argument("run_dir", nargs="+", help="a run's folder, or one that holds runs")
     parser.add_argument("--out", type=Path, help="folder of the figures (default: a folder "
                         "`figures` in the first run_dir)")

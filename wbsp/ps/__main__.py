@@ -1,4 +1,4 @@
-"""`python -m wbsp.ps`: a parameter server for any Keras model.
+"""`wbsp ps`: the server, which holds the versions of a model.
 
 It needs neither model code nor TensorFlow: the first worker to join sends the initial model.
 """
@@ -8,8 +8,9 @@ import math
 import os
 import sys
 
-from absl import app, flags
+from absl import flags
 
+from wbsp.command import own_flags, run
 from wbsp.environment import worker_num
 from wbsp.process.streams import open_streams
 from wbsp.ps.flags import bandwidth, define_flags, reach_of, server_config
@@ -18,6 +19,18 @@ from wbsp.sync import create, parse_options
 
 FLAGS = flags.FLAGS
 SHARD_PORT = 2706
+ABOUT = ("Serve the versions of a model to its workers. The server needs neither their code nor "
+         "their data: the first worker to join sends the model.")
+OF_SHARDS = "shard", "host", "port_base", "token_file", "band_width_limit"
+GROUPS = {
+    "run": ["worker_num", "sync", "sync_option", "outer", "outer_option", "check_period"],
+    "network": ["host", "port_base", "token_file", "wire", "transport", "band_width_limit",
+                "connect_timeout", "watch_port"],
+    "end": ["epochs", "max_steps", "until", "target", "best", "best_patience", "one_run",
+            "fail_if_lost"],
+    "files": ["base_dir", "log_root", "resume"],
+    "several servers": ["standby_of", "shards", "shard", "upstream", "site",
+                        "upstream_token_file"]}
 
 define_flags()
 flags.DEFINE_integer("worker_num", None, "number of workers; default: the environment variable "
@@ -47,7 +60,8 @@ flags.DEFINE_string("target", None, "METRIC:VALUE, such as accuracy:0.9: end the
                     "process that evaluates its versions (wbsp.versions) reports that; "
                     "min:METRIC:VALUE where less is better and the name does not show it")
 flags.DEFINE_string("best", None, "METRIC: keep the best version by it, of those that were "
-                    "evaluated; min:METRIC as above; default: the metric of --target")
+                    "evaluated; min:METRIC where less is better and the name does not show it; "
+                    "default: the metric of --target")
 flags.DEFINE_integer("best_patience", None, "end the run after this many evaluations in a row "
                      "without a better version by --best", lower_bound=1)
 
@@ -70,6 +84,7 @@ def main(argv, above=None):
             raise ValueError("--site and --upstream_token_file need the server above: give "
                              "--upstream=localhost:2606, for example")
         if FLAGS.shard:
+            _check_shard()
             host, port = own_address(FLAGS.host or "localhost"), FLAGS.port_base or SHARD_PORT
             limit, reach = bandwidth(), reach_of(host, port)
             return prepare_shard(host, port, reach.token, limit,
@@ -96,6 +111,18 @@ def main(argv, above=None):
         return 1
 
 
+def _check_shard():
+    """Raise ValueError, in one line, for a flag that a shard does not read."""
+    for name in own_flags():
+        if FLAGS[name].present and name not in OF_SHARDS:
+            raise ValueError(f"--{name} has no effect on a shard, which has its settings from its "
+                             f"server: give it to that one, and here {_listed(OF_SHARDS)} only")
+
+
+def _listed(names):
+    return ", ".join(f"--{name}" for name in names)
+
+
 if __name__ == "__main__":
     open_streams()
-    app.run(main)
+    run(main, "wbsp ps", ABOUT, GROUPS)

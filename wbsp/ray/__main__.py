@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-import ray
-
-from wbsp.ray import RunError, Script, run
+from wbsp.command import Parser
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the script in each worker; return 0, or 1 after one line on the error."""
-    parser = argparse.ArgumentParser(prog="wbsp ray", description=__doc__,
-                                     allow_abbrev=False)
+    parser = Parser(prog="wbsp ray", description="Train a script of your own on a Ray cluster, one "
+                    "worker a placement. What follows the script's name is the script's.",
+                    allow_abbrev=False)
     parser.add_argument("--workers", type=int, required=True, help="number of workers")
     parser.add_argument("--resources", default="CPU=1", metavar="NAME=AMOUNT,...",
                         help="what each worker needs (default: CPU=1), such as CPU=4,GPU=1")
@@ -33,6 +32,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("script", help="train.py; it has a wbsp.SyncCallback()")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
     flags = parser.parse_args(arguments)
+    return _train(flags)
+
+
+def _train(flags: argparse.Namespace) -> int:
+    import ray  # which --help does without
+
+    from wbsp.ray import RunError, Script, run
+
     try:
         needs = _resources(flags.resources)
         result = run(Script.read(flags.script, tuple(flags.arguments)), [needs] * flags.workers,

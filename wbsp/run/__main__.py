@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-import textwrap
 
 from absl import flags
 
 import wbsp.ps.__main__ as ps
+from wbsp import command
 from wbsp.process.ports import free_port
 from wbsp.process.streams import open_streams
 from wbsp.run import machine
@@ -41,7 +41,6 @@ Flags are written --name=value. Those after the script are the script's.
   wbsp run --workers=4 --sync=auto --target=accuracy:0.9 train.py
   wbsp run --workers=2 --server=other-machine:2606 train.py
 """
-SERVER_HELP = "flags of the server, as of `wbsp ps`:"
 
 
 def main(words: list[str]) -> int:
@@ -49,7 +48,9 @@ def main(words: list[str]) -> int:
     try:
         said = split(words, FLAGS, OWN)
         FLAGS([sys.argv[0], *said.flags])
-    except (ValueError, flags.Error) as error:
+    except flags.Error as error:
+        return _refuse(command.said(str(error)), 2)
+    except ValueError as error:
         return _refuse(error, 2)
     if said.help:
         if "--helpxml" in words:
@@ -63,7 +64,7 @@ def main(words: list[str]) -> int:
         return _refuse(error, 1)
 
 
-def _refuse(error: Exception, code: int) -> int:
+def _refuse(error: Exception | str, code: int) -> int:
     print(f"wbsp run: {' '.join(str(error).split())}", file=sys.stderr)
     return code
 
@@ -90,9 +91,9 @@ def _supervisor(said: Words) -> Supervisor:
     def worker(number: int) -> Member:
         # Else the server gives the indices, because workers elsewhere need some, too.
         own = {"WBSP_WORKER_INDEX": str(number)} if alone else {}
-        command = Command([sys.executable, *said.script],
-                          machine.of_worker(number, workers, gpus, os.environ) | task | own)
-        return Member(f"{'worker' if alone else 'process'} {number}", lambda again: command,
+        how = Command([sys.executable, *said.script],
+                      machine.of_worker(number, workers, gpus, os.environ) | task | own)
+        return Member(f"{'worker' if alone else 'process'} {number}", lambda again: how,
                       FLAGS.max_restarts)
 
     supervisor = Supervisor(server, log, [worker(number) for number in range(workers)], alone)
@@ -142,11 +143,11 @@ def _server(said: Words, workers: int) -> tuple[dict[str, str], Member, ServerLi
              f"--host={host}", f"--port_base={port}"]
     own = machine.without_task(os.environ) | {"PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": ""}
 
-    def command(again: bool) -> Command:
+    def start(again: bool) -> Command:
         return Command([*words, log.resume] if again else words, own)
 
     task = {"WBSP_SERVER": f"{here}:{port}", "WBSP_WORKER_NUM": str(everyone)} | _access()
-    return task, Member("server", command, FLAGS.max_restarts, log.hear), log
+    return task, Member("server", start, FLAGS.max_restarts, log.hear), log
 
 
 def _access() -> dict[str, str]:
@@ -157,16 +158,9 @@ def _access() -> dict[str, str]:
 
 
 def _help() -> str:
-    def lines(name: str) -> str:
-        flag = FLAGS[name]
-        shown = f"--[no]{name}" if flag.boolean else f"--{name}"
-        return textwrap.fill(f"{shown}: {' '.join((flag.help or '').split())}", 98,
-                             initial_indent="  ", subsequent_indent="      ")
-
-    server = sorted(flag.name for flag in FLAGS.flags_by_module_dict()[ps.__name__]
-                    if flag.name not in REFUSED)
-    return "\n".join([USAGE, "flags of wbsp run:", *map(lines, OWN), "", SERVER_HELP,
-                      *map(lines, server)])
+    server = {f"{heading}, flags of the server": [one for one in names if one not in REFUSED]
+              for heading, names in ps.GROUPS.items()}
+    return "\n".join([USAGE.rstrip("\n"), *command.grouped({"flags of wbsp run": OWN, **server})])
 
 
 def _count(number: int, what: str) -> str:

@@ -5,10 +5,12 @@ That command executes this module with the same flags.
 
 import sys
 
-from absl import app, flags
+from absl import flags
 
+from wbsp.command import run
 from wbsp.environment import Credentials, shares_memory
 from wbsp.process.streams import open_streams
+from wbsp.ps.__main__ import ABOUT, GROUPS
 from wbsp.ps.__main__ import main as serve
 from wbsp.ps.flags import bandwidth
 from wbsp.site.upstream import Way
@@ -51,4 +53,4 @@ def main(argv):
 
 if __name__ == "__main__":
     open_streams()
-    app.run(main)
+    run(main, "wbsp ps", ABOUT, GROUPS)

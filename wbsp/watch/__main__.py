@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wbsp.command import Parser
 from wbsp.figures import find_runs
 from wbsp.figures.load import named
 from wbsp.limits import one_line
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 def main(arguments: list[str] | None = None) -> int:
     """Serve the page until interrupted, or write a report; return 0, or 1 after one line on the
     error."""
-    parser = argparse.ArgumentParser(prog="wbsp watch", description=__doc__)
+    parser = Parser(prog="wbsp watch", description="Show runs in a browser, also while they train. "
+                    "Without --out a page is served until Ctrl-C.")
     parser.add_argument("run", nargs="+", help="a run's folder, or one that holds runs; or the "
                         "address of a server, host:port, and of its standby: host:port,host:port")
     where = parser.add_mutually_exclusive_group()
@@ -46,6 +48,10 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError(f"--http={flags.http} is not a port; give 0 to 65535")
         with contextlib.ExitStack() as stack:
             afar = [name for name in flags.run if _is_address(name)]
+            if flags.token_file is not None and not afar:
+                raise ValueError(f"--token_file={flags.token_file} has no effect on the folders of "
+                                 "runs: it is the secret of a server, of which no HOST:PORT is "
+                                 "given")
             ended = _interrupted() if afar else None  # so that the copies are deleted
             found: list[Path | Mirror] = [
                 _mirror(name, flags.token_file, stack, ended) if ended and name in afar
