@@ -39,6 +39,11 @@ def every_layer(model: keras.Model) -> list[keras.layers.Layer]:
     return model._flatten_layers()  # no public method finds layers inside layers
 
 
+def calls(model: keras.Layer) -> bool:
+    """Return whether the model can be called; one with only a `train_step` cannot."""
+    return type(model).call not in (keras.Layer.call, keras.Model.call)
+
+
 def trained(model: keras.Model) -> list[keras.Variable]:
     """Return all variables that take part, in the order of the flat vector.
 
@@ -203,6 +208,14 @@ def _constants(layer: keras.layers.Normalization) -> list[np.ndarray] | None:
 
 def _numbers(value: Any) -> np.ndarray:
     return np.array(keras.ops.convert_to_numpy(keras.ops.cast(value, "float32")))
+
+
+def optimizers(model: keras.Layer) -> list[Any]:
+    """Return the optimizer of a model and those in its attributes, as a GAN has several, with those
+    that they wrap."""
+    held = [getattr(model, "optimizer", None), *vars(model).values()]
+    return list({id(one): one for top in held if isinstance(top, keras.optimizers.Optimizer)
+                 for one in _optimizers(top)}.values())
 
 
 def _optimizers(optimizer: Any) -> Iterator[Any]:

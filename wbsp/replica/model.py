@@ -16,12 +16,20 @@ import numpy as np
 
 from wbsp.replica.base import Held, Part, Variables, begins, rounds
 from wbsp.replica.flat import FlatReplica
-from wbsp.replica.layers import derive, every_layer, frozen, remarks, settle, trained
+from wbsp.replica.layers import (
+    calls,
+    derive,
+    every_layer,
+    frozen,
+    optimizers,
+    remarks,
+    settle,
+    trained,
+)
 from wbsp.replica.states import states
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import LayerState, TensorSpec
 
-_CALL = "call the model on a batch of your data before fit, such as model(x[:1])"
 BACK_ENDS = "tensorflow", "jax", "torch"  # named as in Keras, and as the files here
 
 
@@ -34,7 +42,7 @@ class KerasPart(Part):
         chosen, still = trained(model), frozen(model)
         if not chosen and not all(layer.built for layer in every_layer(model)):
             raise ValueError(f"model {model.name} has no variables yet, because Keras creates them "
-                             f"in the first step of fit; {_CALL}")
+                             f"in the first step of fit; {_remedy(model, 'its layers')}")
         super().__init__([Held(TensorSpec(f"{at}{v.path}", tuple(v.shape)), v.dtype, v,
                                id(v) in still) for v in chosen])
 
@@ -99,7 +107,16 @@ def check_whole(model: keras.Model, layout: Sequence[TensorSpec]) -> None:
         late = [path for path in paths if path not in {spec.name for spec in layout}] or paths[-1:]
         more = f" and {len(late) - 1} more" if late[1:] else ""
         raise ValueError(f"the first step has created variable {late[0]}{more}, which the other "
-                         f"workers do not have; {_CALL}")
+                         f"workers do not have; {_remedy(model, late[0].partition('/')[0])}")
+
+
+def _remedy(model: keras.Layer, part: str) -> str:
+    """Return how a user has Keras create all variables before the first step; `part`: the model's
+    layer that has created some late."""
+    if calls(model):
+        return "call the model on a batch of your data before fit, such as model(x[:1])"
+    return (f"{model.name} has no `call`, so build {part} before fit, by an Input layer in it or by "
+            "its build(shape)")
 
 
 def sums_gradients(model: keras.Model) -> bool:
@@ -110,6 +127,7 @@ def sums_gradients(model: keras.Model) -> bool:
             "gradient_accumulation_steps")
     return (type(optimizer) is type(keras.optimizers.SGD())  # on PyTorch a class derived from it
             and not any(getattr(optimizer, name, None) for name in more)
+            and len(optimizers(model)) == 1
             and {id(v) for v in trained(model)} <= {id(v) for v in model.trainable_variables})
 
 

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 from wbsp import timeouts
@@ -84,6 +85,13 @@ class Loop:
         """True if the loop is known and has ended."""
         return False
 
+    def leave_in(self, frame: FrameType | None, leave: Callable[[], bool]) -> None:
+        """Have other code that runs at `frame` for long, between two steps or in one, call `leave`
+        soon, until it returns True.
+
+        It may raise. A signal handler calls this, in the loop's thread.
+        """
+
     def forget(self) -> None:
         """Release the loop: the worker has left the run."""
 
@@ -157,7 +165,7 @@ class Worker:
         self._log: WorkerLog | None = None
         self._published = False  # the next training is an experiment's, not a user's own
         self._said: set[str] = set()  # since `enter`
-        self._signals = Signals(self.interrupt)
+        self._signals = Signals(self.interrupt, self._leave_soon)
         self._ending = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -442,6 +450,28 @@ class Worker:
             self.say(f"{reason}; its unsent progress is pushed")
             self.end(None)
         return self.stop_reason is not None
+
+    def _leave_soon(self, frame: FrameType | None) -> None:
+        """After a signal, do not wait until the code at `frame` has ended, if it runs for long."""
+        if self.loop is not None:
+            self.loop.leave_in(frame, self._leave_now)
+
+    def _leave_now(self) -> bool:
+        """Leave, and re-raise the signal here; return False if `stop_due` will come first."""
+        if not self.signalled or self.loop is None:
+            return True  # it has left
+        with self.leaving_on_error():
+            if self.passes or self.runtime is None:
+                self.end(self.interrupted)
+            elif self.runtime.computes:  # the values may be in the middle of a change
+                self.say(f"{self.interrupted} within a step: leaving without what it has trained "
+                         "since its last push")
+                self.end(self.interrupted)
+            elif self.runtime.holds:
+                self.stop_due()
+            else:
+                return False
+        return True
 
     def finish(self, interrupted: str | None = None) -> None:
         """Finish as `WorkerRuntime.finish` does; print a remedy after a long wait."""

@@ -97,6 +97,16 @@ class WorkerRuntime:
         return self._again and self.has_final
 
     @property
+    def computes(self) -> bool:
+        """True if a step has begun, and not ended."""
+        return self._computes
+
+    @property
+    def holds(self) -> bool:
+        """True if other code's writes to the variables change no progress: see `hold`."""
+        return not self._trains
+
+    @property
     def server_ends(self) -> bool:
         """True if the server ends with this run."""
         return self._shared.server_ends

@@ -26,11 +26,14 @@ class Signals:
 
     Attributes:
         interrupt: called with the reason, in the main thread, between any two instructions.
+        look: called after that, with the frame that was interrupted.
         caught: number of a delayed signal, for `raise_again`.
     """
 
-    def __init__(self, interrupt: Callable[[str], None]):
+    def __init__(self, interrupt: Callable[[str], None],
+                 look: Callable[[FrameType | None], None] = lambda frame: None):
         self._interrupt = interrupt
+        self._look = look
         self._needed: Callable[[], bool] | None = None  # None: released
         self._process = 0
         self.caught: int | None = None
@@ -79,6 +82,7 @@ class Signals:
         if self.caught is None and self._holds:
             self.caught = signum
             self._interrupt(f"interrupted by {signal.Signals(signum).name}")
+            self._look(frame)
         else:
             self.caught = None
             self._restore()

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import wbsp
+from wbsp.replica.model import KerasPart, sums_gradients
 from wbsp.worker import next_run
 from wbsp.worker.keras.fit import build
 
@@ -60,6 +61,71 @@ def test_nothing_is_taken_of_a_generator():
     model = Net()
     build(model, batches())
     assert not taken and not model.variables
+
+
+class Gan(keras.Model):
+    """Has no `call`, as keras.io's; each of its parts has an optimizer."""
+
+    def __init__(self, *layers):
+        super().__init__(name="gan")
+        self.maker = keras.Sequential([*layers, keras.layers.Dense(4)], name="maker")
+        self.critic = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)], name="critic")
+        self.for_maker, self.for_critic = (keras.optimizers.SGD(0.01) for _ in range(2))
+
+    def train_step(self, data):
+        losses = {}
+        for part, optimizer in ((self.maker, self.for_maker), (self.critic, self.for_critic)):
+            with tf.GradientTape() as tape:
+                losses[part.name] = tf.reduce_mean(part(data) ** 2)
+            optimizer.apply_gradients(zip(tape.gradient(losses[part.name],
+                                                        part.trainable_weights),
+                                          part.trainable_weights, strict=True))
+        return losses
+
+
+def test_a_model_without_call_is_built_by_nobody_else():
+    model = Gan(keras.Input((4,)))
+    build(model, X)
+    assert len(KerasPart(model).layout) == 4 and not model.built
+    model.compile(optimizer="sgd")
+    assert not sums_gradients(model), "not the one optimizer trains it"
+    with pytest.raises(ValueError, match="no variables .* has no `call`, so build its layers befo"):
+        KerasPart(type("Other", (keras.Model,), {})())
+    with pytest.raises(ValueError, match="variable maker/dense.* has no `call`, so build maker be"):
+        late = Gan()
+        before = KerasPart(late)
+        late.maker(X)
+        before.check()
+
+
+def test_an_error_in_call_is_shown_unless_a_train_step_may_do_without_it():
+    class Wrong(keras.Model):
+        def call(self, x):
+            raise ArithmeticError("of its own")
+
+    with pytest.raises(ArithmeticError):
+        build(Wrong(), X)
+    build(type("Own", (Wrong,), {"train_step": lambda self, data: {}})(), X)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [False, True], ids=["own data", "shared data"])
+def test_a_model_without_call_is_trained(jobs, shared):
+    server = jobs.server(workers=1).listens()
+    hook = wbsp.SyncCallback(server.address, 0, say=lambda text: None)
+    model = Gan(keras.Input((4,)))
+    model.compile()
+    given = {"x": X, "batch_size": 8}
+    if shared:
+        given = {"x": hook.examples(lambda i: X[i], n=64, batch_size=8),
+                 "steps_per_epoch": hook.UNTIL_TOLD}
+    parts = model.maker, model.critic
+    before = [float(tf.reduce_mean(part(X) ** 2)) for part in parts]
+    model.fit(**given, epochs=2, verbose=0, callbacks=[hook])
+    hook.close()
+    server.ends_well()
+    assert all(tf.reduce_mean(part(X) ** 2) < was for part, was in zip(parts, before, strict=True))
+    assert sum(event["steps"] for event in server.events("accept")) == 16
 
 
 @pytest.mark.slow

@@ -7,6 +7,8 @@ leaves must be what the same steps leave without a server.
 import json
 import os
 import re
+import signal
+import sys
 
 import numpy as np
 import pytest
@@ -248,6 +250,74 @@ def test_a_loop_of_ones_own_that_calls_the_callback(fits, jobs):
     server.ends_well()
     assert near(vector(model), expected())
     fits.says(BETWEEN, END)
+
+
+# A signal while a callback runs a loop of Keras.
+
+class Loops(C.Callback):
+    """Runs a loop of Keras in a method of that name, and gets Ctrl-C in its second batch, or before
+    it; `batches` counts those that end."""
+
+    def __init__(self, name, loop, early=False):
+        super().__init__()
+        self.batches, self.after = 0, 0
+
+        def method(epoch, logs=None):
+            if early:
+                signal.raise_signal(signal.SIGINT)
+            ends = {f"on_{kind}batch_end": self.batch_ends for kind in ("test_", "predict_", "train_")}
+            loop(self.model, Ends(**ends))
+            self.after += 1
+
+        setattr(self, name, method)
+
+    def batch_ends(self, batch, logs=None):
+        self.batches += 1
+        if self.batches == 2:
+            signal.raise_signal(signal.SIGINT)
+
+
+class Ends(C.Callback):
+    def __init__(self, **methods):
+        super().__init__()
+        vars(self).update(methods)
+
+
+def evaluates(model, callback):
+    model.evaluate(X, Y, batch_size=1, verbose=0, callbacks=[callback])
+
+
+def predicts(model, callback):
+    model.predict(X, batch_size=1, verbose=0, callbacks=[callback])
+
+
+def fits_another(model, callback):
+    other = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    other.compile("sgd", "mse", jit_compile=False)
+    other.fit(X, Y, batch_size=1, verbose=0, callbacks=[callback])
+
+
+@pytest.mark.parametrize("name, loop, early", [
+    ("on_epoch_end", evaluates, False), ("on_epoch_end", predicts, False),
+    ("on_epoch_end", fits_another, False), ("on_epoch_end", evaluates, True),
+    ("on_epoch_begin", evaluates, False), ("on_train_batch_end", evaluates, False)])
+def test_a_signal_ends_a_loop_of_keras_in_a_callback(jobs, fits, name, loop, early):
+    server = jobs.server(sync="localsgd", workers=1).listens()
+    hook = wbsp.SyncCallback(server.address, 0, say=fits.said.append)
+    loops = Loops(name, loop, early)
+    with pytest.raises(KeyboardInterrupt):
+        fits.compiled().fit(X, Y, batch_size=8, epochs=EPOCHS, shuffle=False, verbose=0,
+                            callbacks=[loops, hook])
+    assert sys.gettrace() is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert loops.batches == (0 if early else 2) and not loops.after
+    server.until("worker 0 left: interrupted by SIGINT")
+    hook.close()
+    server.signal(signal.SIGINT)  # it would wait for the worker
+    server.ends()
+    steps = sum(event["steps"] for event in server.events("accept"))
+    within = name == "on_train_batch_end"
+    assert steps == (0 if within or name == "on_epoch_begin" else BATCHES), "an epoch is not lost"
+    assert bool([line for line in fits.said if "within a step" in line]) == within
 
 
 # Keras's own, in the order of the alphabet: the rows of the table.

@@ -6,6 +6,9 @@ notebook's, the worker would continue to send heartbeats, and the other workers 
 Keras calls callbacks in the order of their list, and each may write to the model. A step begins
 before the first callback's on_train_batch_begin, and ends after the last one's on_train_batch_end.
 What a callback writes at another time is no training. None of this may depend on the list's order.
+
+A callback may evaluate for minutes, in a loop of Keras that calls none of this fit's callbacks.
+After a signal the worker leaves before the next line of such a loop.
 """
 
 from __future__ import annotations
@@ -18,10 +21,11 @@ from typing import Any
 
 import keras
 
-from wbsp.replica.layers import every_layer
+from wbsp.replica.layers import calls, every_layer
 from wbsp.worker.loop import Loop
 
 PERIOD = 1.0  # seconds between two checks
+_LOOPS = "evaluate", "fit", "predict"  # functions of Keras that call it for each batch
 _ON_TRAIN_BEGIN = keras.callbacks.CallbackList.on_train_begin.__code__
 
 
@@ -76,6 +80,7 @@ class Fit(Loop):
         self._frame = frame  # None: a user's own loop, not `fit`, calls the callback
         self._thread = threading.get_ident()
         self._forgotten = threading.Event()
+        self._trace: Any = None  # of `leave_in`
         self.undo: list[Callable[[], None]] = []  # reverts changes of the fit's objects
         if frame is not None:
             threading.Thread(target=self._watch, args=(on_over,), name="wbsp-fit",
@@ -105,11 +110,36 @@ class Fit(Loop):
         """Return an argument of the call; the default if it is unknown."""
         return default if self._frame is None else self._frame.f_locals.get(name, default)
 
+    def leave_in(self, frame: FrameType | None, leave: Callable[[], bool]) -> None:
+        if self._frame is None or sys.gettrace() is not None:
+            return  # a debugger traces this thread
+
+        def trace(frame: FrameType, event: str, value: Any) -> Any:
+            if event == "call":  # of any function, from now on
+                return trace if _loops(frame) else None
+            if leave():
+                sys.settrace(None)
+            return trace
+
+        loops = []
+        while frame is not None and frame is not self._frame:
+            if frame.f_globals.get("__name__", "").startswith("wbsp."):
+                loops.clear()  # what it calls ends soon, and may hold locks
+            elif _loops(frame):
+                loops.append(frame)
+            frame = frame.f_back
+        if frame is not None:
+            for loop in loops:
+                loop.f_trace = trace
+            self._trace = trace
+            sys.settrace(trace)
+
     def build(self, model: keras.Model) -> None:
         """Create the variables that Keras creates in the first step, such as those of a subclassed
         model or of a Sequential without an Input: call the model on the beginning of its data.
 
         Nothing is taken from a generator, since training would miss it; the model stays unbuilt.
+        One without `call`, such as a GAN, consists of models that are built.
         """
         build(model, self.argument("x", None))
 
@@ -119,6 +149,8 @@ class Fit(Loop):
             self.undo.pop()()
         self._frame = self._list = None
         self._forgotten.set()
+        if self._trace is not None and sys.gettrace() is self._trace:
+            sys.settrace(None)
 
     def _watch(self, on_over: Callable[[Fit], None]) -> None:
         """Run the watching thread."""
@@ -134,10 +166,22 @@ class Fit(Loop):
         return frame is wanted
 
 
+def _loops(frame: FrameType) -> bool:
+    """Return whether this is a call of a loop of Keras."""
+    return (frame.f_code.co_name in _LOOPS
+            and frame.f_globals.get("__name__", "").startswith("keras."))
+
+
 def build(model: keras.Model, x: Any) -> None:
     """See `Fit.build`, on the data `x`."""
-    if not all(layer.built for layer in every_layer(model)) and (batch := _first(x)) is not None:
+    if (all(layer.built for layer in every_layer(model)) or not calls(model)
+            or (batch := _first(x)) is None):
+        return
+    try:
         model(batch)
+    except Exception:
+        if type(model).train_step is keras.Model.train_step:  # another may call only its parts
+            raise
 
 
 def _first(x: Any) -> Any:

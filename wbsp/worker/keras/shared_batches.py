@@ -1,7 +1,12 @@
-"""Batches of the run's shared data, made by the user's function from indices of examples."""
+"""Batches of the run's shared data, made by the user's function from indices of examples.
+
+A model's `train_step` receives what it would receive from `fit` on the function's arrays: x itself
+if there is nothing beside it, else (x, y) or (x, y, sample_weight), and floats of Keras's type.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,16 +33,16 @@ class Batches:
         self._order = Order()
         self.look = self._made(np.arange(min(share.data.n, share.data.batch)))
 
-    def of(self, positions: Range) -> tuple:
+    def of(self, positions: Range) -> Any:
         """Return the batch of these positions, of one epoch; the look for LOOK."""
         if positions == LOOK:
             return self.look
         data = self.share.data
         return self._made(self._order.examples(positions.start, positions.stop, data.n, data.seed))
 
-    def _made(self, indices: np.ndarray) -> tuple:
-        batch = self._function(indices)
-        batch = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
+    def _made(self, indices: np.ndarray) -> Any:
+        batch = keras.tree.map_structure(_floats, _packed(self._function(indices)),
+                                         none_is_leaf=False)
         for array in keras.tree.flatten(batch):
             shape = np.shape(array)
             if not shape or shape[0] != indices.size:
@@ -47,9 +52,33 @@ class Batches:
         return batch if self._class_weight is None else _weighted(batch, self._class_weight)
 
 
-def _weighted(batch: tuple, class_weight: Mapping[int, float]) -> tuple:
+def _packed(batch: Any) -> Any:
+    """Return a batch as `fit` packs it; a list is taken for a tuple, as from a PyDataset."""
+    if isinstance(batch, list):
+        batch = tuple(batch)
+    if not isinstance(batch, tuple) or all(part is not None for part in batch):
+        return batch
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+    if x is None or (y is None and weights is not None):
+        raise ValueError("the function given to examples() returned None beside other arrays: "
+                         "return x, (x, y) or (x, y, sample_weight)")
+    return keras.utils.pack_x_y_sample_weight(x, y, weights)
+
+
+def _floats(array: Any) -> Any:
+    """Return the array; floats of another type become Keras's, as in `fit`."""
+    floatx = keras.backend.floatx()
+    if hasattr(array, "is_floating_point"):  # a tensor of PyTorch
+        torch = sys.modules["torch"]
+        return array.to(getattr(torch, floatx)) if array.is_floating_point() else array
+    array = np.asarray(array)
+    is_float = array.dtype.kind == "f" or array.dtype.name.startswith("bfloat")
+    return array.astype(floatx, copy=False) if is_float else array
+
+
+def _weighted(batch: Any, class_weight: Mapping[int, float]) -> tuple:
     """Return the batch with its class weights, computed as `fit` does from class_weight."""
-    if len(batch) != 2:
+    if not isinstance(batch, tuple) or len(batch) != 2:
         raise ValueError("class_weight needs the classes in y: the function must return (x, y)")
     classes = np.asarray(batch[1])
     if classes.ndim == 2:

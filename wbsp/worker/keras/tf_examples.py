@@ -17,7 +17,8 @@ _END, _NONE, _BATCH = -1, 0, 1
 
 def dataset(batches: Batches) -> tf.data.Dataset:
     """Return a batch for each step, made by threads of tf.data ahead of the step."""
-    look = [np.asarray(array) for array in keras.tree.flatten(batches.look)]
+    structure = keras.tree.lists_to_tuples(batches.look)  # tf.data stacks the arrays of a list
+    look = [np.asarray(array) for array in keras.tree.flatten(structure)]
     types = [tf.as_dtype(array.dtype) for array in look]
     readers: list[Iterator[Range]] = []  # one for each iterator of the dataset
 
@@ -42,7 +43,7 @@ def dataset(batches: Batches) -> tf.data.Dataset:
         return tf.ensure_shape(state, []), *arrays
 
     def batch(_: Any, *arrays: Any) -> Any:
-        return keras.tree.pack_sequence_as(batches.look, list(arrays))
+        return keras.tree.pack_sequence_as(structure, list(arrays))
 
     # See `tf_input`: not from_generator, which calls Python when an iterator is deleted. NOTHING
     # becomes an element, too, since threads are stopped only between two elements.

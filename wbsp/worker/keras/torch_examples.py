@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Generator, Iterator
+from typing import Any
 
+import keras
+import numpy as np
 import torch
 
 from wbsp.worker.keras.shared_batches import Batches
@@ -14,15 +17,28 @@ from wbsp.worker.share import LOOK, NOTHING, Range
 def loader(batches: Batches, processes: int) -> torch.utils.data.DataLoader:
     """Return a batch for each step, made when Keras requests it, in the compute thread, or ahead
     by other processes."""
-    return torch.utils.data.DataLoader(_Stream(batches, processes), batch_size=None)
+    return torch.utils.data.DataLoader(_Stream(batches, processes), batch_size=None,
+                                       collate_fn=_on_device)
+
+
+def _on_device(batch: Any) -> Any:
+    """Return a batch's arrays as tensors where Keras computes; PyTorch's own function would turn
+    tuples into lists."""
+    return keras.tree.map_structure(keras.ops.convert_to_tensor, batch)
+
+
+def _shared(batch: Any) -> Any:
+    """Return a batch's arrays as tensors, which two processes can share."""
+    return keras.tree.map_structure(
+        lambda one: torch.from_numpy(one) if isinstance(one, np.ndarray) else one, batch)
 
 
 class _Stream(torch.utils.data.IterableDataset):
     def __init__(self, batches: Batches, processes: int):
         self._batches, self._processes = batches, processes
-        self._last: Callable[[], Generator[tuple, None, None] | None] = lambda: None
+        self._last: Callable[[], Generator[Any, None, None] | None] = lambda: None
 
-    def __iter__(self) -> Iterator[tuple]:
+    def __iter__(self) -> Iterator[Any]:
         if (last := self._last()) is not None:
             # The processes of an earlier fit end now: those of this one would inherit the object
             # that ends them, which raises an error there.
@@ -31,7 +47,7 @@ class _Stream(torch.utils.data.IterableDataset):
         self._last = weakref.ref(stream)  # it ends with its fit, if nothing else holds it
         return stream
 
-    def _tuples(self) -> Generator[tuple, None, None]:
+    def _tuples(self) -> Generator[Any, None, None]:
         positions = iter(self._batches.share)
         if self._processes and self._batches.share.running:
             yield from _ahead(self._batches, positions, self._processes)
@@ -41,7 +57,7 @@ class _Stream(torch.utils.data.IterableDataset):
                 yield self._batches.of(one)
 
 
-def _ahead(batches: Batches, positions: Iterator[Range], processes: int) -> Iterator[tuple]:
+def _ahead(batches: Batches, positions: Iterator[Range], processes: int) -> Iterator[Any]:
     """Yield batches of the known positions, in their order, for the rest of the run.
 
     A loader requests positions before it returns a finished batch, and new positions may depend on
@@ -57,7 +73,7 @@ def _ahead(batches: Batches, positions: Iterator[Range], processes: int) -> Iter
 
     pool = torch.utils.data.DataLoader(
         _Made(batches), sampler=_Sampler(to_read), batch_size=None, num_workers=processes,
-        persistent_workers=True, multiprocessing_context="fork")
+        persistent_workers=True, multiprocessing_context="fork", collate_fn=_shared)
     for one in positions:
         if one == LOOK:
             yield batches.look
@@ -80,5 +96,5 @@ class _Made(torch.utils.data.Dataset):
     def __init__(self, batches: Batches):
         self._batches = batches
 
-    def __getitem__(self, positions: Range) -> tuple:
+    def __getitem__(self, positions: Range) -> Any:
         return self._batches.of(positions)
