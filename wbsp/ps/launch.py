@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import pathlib
@@ -430,6 +431,8 @@ def _serve_all(plan: _Plan, serve: Callable[[], int]) -> int:
     while code == 0 and plan.series.goes_on and plan.interrupts.first is None:
         plan.interrupts.at_once.clear()
         plan = plan.next()
+        del serve
+        gc.collect()  # the objects of a run refer to each other, and hold its vectors
         try:
             serve = plan.prepare(plan.listen(), None)
         except (ValueError, OSError) as error:

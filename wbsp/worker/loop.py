@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
@@ -314,6 +315,8 @@ class Worker:
             line = kept.take(self._say, interrupted) if kept is not None else None
         except ServerEnds as error:  # another one may run by now
             _ended[self.task] = str(error)
+        if _were_in_run:
+            gc.collect()  # objects of a run refer to each other, and hold its vectors
         self.transport, self.welcome = line or self._introduce(self._say, interrupted)
         self._index = self.transport.worker
         _ended.pop(self.task, None)

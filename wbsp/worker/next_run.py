@@ -30,7 +30,7 @@ class NextRun:
     """A process that waits for the next run; it prints nothing before a fit takes over."""
 
     def __init__(self, task: Task, introduce: Introduce, on: Host):
-        self._introduce = introduce
+        self._introduce: Introduce | None = introduce
         self._changed = on.scheduler.condition()
         self._say: Callable[[str], None] = lambda text: None
         self._interrupted: Callable[[], bool] = lambda: False
@@ -61,6 +61,7 @@ class NextRun:
             self._changed.notify_all()
         while self._thread.is_alive():
             self._thread.join(_GRAIN)
+        self._introduce = None  # of the worker before, which must not live as long as the line
         if self._line is None and self._error is not None:
             raise self._error
         return self._line
@@ -85,9 +86,11 @@ class NextRun:
             self._line[0].forked()
 
     def _run(self) -> None:
+        introduce = self._introduce
+        assert introduce is not None
         try:
             while True:
-                line = self._introduce(lambda text: self._say(text),
+                line = introduce(lambda text: self._say(text),
                                        lambda: self._gives_up or self._interrupted(),
                                        lambda: self._leaving)
                 if self._keep(line):

@@ -94,10 +94,11 @@ class SharedPool(BufferPool):
         frees it with the last reference."""
         if any(one is vector for one in self._vectors):
             self._vectors = [one for one in self._vectors if one is not vector]
-            weakref.finalize(vector, self._forget, id(vector))
+            weakref.finalize(vector, _forget, weakref.ref(self), id(vector))
 
     def close(self) -> None:
-        """Hand over no more segments; the vectors stay while they are referenced."""
+        """Hand over no more segments, and hold no vectors; they stay while they are referenced."""
+        self._vectors, self._copied = [], None
         for key in [*self._segments]:
             self._forget(key)
 
@@ -105,3 +106,9 @@ class SharedPool(BufferPool):
         if (segment := self._segments.pop(key, None)) is not None:
             self._on.memory.close(segment.fd)
             self.gone.append(segment.number)  # from the thread that dropped the last view
+
+
+def _forget(pool: weakref.ref[SharedPool], key: int) -> None:
+    """Forget a segment of a pool, if that still exists; a vector's end must not hold its pool."""
+    if (living := pool()) is not None:
+        living._forget(key)
