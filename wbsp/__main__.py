@@ -19,6 +19,7 @@ COMMANDS = {  # name -> module, and what it does
     "advise": ("wbsp.simulate", "rank all models for a cluster: wbsp advise wan"),
     "watch": ("wbsp.watch", "show runs in a browser, finished or live"),
     "figures": ("wbsp.figures", "draw figures of runs"),
+    "export": ("wbsp.export", "write a version's variables for other programs"),
     "ray": ("wbsp.ray", "train your script on a Ray cluster"),
     "models": ("wbsp.sync", "list the synchronization models, or show one: wbsp models pcc"),
 }

@@ -24,7 +24,7 @@ _wbsp() {
             --optimizer) words='sgd nesterov adam' ;;
         esac
     elif [ "$COMP_CWORD" -le 1 ]; then
-        words='run ps simulate advise watch figures ray models --help --version'
+        words='run ps simulate advise watch figures export ray models --help --version'
     else
         case ${COMP_WORDS[1]} in
             run) words='--band_width_limit= --base_dir= --best= --best_patience= --check_period= --connect_timeout= --epochs= --fail_if_lost --help --host= --log_root= --max_restarts= --max_steps= --one_run --outer= --outer_option= --port_base= --resume --server= --shards= --site= --sync= --sync_option= --target= --token_file= --transport= --until= --upstream= --upstream_token_file= --watch_port= --wire= --worker_num= --workers=' ;;
@@ -33,9 +33,10 @@ _wbsp() {
             advise) words='changing equal-8 federated four-sites h1 h1-8 h2 h2-8 h3 h3-8 mild mixed-8 one-slow pair stable straggler three three-sites two-sites wan --advise= --apply_seconds= --bandwidth= --batch_size= --check_period= --cluster= --data_dir= --dataset= --epochs= --examples= --figures --help --heterogeneity= --jitter= --latency= --lr= --lr_decays= --lr_steps= --max_steps= --model= --model_bytes= --optimizer= --out= --outer= --outer_option= --seed= --seeds= --server_bandwidth= --shards= --shared_data --step_seconds= --sync= --sync_option= --target_accuracy= --test_images= --until= --verbose --wire= --workers=' ;;
             watch) words='--help --http= --out= --token_file=' ;;
             figures) words='--help --out= --target= --window=' ;;
+            export) words='--best --help' ;;
             ray) words='--help --max_restarts= --name= --placement_timeout= --ps= --resources= --standby --storage= --strategy= --sync= --workers=' ;;
             models) words='bsp asp ssp wbsp pcc dssp adsp lbbsp nbsync elasticbsp saps esync localsgd fedasync ksync rennala ringmaster msync decoupled auto --help' ;;
-            *) words='run ps simulate advise watch figures ray models' ;;
+            *) words='run ps simulate advise watch figures export ray models' ;;
         esac
     fi
     COMPREPLY=($(compgen -P "$kept" -W "$words" -- "$word"))

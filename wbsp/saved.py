@@ -31,13 +31,22 @@ def load(run_folder: str | os.PathLike, model: Any, best: bool = False) -> int:
         FileNotFoundError: the run has saved no such version; one line.
         ValueError: the file is damaged, or the model does not fit the run; one line.
     """
-    folder = Path(run_folder)
-    path = folder / (BEST if best else CHECKPOINT)
-    if not path.exists():
-        raise FileNotFoundError(_missing(folder, best))
+    path = saved_at(Path(run_folder), best)
     saved = _load(path)
     assign(saved, model, str(path))
     return saved.state.version
+
+
+def saved_at(folder: Path, best: bool) -> Path:
+    """Return the file of a version that the run has saved.
+
+    Raises:
+        FileNotFoundError: there is none; one line.
+    """
+    path = folder / (BEST if best else CHECKPOINT)
+    if not path.exists():
+        raise FileNotFoundError(_missing(folder, best))
+    return path
 
 
 def read(path: Path) -> Checkpoint:
@@ -77,5 +86,5 @@ def _missing(folder: Path, best: bool) -> str:
         return (f"{folder} holds no version: there is no {CHECKPOINT} in it; give the folder of a "
                 "run, such as runs/pcc/run-001")
     return (f"{folder} holds no best version: no process has evaluated versions of this run by the "
-            "metric of its server's --best=METRIC or --target=METRIC:VALUE; load the newest "
-            "version without best=True")
+            "metric of its server's --best=METRIC or --target=METRIC:VALUE; take the newest "
+            "version instead")

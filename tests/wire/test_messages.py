@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from wbsp.core.messages import Place, Range
 from wbsp.core.stats import AnsweredWork, Report
 from wbsp.sync.base import Direct, Push, WorkerRule
-from wbsp.tensors.layout import STATES, LayerState, TensorSpec
+from wbsp.tensors.layout import STATES, Entry, LayerState, TensorSpec
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.messages import watch as f
@@ -80,7 +80,8 @@ FROM_WORKER = [
     m.AskVersion(4, True),
     m.AskPast(),
     m.Join([TensorSpec("scale", ())], frozen=[TensorSpec("x", (3,))], digest=32 * "0", sgd=True),
-    m.Join([TensorSpec("scale", ())], local=["net/adapter"]),
+    m.Join([TensorSpec("scale", ())], local=["net/adapter"], entries=[
+        Entry("head", "scale"), Entry("count", "", "int64", (1,), bytes(8))]),
     m.AskFrozen(1 << 20),
     m.Evaluated("ab12", 7, {"accuracy": 0.5, "loss": 1.25}, bytes(32), bytes(32)),
     s.Lead(m.PROTOCOL, "ab12", 3, 8),  # to a server that somebody takes for a shard
@@ -208,7 +209,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {30: "31df66c6be390073979a762cd0186c3363a6f5011f902abf73ad6493f4986eaf"}
+BYTES = {30: "981bf5ace9483dfd1efa02a92088f5b2eab10b97cec28af79001f9c68a424db7"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

@@ -27,7 +27,7 @@ from wbsp.runlog.server import ServerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.frozen import NOTHING, FrozenValues
-from wbsp.tensors.layout import LayerState, TensorSpec
+from wbsp.tensors.layout import Entry, LayerState, TensorSpec
 from wbsp.wire.addresses import split_addresses
 from wbsp.wire.messages.reading import AskVersion, VersionAt
 from wbsp.wire.proof import SIZE, mac, ticket
@@ -123,6 +123,7 @@ class Model(NamedTuple):
     local: list[str]
     data: SharedData | None = None
     first_epoch: int = 0
+    entries: list[Entry] = []
 
 
 class ShardPlan(NamedTuple):
@@ -290,6 +291,7 @@ class RunInfo:
             first; None: not known yet.
         frozen: variables that no step changes, from the worker that sent W_0.
         local: names of variables that each worker keeps for itself, from the same.
+        entries: of a file of the model, beside its variables, from a worker that has some.
         data, first_epoch: as in `Join`, of the worker that sent W_0.
     """
 
@@ -308,6 +310,7 @@ class RunInfo:
         self.layers: list[LayerState] | None = None
         self.frozen = NOTHING
         self.local: list[str] = []
+        self.entries: list[Entry] = []
         self.data: SharedData | None = None
         self.first_epoch = 0
 

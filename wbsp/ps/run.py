@@ -68,7 +68,8 @@ class Run:
             info, vector = dispatcher.info, store.whole().result().snapshot.vector
             assert vector is not None, "what is whole has its tensors"
             above.begin(self.engine, state,
-                        Model(vector, layout, frozen, info.layers, info.local))
+                        Model(vector, layout, frozen, info.layers, info.local,
+                              entries=info.entries))
         self._replication = dispatcher.replication
         self.checkpoints = Checkpoints(reporter.folder, layout, self.engine, config.check_period,
                                        self._checkpoint_state, reporter.say,
@@ -318,6 +319,7 @@ class Run:
                                                    self._clock.now())
         self._dispatcher.info.layers = state.layers
         self._dispatcher.info.local = state.local
+        self._dispatcher.info.entries = state.entries
         self._reporter.log.resume(state.elapsed, state.version, state.staleness or {},
                                 state.failures)
 
@@ -340,6 +342,7 @@ class Run:
                         staleness=log.staleness, failures=dict(log.failures),
                         reports=dict(self._dispatcher.sessions.reports),
                         places=dict(info.owners), layers=info.layers, local=info.local,
+                        entries=info.entries,
                         best=copy(self._dispatcher.readers.best),
                         above=None if self._above is None else self._above.state())
 

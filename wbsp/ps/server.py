@@ -278,7 +278,7 @@ class Server:
         if self.brought is None and self.above is not None:
             info = self.dispatcher.info
             self.brought = Model(vector, layout, frozen, info.layers, info.local, info.data,
-                                 info.first_epoch)
+                                 info.first_epoch, info.entries)
             self.above.bring(self.brought)
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from wbsp.tensors.buffers import BufferPool
-from wbsp.tensors.layout import LayerState, TensorSpec, subject
+from wbsp.tensors.layout import Entry, LayerState, TensorSpec, subject
 
 
 class Vector(Protocol):
@@ -173,6 +173,10 @@ class Part:
         """Return digests of the state beside the variables, which must be equal on all workers;
         None: unknown."""
         return None
+
+    def entries(self) -> list[Entry]:
+        """Return what a file of these variables has beside them, as in PyTorch's state_dict."""
+        return []
 
     def remarks(self) -> Iterator[str]:
         """Yield what a user should know about training these variables together, a line each."""

@@ -5,6 +5,7 @@ Keras is not needed here.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ import torch
 from wbsp.replica.base import Held, Part, Variables, Vector
 from wbsp.replica.host import OneByOne
 from wbsp.tensors.buffers import BufferPool
-from wbsp.tensors.layout import TensorSpec
+from wbsp.tensors.layout import MOST_ENTRY, Entry, TensorSpec
 
 if TYPE_CHECKING:
     import keras
@@ -86,14 +87,22 @@ class Tensors(Part):
     def __init__(self, named: Sequence[tuple[str, Get]]):
         """Raises ValueError for a tensor that cannot be trained together."""
         chosen: dict[int, tuple[str, Get]] = {}
+        self._entries: list[Callable[[], Entry]] = []
         for name, get in named:
-            if _is_trained(name, get()):
-                chosen.setdefault(id(get()), (name, get))
+            if not _is_trained(name, get()):
+                self._entries.append(partial(_entry, name, get))
+                continue
+            first, _ = chosen.setdefault(id(get()), (name, get))
+            if first != name:
+                self._entries.append(partial(Entry, name, first))
         super().__init__([
             Held(TensorSpec(name, tuple(get().shape)), str(get().dtype).removeprefix("torch."), get,
                  isinstance(get(), torch.nn.Parameter) and not get().requires_grad,
                  str(get().device))
             for name, get in chosen.values()])
+
+    def entries(self) -> list[Entry]:
+        return [entry() for entry in self._entries]
 
     def _open(self, chosen: list[Any], layout: list[TensorSpec], pool: BufferPool) -> Variables:
         return _of(chosen, layout, pool)
@@ -106,6 +115,17 @@ class Tensors(Part):
 
     def write(self, it: Get, value: np.ndarray) -> None:
         it().detach().copy_(torch.from_numpy(value))
+
+
+def _entry(name: str, get: Get) -> Entry:
+    """Return the entry of a tensor of other numbers than floats; of a small one with its values."""
+    tensor = get().detach()
+    data = b""
+    if tensor.numel() * tensor.element_size() <= MOST_ENTRY:
+        with contextlib.suppress(TypeError, RuntimeError):  # numpy has no such numbers
+            values = tensor.cpu().contiguous().numpy()
+            data = values.astype(values.dtype.newbyteorder("<")).tobytes()
+    return Entry(name, "", str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), data)
 
 
 def _is_trained(name: str, tensor: torch.Tensor) -> bool:

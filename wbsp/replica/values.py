@@ -18,7 +18,7 @@ from wbsp.replica.flat import FlatReplica
 from wbsp.replica.frozen import Frozen
 from wbsp.replica.mapped import Map, Mapped, Names
 from wbsp.tensors.buffers import BufferPool
-from wbsp.tensors.layout import LayerState, check_layout
+from wbsp.tensors.layout import Entry, LayerState, check_layout, kept_entries
 
 _TAKEN = ("a Keras model, a torch.nn.Module, tf.Variables or torch tensors in a list or dict, a "
           "pytree of JAX arrays, or a dict of several models")
@@ -101,6 +101,12 @@ class Values:
             return None  # layers of another framework have other states
         known = [states for part in self._parts if (states := part.states()) is not None]
         return [state for states in known for state in states] if known else None
+
+    def entries(self) -> list[Entry]:
+        """See `Part.entries`; of all parts."""
+        if self._map is not None:
+            return []  # the run has other names
+        return kept_entries([entry for part in self._parts for entry in part.entries()])
 
     def adopted(self) -> None:
         """Note that a version was written to the values."""

@@ -289,7 +289,7 @@ class Upstream(SiteWorker):
                 self._wanted = model.data.epochs
             joined = transport.join(model.layout, lambda: model.vector, timeout, model.layers,
                                     self._share, still, False,  # type: ignore[arg-type]
-                                    model.local)
+                                    model.local, model.entries)
             if self._share is not None and joined.work is None:
                 raise AboveError(f"the server above at {way.address} assigns no examples")
             frozen = model.frozen

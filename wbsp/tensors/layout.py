@@ -12,6 +12,7 @@ from collections.abc import Container, Sequence
 from itertools import accumulate, pairwise
 from typing import Annotated, NamedTuple
 
+import numpy as np
 from msgspec import Meta
 
 from wbsp.limits import DIMENSIONS, MAX_FLOATS, NAME, VARIABLES, Id, Name, Real, Shape
@@ -19,6 +20,10 @@ from wbsp.limits import DIMENSIONS, MAX_FLOATS, NAME, VARIABLES, Id, Name, Real,
 _DEPTH = 32  # components of a name that are compared one by one
 STATES = 256  # of layers, at most
 _NEAR = 1e-5  # relative difference up to which sums count as equal
+MOST_ENTRY = 1 << 15  # bytes of an `Entry`'s values
+_TYPES = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64"})  # of these
+_MOST_ENTRIES = 1 << 12  # of a model
+_MOST_BYTES = 1 << 18  # of all entries with their names
 _DIGITS = 18  # of a number that Keras appends, at most
 
 
@@ -47,9 +52,41 @@ class LayerState(NamedTuple):
             abs(mine - theirs) <= near for mine, theirs in zip(self.sums, other.sums, strict=True))
 
 
+class Entry(NamedTuple):
+    """An entry of a model's file that is no variable of a version.
+
+    It is another name of the variable `of`, or a tensor of other numbers than floats, as it was
+    when training began.
+    """
+
+    name: Name
+    of: Name = ""
+    type: Id = ""  # of its numbers: "int64", "bool", ...
+    shape: Shape = ()
+    data: Annotated[bytes, Meta(max_length=MOST_ENTRY)] = b""  # little endian; empty: not kept
+
+    @property
+    def values(self) -> np.ndarray | None:
+        """The tensor; None: it is another name, or was not kept."""
+        if self.type not in _TYPES:
+            return None
+        kind = np.dtype(self.type).newbyteorder("<")
+        whole = math.prod(self.shape) * kind.itemsize == len(self.data)
+        return np.frombuffer(self.data, kind).reshape(self.shape) if whole else None
+
+
 Layout = Annotated[list[TensorSpec], Meta(max_length=VARIABLES)]  # as a peer sends it
 LayerStates = Annotated[list[LayerState], Meta(max_length=STATES)]
 Names = Annotated[list[Name], Meta(max_length=VARIABLES)]
+Entries = Annotated[list[Entry], Meta(max_length=_MOST_ENTRIES)]
+
+
+def kept_entries(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the first of these entries, as many as a checkpoint keeps."""
+    sizes = accumulate(len(one.name) + len(one.of) + len(one.data) for one in entries)
+    return [one for one, size in zip(entries[:_MOST_ENTRIES], sizes, strict=False)
+            if size <= _MOST_BYTES and max(len(one.name), len(one.of)) <= NAME
+            and len(one.shape) <= DIMENSIONS]
 
 
 def total_size(layout: Sequence[TensorSpec]) -> int:

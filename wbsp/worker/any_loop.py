@@ -179,7 +179,7 @@ class Worker:
                 member.say(line)
             replica = values.open()
             member.join(replica, values.states(), values.frozen,
-                        local=values.local)
+                        local=values.local, entries=values.entries())
             values.adopted()
             self._step_begins()
             if self._leader is not None:

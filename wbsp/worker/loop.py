@@ -24,7 +24,7 @@ from wbsp.replica.base import Replica
 from wbsp.replica.frozen import Frozen
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
-from wbsp.tensors.layout import LayerState, subject
+from wbsp.tensors.layout import Entry, LayerState, subject
 from wbsp.wire.addresses import all_here, split_addresses
 from wbsp.wire.messages import codec as m
 from wbsp.worker.assignments import Assignments
@@ -378,13 +378,14 @@ class Worker:
 
     def join(self, replica: Replica, layers: list[LayerState] | None = None,
              frozen: Frozen | None = None, sgd: bool = False,
-             local: Sequence[str] = ()) -> None:
+             local: Sequence[str] = (), entries: Sequence[Entry] = ()) -> None:
         """Become a member of the run; wait for the others and for W, and adopt it.
 
         layers: what this worker's layers have and no version carries; None: not known
         frozen: what no step changes, and no version carries; None: nothing
         sgd:    as of `messages.Join`
         local:  names of variables that this worker keeps for itself
+        entries: of a file of its model, beside the variables
 
         Raises:
             TransportError: the server is lost, or refuses.
@@ -393,7 +394,7 @@ class Worker:
         self._log = self._log or timeline(welcome.settings, self.index, self._say, self._on)
         usage = Usage(self._on.clock.monotonic)
         joined = transport.join(replica.layout, replica.read, self.timeout, layers,
-                                self.share, frozen, sgd, local)
+                                self.share, frozen, sgd, local, entries)
         if local and joined.steps and self.runtime is None:
             self.say(f"{subject(local)} local, and what this worker's earlier process has learned "
                      "there is lost; continuing from the values that they have here")

@@ -16,7 +16,7 @@ from wbsp.core.site.work import SiteWorkState
 from wbsp.core.stats import ALWAYS, Report
 from wbsp.core.work_ledger import WorkState
 from wbsp.limits import Count, Worker
-from wbsp.tensors.layout import LayerStates, Names
+from wbsp.tensors.layout import Entries, LayerStates, Names
 
 FORMAT = 1  # of the state; 0: of the releases that wrote no number
 
@@ -128,6 +128,7 @@ class RunState:
         places: worker -> its newest process that was a member.
         layers: state of layers that no version carries; None: not known.
         local: names of variables that each worker keeps for itself.
+        entries: of a file of the model, beside its variables.
         best: the best version by evaluations; None: no named metric was evaluated.
         above: of a site; None: this server is none.
     """
@@ -163,6 +164,7 @@ class RunState:
     places: dict[Worker, IndexOwner] = field(default_factory=dict)
     layers: LayerStates | None = None
     local: Names = field(default_factory=list)
+    entries: Entries = field(default_factory=list)
     best: Best | None = None
     above: AboveState | None = None
 

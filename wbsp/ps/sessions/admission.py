@@ -20,7 +20,13 @@ from wbsp.ps.sessions.session import WorkerSession, check_reattach, disagreement
 from wbsp.runlog.awaited import named
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.frozen import Division, FrozenValues, other_model
-from wbsp.tensors.layout import TensorSpec, difference, other_state, total_size
+from wbsp.tensors.layout import (
+    TensorSpec,
+    difference,
+    kept_entries,
+    other_state,
+    total_size,
+)
 from wbsp.wire.assembly import VectorStream
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import ticket
@@ -315,6 +321,8 @@ class Entrance(ABC):
         """Take the run's layers from this worker, if they are not known."""
         if self._info.layers is None and isinstance(session.request, m.Join):
             self._info.layers = session.request.layers
+        if not self._info.entries and isinstance(session.request, m.Join):
+            self._info.entries = kept_entries(session.request.entries)
 
     def _answer_again(self, session: WorkerSession, answer: m.Joined) -> None:
         """Repeat an answer that was lost with its connection, and later messages."""
@@ -398,7 +406,7 @@ class Lobby(Entrance):
         except m.WireError:
             raise
         except (ValueError, MemoryError) as error:
-            self._info.layers = None
+            self._info.layers, self._info.entries = None, []
             self._refuse(session, f"worker {session.worker}: {error}")
         else:
             if found is not None:  # a site waits for the version above, if no model exists yet

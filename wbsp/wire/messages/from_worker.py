@@ -7,7 +7,7 @@ from wbsp.core.messages import NONE, Message, Place, SharedData, WorkHeld
 from wbsp.core.stats import AnsweredWork, Report
 from wbsp.limits import Count, Id, Line, Mac, OrNone, Seconds, Settings, Size, SocketName, Worker
 from wbsp.sync.base import Push
-from wbsp.tensors.layout import LayerStates, Layout, Names
+from wbsp.tensors.layout import Entries, LayerStates, Layout, Names
 
 
 class Hello(Message, frozen=True):
@@ -39,6 +39,7 @@ class Join(Message, frozen=True):
     digest: Id = ""  # of their values
     sgd: bool = False  # its updates are sums of gradients times a rate: see `sums_gradients`
     local: Names = []  # of variables that each worker keeps for itself
+    entries: Entries = []  # of a file of its model, beside the variables
     work: WorkHeld | None = None  # of a resumed site: what it holds of the shared data
 
 

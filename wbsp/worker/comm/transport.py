@@ -18,7 +18,7 @@ from wbsp.environment import shown_server
 from wbsp.process.host import HOST, Host, Thread
 from wbsp.process.throttle import Throttle
 from wbsp.replica.frozen import Frozen
-from wbsp.tensors.layout import LayerState, TensorSpec, check_layout, total_size
+from wbsp.tensors.layout import Entry, LayerState, TensorSpec, check_layout, total_size
 from wbsp.wire.addresses import to_check
 from wbsp.wire.messages import codec as m
 from wbsp.worker.comm.communication import CallQueue, Communication, Request, SendInitial
@@ -148,7 +148,8 @@ class Transport:
     def join(self, layout: Sequence[TensorSpec], initial: Callable[[], np.ndarray],
              timeout: float, layers: list[LayerState] | None = None,
              share: Claims | None = None, frozen: Frozen | None = None,
-             sgd: bool = False, local: Sequence[str] = ()) -> m.Joined:
+             sgd: bool = False, local: Sequence[str] = (),
+             entries: Sequence[Entry] = ()) -> m.Joined:
         """Become a member; `initial` makes W_0 (float32 [size]) if the server has none.
 
         layers: what this worker's layers have and no version carries; None: not known
@@ -156,6 +157,7 @@ class Transport:
         frozen: what no step changes, and no version carries; None: nothing
         sgd:    as of `messages.Join`
         local:  names of variables that this worker keeps for itself
+        entries: of a file of its model, beside the variables
 
         Raises:
             TransportError: no progress for `timeout` seconds, or no server accepts the layout.
@@ -163,7 +165,7 @@ class Transport:
         data, first_epoch = (None, 0) if share is None else (share.data, share.first_epoch)
         join = m.Join(list(layout), self._connection.door, layers, data, first_epoch,
                       [] if frozen is None else frozen.layout,
-                      "" if frozen is None else frozen.digest, sgd, list(local),
+                      "" if frozen is None else frozen.digest, sgd, list(local), list(entries),
                       None if share is None else share.claim)
         self._communication.session.share = share
         try:
