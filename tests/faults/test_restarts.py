@@ -66,6 +66,7 @@ def test_a_server_may_die_before_its_first_version_is_written(jobs, sync):
     first = run.worker(60, seconds=0.01)
     second = run.worker(60, seconds=0.01, hold_at=20)
     second.until("step 20 done")
+    first.until("step 5 done")  # it has pushed, too
     run.kill("server")
     run.go()
     saved = run.ends(run.server)
