@@ -31,7 +31,7 @@ from integer_replica import UNIT, IntegerReplica, TableReplica, pattern
 
 from simulated.disk import Disk, Machine
 from simulated.evaluator import SimulatedEvaluator
-from simulated.laws import Laws
+from simulated.laws import Broken, Laws
 from simulated.memory import Memory
 from simulated.mistakes import MISTAKES
 from simulated.network import Network
@@ -157,7 +157,7 @@ class Member:
         self.runtime = self.replica = self.transport = self.process = None
         self.final = self.first = self.given_up = None
         self.left_at, self.lives, self.deaths = float("inf"), 0, []
-        self.leaving = False  # a signal has told it to
+        self.leaving = self.holds = False  # a signal has told it to; a process has its index
         self.speed = cluster.rng.choice(cluster.plan.speeds)
 
     @property
@@ -172,7 +172,7 @@ class Member:
         ended_well = any(0 in codes for name, codes in self.cluster.codes.items()
                          if name in ("server", "standby"))
         # A server that waits for this worker's next fit, in vain, does not end well itself.
-        return self.lives > 1 and self.given_up is not None and (
+        return (self.lives > 1 or self.deaths) and self.given_up is not None and (
             ended_well or "too late" in self.given_up or "the run has ended" in self.given_up)
 
     @property
@@ -183,19 +183,26 @@ class Member:
         """When a process of this worker had finished its steps, or died."""
         return self.deaths[life - 1] if life <= len(self.deaths) else self.left_at
 
-    def start(self):
-        self.process = self.cluster.process(f"w{self.index}")
-        self.lives += 1
-        self.process.start(self.run)
+    def start(self, name=None):
+        process = self.cluster.process(name or f"w{self.index}")
+        if not self.cluster.plan.chosen:
+            self._is(process)
+        process.start(lambda: self.run(process))
 
-    def run(self):
-        cluster, process = self.cluster, self.process
-        self.runtime = None
-        self.transport = transport = NotingTransport(
-            cluster.address, self.index, cluster.token, None, cluster.say,
-            lambda: self.leaving, share=cluster.plan.memory, on=process.host)
-        transport.member = self
-        self.replica = replica = cluster.replica(self.index, self.lives)
+    def _is(self, process):
+        """This process is this worker from now on."""
+        self.process, self.runtime, self.holds = process, None, True
+        self.lives += 1
+
+    def run(self, process):
+        """Be this worker, or that of which the server chooses the index."""
+        cluster = self.cluster
+        me = None if cluster.plan.chosen else self
+        transport = NotingTransport(
+            cluster.address, None if me is None else self.index, cluster.token, None, cluster.say,
+            lambda: me is not None and me.leaving, share=cluster.plan.memory, on=process.host)
+        if me is not None:
+            me.transport = transport
         try:
             welcome = transport.hello({}, 600.0, fit=1)
             if "passes" in welcome.settings:
@@ -204,49 +211,66 @@ class Member:
             if cluster.run_id not in (None, welcome.settings["id"]):
                 raise TransportError("it comes too late: that run has ended, and another begins")
             cluster.run_id = welcome.settings["id"]
-            share = self._share(process)
-            joined = transport.join(replica.layout, replica.read, 600.0, share=share)
-            self.goes_on(joined.seq)
-            replica.cuts = self.cuts
-            self.runtime = runtime = WorkerRuntime(transport, replica, welcome.rule, joined, None,
-                                                   cluster.say, lambda: self.leaving,
-                                                   share=share)
-            runtime.start()
-            for _ in range(max(0, self.steps - joined.steps)) if share is None else count():
-                if runtime.stopped:
-                    break
-                if self.leaving:
-                    runtime.finish("interrupted by a signal")
-                    return
-                if share is not None:
-                    batch = share.take()
-                    self.uncut.append((batch.start, batch.stop))
-                runtime.step_begins()
-                process.sleep(self.speed * cluster.rng.lognormvariate(0, 0.3))
-                replica.step()
-                runtime.step_done(samples=1, loss=0.0)
-            self.left_at, self.leaving = cluster.world.now, False
-            cluster.phase("last push", process)
-            runtime.finish()
-            self.final = np.array(replica.x)
+            if me is None:
+                me = cluster.members[transport.worker]
+                if me.holds and me.process.alive:
+                    raise Broken(18, f"two processes are w{me.index}")
+                me._is(process)
+                me.transport = transport
+            me.train(transport, welcome)
         except TransportError as error:
-            if not self.leaving:
-                self.given_up = str(error)
-            cluster.say(f"w{self.index}: {error}")
+            me = me or next(member for member in [self, *cluster.members] if not member.ended
+                            and not (member.process and member.process.alive))
+            if not me.leaving:
+                me.given_up = str(error)
+            cluster.say(f"w{me.index}: {error}")
         finally:
+            if me is not None:
+                me.holds = False
             if process.alive:
                 transport.close()
                 if cluster.laws.lent is not None:
                     cluster.laws.lent.left(process)
-                if self.leaving and not self.ended:
-                    self.comes_again()
+                if me is not None and me.leaving and not me.ended:
+                    me.comes_again()
+
+    def train(self, transport, welcome):
+        """Join the run, and train until its end, or a signal."""
+        cluster, process = self.cluster, self.process
+        transport.member = self
+        self.replica = replica = cluster.replica(self.index, self.lives)
+        share = self._share(process)
+        joined = transport.join(replica.layout, replica.read, 600.0, share=share)
+        self.goes_on(joined.seq)
+        replica.cuts = self.cuts
+        self.runtime = runtime = WorkerRuntime(transport, replica, welcome.rule, joined, None,
+                                               cluster.say, lambda: self.leaving, share=share)
+        runtime.start()
+        for _ in range(max(0, self.steps - joined.steps)) if share is None else count():
+            if runtime.stopped:
+                break
+            if self.leaving:
+                runtime.finish("interrupted by a signal")
+                return
+            if share is not None:
+                batch = share.take()
+                self.uncut.append((batch.start, batch.stop))
+            runtime.step_begins()
+            process.sleep(self.speed * cluster.rng.lognormvariate(0, 0.3))
+            replica.step()
+            runtime.step_done(samples=1, loss=0.0)
+        self.left_at, self.leaving = cluster.world.now, False
+        cluster.phase("last push", process)
+        runtime.finish()
+        self.final = np.array(replica.x)
 
     def comes_again(self):
         """Its process has ended, and is started again after a while."""
         self.leaving = False
         self.deaths.append(self.cluster.world.now)
         self.joined = None
-        self.cluster.world.after(self.cluster.rng.uniform(0.05, 2.0), self.start)
+        name = self.process.name
+        self.cluster.world.after(self.cluster.rng.uniform(0.05, 2.0), lambda: self.start(name))
 
     def _share(self, process):
         """This process's share of the data, and what is noted of it; None: it has its own."""
@@ -726,6 +750,7 @@ class Cluster:
     def run(self):
         """Play it. Raises AssertionError where a law is broken."""
         kinds = self.plan.faults
+        self.notes["chosen"] += self.plan.chosen
         self.notes.update({kind: 1 for kind in ("storm", "full", "drift", "slow disk", "wild")
                            if kind in kinds})
         with alone(self):

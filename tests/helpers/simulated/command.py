@@ -17,8 +17,8 @@ from simulated.plan import PHASES, Plan, drawn
 from wbsp.sync import MODELS
 
 KINDS = ("kills", "power", "kill_shards", "kill_workers", "leaves", "cuts", "isolations", "breaks",
-         "storm", "sleeps", "full", "slow disk", "drift", "memory", "strangers", "mistakes", "wild",
-         "evaluator")
+         "storm", "sleeps", "full", "slow disk", "drift", "memory", "chosen", "strangers",
+         "mistakes", "wild", "evaluator")
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@
 17. Each example of data that all workers share is once an epoch in accepted pushes, at the end, but
     for those that were given up: they were in three that were not finite. Those that a server has
     lost together with a worker's process, when all had finished, it counts as not trained.
+18. Two living processes never hold one index: `Member.run`, where the server chooses it.
 """
 
 from __future__ import annotations

@@ -65,6 +65,7 @@ class Plan:
     wire: str = "float32"
     standby: bool = False
     shards: int = 0
+    chosen: bool = False  # no process has an index: the server chooses
     memory: bool = False  # some processes stand on one machine, and share its memory
     period: float = 0.2
     hours: float = 1.0
@@ -167,4 +168,8 @@ def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None
     if draw.random() < 0.15 if sparse is None else sparse:
         plan.sparse, plan.size = True, TABLE
         plan.outer = draw.choice(["identity", "identity", "nesterov"])
+    # A worker that is cut off for long counts as dead, and its index goes to another process.
+    cut = plan.cuts or plan.isolations or {"cut", "isolate"} & {one for _, one in plan.aimed}
+    plan.chosen = draw.random() < 0.3 and not (cut or plan.memory or plan.strangers
+                                               or plan.mistakes)
     return plan

@@ -40,6 +40,7 @@ from wbsp.ps.evaluation import Evaluations
 from wbsp.ps.replication.election import Candidate
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.sessions.admission import Entrance
+from wbsp.ps.sessions.indices import Indices
 from wbsp.ps.sessions.peer_log import TokenBucket
 from wbsp.ps.sharding.coordinator import ShardLost, Shards
 from wbsp.tensors.blocks import length
@@ -358,6 +359,9 @@ PLANTED = [
     Planted("a server waits for ever for its evaluator",
             lambda: patch.object(wbsp.timeouts, "EVALUATOR_HANGS", 1e9),
             Plan("pcc", evaluator="hangs", hours=0.2), {9}, 3),
+    Planted("the index of a process that may come back is given to another",
+            lambda: patch.object(Indices, "kept", lambda self, now: set()),
+            Plan("asp", chosen=True, kills=1, kill_workers=2, steps=40), {18}),
     Planted("an evaluator that dies takes the run with it", _dead_evaluator_ends_it,
             Plan("pcc", evaluator="dies"), {8, 9}, 3),
 ]

@@ -183,6 +183,8 @@ class Monitor:
             self._fail(event, now)
         elif event == zmq.EVENT_CONNECT_RETRIED:
             self.route.refused(now)
+            if self.route.number == 1:
+                self.away = None  # that process has ended
         elif event == zmq.EVENT_CONNECTED:
             self.route.accepted(now)
         elif event == zmq.EVENT_DISCONNECTED:
