@@ -28,8 +28,8 @@ from wbsp.process.streams import fill_numbers
 from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.format import Checkpoint, load
 from wbsp.runlog.console import say
-from wbsp.wire.addresses import all_here, endpoints, split_addresses
-from wbsp.wire.line import TROUBLE, Foreign, Line, Refused, read_version
+from wbsp.wire.addresses import all_here, endpoints, split_addresses, to_check
+from wbsp.wire.line import TROUBLE, Foreign, Line, Nobody, Refused, read_version
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.reading import METRICS
 from wbsp.wire.proof import STRANGER, Claim
@@ -218,22 +218,25 @@ class _Server:
                        self._patience)
         notice = Throttle(_NEXT_NOTICE, begun + _FIRST_NOTICE)
         while True:
-            problem = f"the host name of {self._address} is not known"
+            problem, nobody = f"the host name of {self._address} is not known", True
             for place in self._places():
                 try:
                     return self._try(place, question, kind)
                 except Foreign as error:
                     if (other := self._credentials.other()) is None:
                         raise ConnectionError(f"{self._address}: {error}") from None
+                    problem = str(error)
                     self._leave()
                     self._claim = Claim(os.urandom, contact(other))
                 except Refused as error:
                     raise ConnectionError(f"{self._address}: {error}") from None
                 except TROUBLE as error:
                     problem = str(error)
+                    nobody = nobody and isinstance(error, Nobody)
                     self._leave()
             if (now := time.monotonic()) > end:
-                raise _NoServer(f"{self._address}: {problem}")
+                raise _NoServer(f"{self._address}: {problem}"
+                                + (f"; {to_check(self._address)}" if nobody else ""))
             if notice.due(now) and not self._over:
                 self.say(f"waiting for the server at {shown_server(self._address)}, for "
                          f"{end - now:.0f} s more: {problem}")

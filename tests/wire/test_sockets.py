@@ -1,11 +1,13 @@
 """Addresses, tokens and binding."""
 
 import socket
+import time
 
 import pytest
 import zmq
 
 from wbsp.environment import read_token
+from wbsp.process.host import Clock, Host
 from wbsp.wire.addresses import endpoint, is_loopback, plain_address, split_address
 from wbsp.wire.sockets import ServerSocket, derive_keys, worker_socket
 
@@ -27,7 +29,8 @@ def test_with_a_token_any_address_may_be_bound():
         server.close()
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.8.8", "::1", "[::1]"])
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "localhost.", "127.0.0.1", "127.8.8.8",
+                                  "::1", "[::1]", "::ffff:127.0.0.1"])
 def test_loopback_hosts(host):
     assert is_loopback(host)
 
@@ -116,3 +119,44 @@ def test_the_server_listens_on_ipv6_loopback():
     finally:
         context.destroy(0)
         server.close()
+
+
+def refused(server: ServerSocket, now: list[float], *tokens: bytes | None) -> list[str]:
+    """The reasons that the server counts for processes with these tokens, one after the other."""
+    context = zmq.Context()
+    for token in tokens:
+        one = worker_socket(context, ["127.0.0.1"], b"worker", token)
+        monitor = one.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        one.connect(f"tcp://127.0.0.1:{server.port}")
+        assert monitor.poll(20_000)
+        one.disable_monitor()
+        monitor.close(0)
+        one.close(0)
+    context.destroy(0)
+    found, end = [], time.monotonic() + (10.0 if None in tokens[-1:] else 1.0)
+    while not found and time.monotonic() < end:
+        time.sleep(0.05)
+        found = list(server.watch())
+        now[0] += 1.0  # what may be forgiven is remembered for 5 s
+    return found
+
+
+@pytest.fixture
+def open_server(tmp_path):
+    path, now = tmp_path / "token", [0.0]
+    path.write_text("a long enough secret")
+    server = ServerSocket("0.0.0.0", 0, read_token(str(path)),
+                          on=Host(clock=Clock(monotonic=lambda: now[0])))
+    yield server, now
+    server.close()
+
+
+def test_a_process_without_the_token_is_counted(open_server, tmp_path):
+    (reason,) = refused(*open_server, None)
+    assert reason.startswith(f"a peer that does not speak the protocol or know the token of "
+                             f"{tmp_path / 'token'}")
+
+
+def test_a_process_that_finds_the_token_is_forgiven(open_server):
+    assert refused(*open_server, None, b"a long enough secret") == []

@@ -22,8 +22,8 @@ from wbsp import timeouts
 from wbsp.environment import Credentials
 from wbsp.runlog.files import cut_torn_line
 from wbsp.watch.run import Origin
-from wbsp.wire.addresses import all_here, endpoints, split_addresses
-from wbsp.wire.line import Foreign, Line, Refused
+from wbsp.wire.addresses import all_here, endpoints, split_addresses, to_check
+from wbsp.wire.line import Foreign, Line, Nobody, Refused
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.watch import FilesAt, Have, News, Piece, Read, Watch, is_log, order
 
@@ -52,7 +52,7 @@ class Mirror:
 
     def __init__(self, address: str, token_file: str | None, folder: Path,
                  closed: threading.Event):
-        self._addresses = split_addresses(address)
+        self._address, self._addresses = address, split_addresses(address)
         self.folder, self.origin = folder, Origin(address)
         self._credentials = Credentials(token_file, lambda: not all_here(address))
         self._context = zmq.Context()
@@ -78,7 +78,9 @@ class Mirror:
             except _TROUBLE as error:
                 self._leave()
                 if time.monotonic() > end:
-                    raise ConnectionError(str(error)) from None
+                    advice = (f"; {to_check(self._address)}" if isinstance(error, Nobody)
+                              else "")
+                    raise ConnectionError(f"{error}{advice}") from None
             self._closed.wait(0.2)
         raise KeyboardInterrupt
 
@@ -180,7 +182,7 @@ class Mirror:
 
     def _connect(self) -> Line:
         """Return a line to the file server. Raises _TROUBLE, in one line."""
-        problems = []
+        problems, nobody = [], True
         for host, port in self._addresses:
             try:
                 places = endpoints(host, port)
@@ -200,9 +202,10 @@ class Mirror:
                     raise
                 except _TROUBLE as error:
                     problems.append(str(error))
+                    nobody = nobody and isinstance(error, Nobody)
                 finally:
                     line.close()
-        raise ConnectionError("; ".join(dict.fromkeys(problems)))
+        raise (Nobody if nobody else ConnectionError)("; ".join(dict.fromkeys(problems)))
 
     def _port(self, line: Line) -> int:
         """Return the port of the file server that belongs to the server at `line`."""

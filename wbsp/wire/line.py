@@ -12,7 +12,6 @@ import zmq
 import zmq.utils.monitor
 
 from wbsp import timeouts
-from wbsp.wire.addresses import to_check
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.reading import ReadVersion, VersionPart
 from wbsp.wire.sockets import HANDSHAKE_FAILED, HANDSHAKES, MISMATCH, foreign, worker_socket
@@ -31,8 +30,12 @@ class Foreign(Refused):
     """The process has another token, or is no process of wbsp."""
 
 
+class Nobody(TimeoutError):
+    """No process answers at the address."""
+
+
 class Line:
-    """A connection for one question at a time. Raises ConnectionError in one line."""
+    """A connection for one question at a time. Raises OSError in one line."""
 
     def __init__(self, context: zmq.Context, place: str, token: bytes | None,
                  closed: threading.Event):
@@ -69,11 +72,13 @@ class Line:
                 event = zmq.utils.monitor.recv_monitor_message(self._monitor)
                 self._mismatch = self._mismatch or event["value"] == MISMATCH
                 self._take(event["event"])
-        raise TimeoutError(f"{self._place} does not answer" if self.made else self._nobody)
+        if not self.made:
+            raise Nobody(self._nobody)
+        raise TimeoutError(f"{self._place} does not answer")
 
     @property
     def _nobody(self) -> str:
-        return f"no server answers at {self._place}; {to_check(self._place)}"
+        return f"no server answers at {self._place}"
 
     def close(self) -> None:
         self._socket.disable_monitor()
@@ -91,7 +96,7 @@ class Line:
         elif self.made:
             raise ConnectionError(f"the connection to {self._place} broke")
         elif event == zmq.EVENT_CONNECT_RETRIED and not self._failures:
-            raise ConnectionError(self._nobody)
+            raise Nobody(self._nobody)
 
 
 def read_version(host: str, at: m.VersionAt, token: bytes | None, path: Path) -> bool:
