@@ -17,7 +17,7 @@ from wbsp.process.imports import heavy_imports
 from wbsp.process.throttle import Throttle
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import folder_of_worker
-from wbsp.runlog.worker import WorkerLog
+from wbsp.runlog.worker import MOST, WorkerLog
 from wbsp.wire.addresses import split_addresses
 from wbsp.worker.errors import TransportError
 from wbsp.worker.loop import Worker
@@ -71,7 +71,8 @@ def worker(program):
 
     hook = SyncCallback(session=joining)
     joining.write_log(WorkerLog(folder_of_run(run, index), index, run["sync"], append=True,
-                                say=say, published=run["published_files"] == "True"))
+                                say=say, most=MOST,
+                                published=run["published_files"] == "True"))
     devices = training.own_devices(say)  # before any array is placed on one
     batches = training_set(run, rule, size, hook, look)
     name, split = run["model"], rule.micro_batches

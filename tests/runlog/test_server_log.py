@@ -1,6 +1,7 @@
 """The files of the server: events, the published evaluation file, TensorBoard, the summary."""
 
 import json
+import math
 import subprocess
 import sys
 
@@ -9,9 +10,14 @@ import pytest
 from full_disk import full_at
 
 from wbsp.core.engine import Engine
+from wbsp.core.stats import Member, count_rejected
 from wbsp.core.store import Store
+from wbsp.figures.load import gather
+from wbsp.runlog.folder import write_settings
+from wbsp.runlog.reader import read_run
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import Push, create
+from wbsp.watch.run import WatchedRun
 
 
 def lines_of(path):
@@ -245,3 +251,48 @@ def test_no_noise_scale_is_shown_of_updates_that_are_no_sums_of_gradients(tmp_pa
     assert log.noise is None
     assert "goodput" not in log.summary(42.0, cluster.members, cluster.reports, 40, 0.5, "test")
     log.close()
+
+
+def test_a_long_runs_events_end_in_sums_of_which_page_and_figures_make_the_same_totals(tmp_path):
+    def write(folder, most):
+        folder.mkdir()
+        write_settings(folder, {"sync": "asp"})
+        said = []
+        log = ServerLog(folder, "asp", tensorboard=False, say=said.append, most=most)
+        members = {worker: Member(active=True) for worker in range(2)}
+        for worker in members:
+            log.event(0.0, "join", worker=worker, version=0)
+        log.event(0.0, "start", workers=[0, 1])
+        for step in range(1, 500):
+            t, worker, bad = step / 2, step % 3 % 2, step % 50 == 0
+            if bad:
+                count_rejected(members[worker].rejected, "not finite")
+                log.event(t, "reject", worker=worker, seq=step, steps=1, samples=8, seconds=0.1,
+                          reason="not finite", version=step, base=step)
+            else:
+                log.event(t, "accept", worker=worker, seq=step, base=max(0, step - 1 - worker),
+                          version=step - 1, steps=1, samples=8, seconds=0.1, weight=1.0)
+                log.event(t, "commit", version=step)
+            members[worker].count(1, 8, 0.1, step)
+            log.tally(t, step, members)
+            if step % 10 == 0:
+                log.event(t, "checkpoint", version=step)
+        log.event(250.0, "stop", reason="enough", version=499)
+        log.tally(1000.0, 499, members)
+        log.close()
+        run = WatchedRun(folder, "run")
+        run.refresh()
+        (stats,) = gather([read_run(folder)])
+        return run.state(), stats, said, (folder / "events.jsonl").stat().st_size
+
+    whole, whole_stats, nothing, size = write(tmp_path / "whole", math.inf)
+    short, short_stats, said, less = write(tmp_path / "short", 20_000)
+    assert nothing == [] and len(said) == 1 and "has the sums of each worker's pushes" in said[0]
+    assert size > 80_000 and 20_000 < less < 40_000
+    for one in (whole, short):
+        one["summary"]["t"] = one["summary"]["noise"] = None
+        for worker in one["summary"]["workers"].values():
+            del worker["vs_own_best"]
+    assert short["summary"] == whole["summary"] and short["rejections"] == whole["rejections"]
+    assert short["versions"]["version"][-1] == 499 == short_stats.version_number
+    assert short_stats.steps == whole_stats.steps

@@ -43,6 +43,10 @@ class _Pushed(_OfWorker):
     steps: Count
 
 
+class _Steps(TypedDict):
+    steps: Count
+
+
 class _Accepted(_Pushed):
     version: Count
     base: Count
@@ -50,6 +54,11 @@ class _Accepted(_Pushed):
 
 class _Committed(Event):
     version: Count
+
+
+class _Tallied(Event):
+    version: Count
+    workers: dict[Worker, _Steps]
 
 
 class _Evaluated(_Committed):
@@ -68,7 +77,8 @@ class _Summary(TypedDict):
 
 
 _EVENTS = {"join": _OfWorker, "accept": _Accepted, "reject": _Pushed, "resent": _Pushed,
-           "commit": _Committed, "adopt": _Committed, "evaluation": _Evaluated}
+           "commit": _Committed, "adopt": _Committed, "evaluation": _Evaluated,
+           "tally": _Tallied}
 
 
 @dataclass
@@ -93,6 +103,16 @@ class RunStatistics:
         [versions]."""
         return np.array([e["t"] for e in self.run.events if e["kind"] in VERSIONS], float)
 
+    @property
+    def version_number(self) -> int:
+        """Number of versions that were made."""
+        return max(len(self.versions), self._tally["version"] if self._tally else 0)
+
+    @cached_property
+    def _tally(self) -> dict[str, Any] | None:
+        """The newest sums, where a long run's pushes and versions are no longer written."""
+        return next((e for e in reversed(self.run.events) if e["kind"] == "tally"), None)
+
     @cached_property
     def staleness(self) -> np.ndarray:
         """Versions between each accepted push's base and its acceptance, int [pushes]."""
@@ -109,6 +129,9 @@ class RunStatistics:
         for event in self.run.events:
             if event["kind"] in ("accept", "reject", "resent"):
                 steps[event["worker"]] += event["steps"]
+        if self._tally is not None:
+            steps |= {int(worker): sums["steps"]
+                      for worker, sums in self._tally["workers"].items()}
         return {worker: steps[worker] for worker in self.workers}
 
     @cached_property

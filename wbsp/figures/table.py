@@ -44,7 +44,7 @@ def _run_row(stats: RunStatistics, phases: list[str], target: float | None) -> l
     named = ", ".join(f"{w}: {n}" for w, n in stats.steps.items())
     goal = [] if target is None else [_number(stats.run.time_to(target))]
     return [stats.name, stats.sync, _text(stats.seed), str(len(stats.workers)), *goal,
-            _number(stats.last_accuracy, ".4f"), str(len(stats.versions)),
+            _number(stats.last_accuracy, ".4f"), str(stats.version_number),
             named if len(steps) <= MOST_WORKERS else f"{min(steps)} to {max(steps)}",
             *(_number(100 * stats.total_shares.get(phase, 0.0), ".1f") for phase in phases),
             _number(stale.mean() if len(stale) else None, ".2f"),

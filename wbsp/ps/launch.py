@@ -45,7 +45,7 @@ from wbsp.runlog.folder import (
     sync_name,
     write_settings,
 )
-from wbsp.runlog.server import ServerLog
+from wbsp.runlog.server import MOST, ServerLog
 from wbsp.sync import SyncModel
 from wbsp.tensors.codecs import FLOAT32
 from wbsp.wire.addresses import is_loopback, own_address, split_address
@@ -206,7 +206,7 @@ class _Plan:
         console.note("a server of wbsp {release} starts on {host}, {date}, Python {python}: "
                      "{command}".format(**self._here(), command=" ".join(sys.argv)))
         log = ServerLog(folder, model.name, append=resume, say=console.line,
-                        published=settings.get("published_files") == "True")
+                        published=settings.get("published_files") == "True", most=MOST)
         info = RunInfo(config, model.rule, settings, settings["id"], run["epoch"],
                        saved is not None or not self.runs.asked, bytes.fromhex(run[SECRET]),
                        series=self.series)

@@ -195,6 +195,7 @@ class Run:
         elif not len(self._dispatcher.sessions):
             self._awaited.wait(self.missing, "to reconnect", self._config.connect_timeout - alone,
                                "this run ends", now)
+        self._reporter.log.tally(run_time, self.version, engine.members)
         self._show(run_time)
         return None
 

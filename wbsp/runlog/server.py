@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -20,6 +21,9 @@ from wbsp.sync.noise import NoiseScale
 FAILURES = frozenset({"resume", "took_over", "alone", "reattach", "resent", "lost",
                       "shard_lost"})
 _FREQUENT = frozenset({"accept", "commit"})
+_EACH = frozenset({"accept", "reject", "commit", "norm", "duplicate"})  # several a second
+MOST = 128 * MIB  # bytes of a real run's events with each push and version; then sums follow
+_TALLY = 60.0  # seconds between two of these
 _UNWRITTEN = 1000  # events of these kinds, at most
 
 
@@ -33,6 +37,7 @@ class ServerLog:
         virtual: leave out the date, so that equal runs give equal files.
         say: called with one line when a file cannot be written.
         published: give the text file the published code's name, under every model.
+        most: bytes of events after which single pushes and versions are no longer written.
 
     Raises:
         FileExistsError: files exist, without `append`.
@@ -40,7 +45,7 @@ class ServerLog:
 
     def __init__(self, folder: str | os.PathLike, sync: str, tensorboard: bool = True,
                  append: bool = False, virtual: bool = False, say: Callable[[str], None] = print,
-                 published: bool = False):
+                 published: bool = False, most: float = math.inf):
         self.folder, self.sync, self._say = disk_of(folder).path(folder), sync, say
         self._events = LineFile(self.folder / "events.jsonl", append, say)
         named = PUBLISHED_NAME if published else sync
@@ -52,6 +57,8 @@ class ServerLog:
         self._stragglers = StragglerScore()
         self._recent, self._whole = Staleness(), Staleness()
         self._noise, self._sgd = NoiseScale(), True  # all workers' updates are sums of gradients
+        self._most = most
+        self._tally_due: float | None = None  # None: all pushes and versions are written
         self._unwritten = deque[tuple[float, str, dict[str, Any]]]()  # events
         self._periodic = False  # `training` measures speeds, and evaluations do not
         self.failures: Counter[str] = Counter()  # events of the kinds that `FAILURES` names
@@ -72,7 +79,8 @@ class ServerLog:
             self._write(*self._unwritten.popleft())
 
     def _write(self, t: float, kind: str, fields: dict[str, Any]) -> None:
-        self._events.write(t, to_json({"t": t, "kind": kind, **fields}) + b"\n")
+        if kind not in _EACH or not self._full(t):
+            self._events.write(t, to_json({"t": t, "kind": kind, **fields}) + b"\n")
         if kind in FAILURES:
             self.failures[kind] += 1
         if kind == "start":
@@ -90,6 +98,25 @@ class ServerLog:
             self._whole.add(behind)
         if kind in ("commit", "norm") and "norm2" in fields:
             self._noise.measured(fields["version"], fields["norm2"])
+
+    def _full(self, t: float) -> bool:
+        """Return whether the events have reached their limit."""
+        if self._tally_due is None and self._events.size >= self._most:
+            self._tally_due = t
+            self._say(f"{self._events.path} has reached {self._most / MIB:,.0f} MiB: from here on "
+                      "it has the sums of each worker's pushes, and no longer each push and "
+                      "version")
+        return self._tally_due is not None
+
+    def tally(self, t: float, version: int, members: Mapping[int, Member]) -> None:
+        """Log what pushes and versions add up to, if they are no longer written and it is due."""
+        if self._tally_due is None or t < self._tally_due:
+            return
+        self._tally_due = t + _TALLY
+        self.event(t, "tally", version=version, staleness=self.staleness, workers={
+            worker: {"steps": member.steps, "samples": member.samples, "seconds": member.seconds,
+                     "pushes": member.pushes, "rejected": dict(member.rejected)}
+            for worker, member in members.items()})
 
     @property
     def noise(self) -> dict[str, float] | None:
@@ -223,6 +250,9 @@ class ServerLog:
             The text, several lines.
         """
         self.settle()
+        if self._tally_due is not None:
+            self._tally_due = t
+            self.tally(t, version, members)
         numbers = {"sync": self.sync, **summarize(t, members, reports, version, accuracy, reason,
                                                   self._stragglers),
                    "staleness": {"mean": self._whole.mean, "max": self._whole.max,

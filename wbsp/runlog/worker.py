@@ -14,6 +14,7 @@ from wbsp.process.disk import disk_of
 from wbsp.runlog.files import MIB, LineFile, columns, to_json
 
 PUBLISHED_NAME = "wbsp"  # in the names of the published code's text files, of whatever model
+MOST = 256 * MIB  # bytes of a real worker's timeline: hours, at some hundred steps a second
 LATEST = 2.0  # seconds of the run's time; the communication thread of a worker writes each second
 
 

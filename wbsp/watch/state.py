@@ -26,7 +26,8 @@ SCORES = 6000  # straggler scores in the chart, and at most 120 of a worker
 OWN_BEST = 60_000  # straggler scores for a worker's own best speed, until there is a summary
 MEASURED = 4  # pushes of a worker, on average, behind a score
 LISTED = 500  # events in the list of joins and losses
-_QUIET = {"evaluation", "training", "checkpoint", "duplicate"}  # events that the list leaves out
+# Events that the list leaves out.
+_QUIET = {"evaluation", "training", "checkpoint", "duplicate", "tally"}
 
 
 def members(log: EventLog) -> dict[int, Member]:
@@ -56,7 +57,17 @@ def members(log: EventLog) -> dict[int, Member]:
         member.pushes, member.seconds = int(sums["pushes"][index]), float(sums["seconds"][index])
     for (worker, reason), count in _rejected(log).items():
         found[worker].rejected[reason] += count
+    for name, sums in (_tally(log) or {"workers": {}})["workers"].items():
+        member = found.setdefault(int(name), Member())
+        member.steps, member.samples = int(sums["steps"]), int(sums["samples"])
+        member.pushes, member.seconds = int(sums["pushes"]), float(sums["seconds"])
+        member.rejected = Counter(sums["rejected"])
     return found
+
+
+def _tally(log: EventLog) -> dict[str, Any] | None:
+    """Return the newest sums of a run whose pushes are no longer written; None: all are."""
+    return next(iter(log.kind("tally")[-1:]), None)
 
 
 def totals(log: EventLog, spans: SpanLog, there: dict[int, Member]) -> dict[str, Any]:
@@ -77,6 +88,11 @@ def totals(log: EventLog, spans: SpanLog, there: dict[int, Member]) -> dict[str,
     behind = staleness(log)[1]
     known["staleness"] = {"mean": float(behind.mean()) if len(behind) else 0.0,
                           "max": int(behind.max(initial=0)), "pushes": len(behind)}
+    if (tally := _tally(log)) is not None:
+        known["version"] = max(known["version"], tally["version"])
+        whole = tally["staleness"]
+        known["staleness"] = {"mean": whole["sum"] / max(1, whole["pushes"]), "max": whole["max"],
+                              "pushes": whole["pushes"]}
     known["noise"] = next((event["noise"] for _, event in reversed(log.others)
                            if "noise" in event), None)
     known["workers"] = {str(worker): one for worker, one in known["workers"].items()}
@@ -122,7 +138,7 @@ def curves(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
     evaluations = _sampled(log.kind("evaluation"))
     training = _sampled(log.kind("training"))
     versions = rows[rows["code"] >= COMMIT]
-    made = len(versions)
+    made, later = len(versions), log.kind("tally")
     versions = _sampled(versions)
     t, behind = staleness(log)
     bins = min(BINS, max(20, len(t) // 8))
@@ -140,8 +156,10 @@ def curves(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
         "training": {
             "t": [e["t"] - began for e in training],
             **{name: [e[name] for e in training] for name in ("steps", "loss")}},
-        "versions": {"t": np.round(versions["t"] - began, 6).tolist(),
-                     "version": versions["version"].tolist(), "all": len(versions) == made},
+        "versions": {
+            "t": np.round(versions["t"] - began, 6).tolist() + [e["t"] - began for e in later],
+            "version": versions["version"].tolist() + [e["version"] for e in later],
+            "all": len(versions) == made and not later},
         "staleness": {
             "t": centers[some].tolist(), "max": highest[some].tolist(),
             "mean": (np.bincount(place, behind, bins)[some] / count[some]).tolist()},

@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping
 
 from wbsp.process.host import Host
 from wbsp.runlog.folder import read_settings
-from wbsp.runlog.worker import WorkerLog
-
-_MOST = 1 << 28  # bytes: that many hours, at some hundred steps a second
+from wbsp.runlog.worker import MOST, WorkerLog
 
 
 def timeline(settings: Mapping[str, str], worker: int, say: Callable[[str], None],
@@ -21,7 +19,7 @@ def timeline(settings: Mapping[str, str], worker: int, say: Callable[[str], None
     try:
         if read_settings(folder).get("id") != settings.get("id"):
             return None
-        return WorkerLog(folder, worker, settings["sync"], append=True, say=say, most=_MOST,
+        return WorkerLog(folder, worker, settings["sync"], append=True, say=say, most=MOST,
                          texts=False)
     except (OSError, ValueError, KeyError):
         return None
