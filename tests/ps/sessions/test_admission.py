@@ -319,3 +319,34 @@ def test_a_worker_without_an_index_is_too_late_for_a_run_that_is_over(server):
     _, answer = server.asked(None)
     assert answer.over and answer.reason == (
         "a worker without an index is too late: the run has ended (done)")
+
+
+def test_a_worker_that_has_not_noticed_a_restart_is_no_alarm(server):
+    """It sends what the earlier server was to get, until it is asked to introduce itself."""
+    peer = server.peer()
+    peer.send(m.Fetch(1))
+    peer.send(m.Heartbeat(None))
+    server.hears(peer, m.Unknown)
+    peer.send(m.Hello(m.PROTOCOL, 0, {}))
+    assert isinstance(server.hears(peer, m.Welcome), m.Welcome)
+    server.now += 60
+    server.dispatcher.check_silence()
+    server.dispatcher.close()
+    assert not [facts for kind, facts in server.events if kind == "malformed"]
+    assert not [line for line in server.said if "rejected" in line]
+
+
+@pytest.mark.parametrize("later", [True, False], ids=["in time", "at the end"])
+def test_messages_of_a_peer_that_never_introduces_itself_are_counted(server, later):
+    peer = server.peer()
+    for _ in range(3):
+        peer.send(m.Heartbeat(None))
+        server.hears(peer, m.Unknown)
+    assert not [kind for kind, _ in server.events if kind == "malformed"], "it may still do so"
+    if later:
+        server.now += timeouts.INTRODUCED + 1
+        server.dispatcher.check_silence()
+    else:
+        server.dispatcher.close()
+    (count,) = [facts["count"] for kind, facts in server.events if kind == "malformed"]
+    assert count == 3

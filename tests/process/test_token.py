@@ -1,0 +1,114 @@
+"""The token at its usual place: made once, read by its owner alone."""
+
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from wbsp.environment import Credentials, token_of_server
+from wbsp.process.token import make_token, read_token, usual_place, usual_token
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in "WBSP_TOKEN_FILE", "WBSP_UPSTREAM_TOKEN_FILE":
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "config"
+
+
+def refuse():
+    raise AssertionError("nobody asked whether the server is on another machine")
+
+
+def test_the_usual_place_is_that_of_the_user(folder, monkeypatch):
+    assert usual_place() == folder / "wbsp" / "token"
+    for other in "", "relative/to/what":
+        monkeypatch.setenv("XDG_CONFIG_HOME", other)
+        assert usual_place() == Path.home() / ".config" / "wbsp" / "token"
+
+
+def test_a_token_is_made_once_for_this_user_alone(folder):
+    assert usual_token() is None
+    first, made = make_token()
+    again, made_again = make_token()
+    assert (made, made_again) == (True, False) and first == again == usual_token()
+    assert len(first) == 64 and first.file == str(usual_place()) and first.usual
+    assert first.warning() is None
+    path = usual_place()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert os.listdir(path.parent) == ["token"]
+
+
+def test_servers_that_start_at_once_have_one_token():
+    with ThreadPoolExecutor(16) as threads:
+        found = list(threads.map(lambda _: make_token(), range(16)))
+    assert len({token for token, _ in found}) == 1
+    assert [made for _, made in found].count(True) == 1
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
+def test_a_token_that_others_can_read_is_refused(mode):
+    make_token()
+    usual_place().chmod(mode)
+    for use in usual_token, make_token, lambda: Credentials(None, lambda: True):
+        with pytest.raises(PermissionError, match=f"mode {mode:03o}.: chmod 600 ") as caught:
+            use()
+        assert str(usual_place()) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_token_of_another_user_is_refused():
+    make_token()
+    os.chown(usual_place(), 12345, -1)
+    with pytest.raises(PermissionError, match=r"belongs to another user \(uid 12345\)"):
+        usual_token()
+
+
+def test_a_file_by_name_only_gets_a_line(tmp_path):
+    path = tmp_path / "named"
+    path.write_text("a secret of the run\r\n")
+    path.chmod(0o600)
+    assert read_token(path).warning() is None
+    path.chmod(0o644)
+    token = Credentials(str(path), refuse).token
+    assert token == b"a secret of the run" and not token.usual
+    assert f"can read the token {path}" in token.warning() and "chmod 600" in token.warning()
+
+
+@pytest.mark.parametrize("beyond", [True, False])
+def test_a_server_makes_a_token_only_for_other_machines(beyond, tmp_path):
+    token, made = token_of_server(None, beyond)
+    assert (token is not None, made, usual_place().exists()) == (beyond, beyond, beyond)
+    assert token_of_server("", beyond) == (None, False)
+    path = tmp_path / "named"
+    path.write_text("a secret of the run")
+    assert token_of_server(str(path), beyond) == (b"a secret of the run", False)
+
+
+def test_a_process_has_the_usual_token_for_other_machines_alone():
+    assert Credentials(None, refuse).token is None, "there is none to look for"
+    token, _ = make_token()
+    assert Credentials(None, lambda: True).token == token
+    assert Credentials("", refuse).token is None
+    here = Credentials(None, lambda: False)
+    assert here.token is None
+
+
+def test_a_process_without_a_token_tries_the_usual_one_once_it_is_refused():
+    assert Credentials(None, lambda: False).other() is None, "there is none"
+    token, _ = make_token()
+    here = Credentials(None, lambda: False)
+    assert here.other() == token == here.token
+    assert here.other() is None, "it was tried"
+    assert Credentials("", refuse).other() is None, "it was told to have none"
+
+
+def test_a_home_that_this_process_may_not_look_into_has_none(folder):
+    folder.write_text("no folder")
+    assert usual_token() is None
+    with pytest.raises(OSError, match="cannot make a token at .*: .*--token_file"):
+        make_token()
