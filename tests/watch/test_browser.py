@@ -115,7 +115,7 @@ def test_the_numbers_on_the_page_are_those_of_the_summary(browser, serve, report
         assert [exact(cell) for cell in row[2:8]] == [
             summary["t"], summary["version"], *(summary["total"][name] for name in (
                 "steps", "pushes", "rejected", "samples"))]
-        assert [exact(cell) for cell in row[10:]] == [
+        assert [exact(cell) for cell in row[11:]] == [
             summary["staleness"]["mean"], summary["staleness"]["max"],
             summary["total"]["shares"]["compute"]]
     workers = [one for summary in summaries for one in summary["workers"].values()]

@@ -229,6 +229,9 @@ def test_every_event_has_a_sentence(written):
     log.event(1.0, "refused", worker=None, reason="a stranger")
     log.event(1.0, "alone", epoch=2)
     log.event(1.0, "lost", worker=1, first=2, last=3)
+    log.event(1.0, "epoch", epoch=1, epochs=3, version=9)
+    log.event(1.0, "measured", worker=1, epoch=0, values={"val_loss": 0.25, "val_accuracy": 0.5})
+    log.event(1.0, "learning_rate", worker=1, epoch=0, rate=0.001)
     log.event(1.0, "news", of="tomorrow", long="x" * 1000)
     log.flush()
     run.refresh()
@@ -236,6 +239,11 @@ def test_every_event_has_a_sentence(written):
     assert told["error"] == "ValueError: no" and told["refused"] == "a stranger"
     assert told["news"].startswith("of tomorrow, long x") and len(told["news"]) == 200
     assert "3 malformed messages" in told["malformed"] and told["lost"] == "pushes 2 to 3 are lost"
+    assert told["epoch"] == "epoch 1 of 3 is trained", "epochs count from 1 on, as on the console"
+    assert told["measured"] == "epoch 1: val_loss 0.25, val_accuracy 0.5"
+    assert told["learning_rate"] == "epoch 1: learning rate 0.001"
+    assert run.state()["epoch"] == {"trained": 1, "of": 3}
+    assert 'wbsp_epochs_trained{run="the run",sync="pcc"} 1.0' in exposition([run.state()])
 
 
 def test_workers_that_are_sites_have_workers_behind_them(written):

@@ -13,6 +13,8 @@ METRICS = {  # name -> type, and its help text
     "wbsp_duration_seconds": ("gauge", "from the start of training to the newest event"),
     "wbsp_version": ("gauge", "number of the newest version"),
     "wbsp_training_loss": ("gauge", "mean loss of the workers' newest steps"),
+    "wbsp_epochs_trained": ("gauge", "complete passes over the data that the workers share"),
+    "wbsp_loss": ("gauge", "of the newest evaluated version"),
     "wbsp_accuracy": ("gauge", "of the newest evaluated version, 0 to 1"),
     "wbsp_staleness_mean": ("gauge", "mean staleness of accepted pushes, in versions"),
     "wbsp_worker_active": ("gauge", "whether the worker takes part, 0 or 1"),
@@ -47,6 +49,8 @@ def _samples(state: dict[str, Any]) -> Iterator[tuple[str, dict[str, str], float
     yield "wbsp_duration_seconds", {}, state["duration"]
     yield "wbsp_version", {}, summary["version"]
     yield "wbsp_training_loss", {}, next(reversed(state["training"]["loss"]), None)
+    yield "wbsp_epochs_trained", {}, state["epoch"] and state["epoch"]["trained"]
+    yield "wbsp_loss", {}, next(reversed(state["evaluations"]["loss"]), None)
     yield "wbsp_accuracy", {}, next(reversed(state["evaluations"]["accuracy"]), None)
     yield "wbsp_staleness_mean", {}, summary["staleness"]["mean"]
     for worker, one in summary["workers"].items():

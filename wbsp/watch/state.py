@@ -351,6 +351,15 @@ def _words(event: dict[str, Any]) -> str:
             return f"the server resumed from version {event['version']:,}"
         case "took_over":
             return f"the standby took over from version {event['version']:,}"
+        case "epoch":
+            return f"epoch {event['epoch']:,} of {event['epochs']:,} is trained"
+        case "measured":
+            found = ", ".join(f"{name} {value:.4g}" for name, value in event["values"].items())
+            return f"epoch {event['epoch'] + 1:,}: {found}"
+        case "learning_rate":
+            return f"epoch {event['epoch'] + 1:,}: learning rate {event['rate']:.4g}"
+        case "give_up":
+            return f"skipped examples {event['start']:,} to {event['stop'] - 1:,} of the run's work"
         case "site":
             return f"a site with {event['workers']:,} workers"
         case "alone":
@@ -363,3 +372,9 @@ def _words(event: dict[str, Any]) -> str:
             return event["traceback"][-1].strip()
     return ", ".join(f"{key} {value}" for key, value in event.items()
                      if key not in ("t", "kind", "worker"))[:200]
+
+
+def epoch(log: EventLog) -> dict[str, int] | None:
+    """Return how many epochs of the run's shared data are trained, and of how many; or None."""
+    newest = next(iter(log.kind("epoch")[-1:]), None)
+    return newest and {"trained": int(newest["epoch"]), "of": int(newest["epochs"])}

@@ -33,7 +33,9 @@ const share = cell(value => `${(100 * value).toFixed(1)} %`);
 function fate(state, now) {
   if (state.ended) return state.summary.reason;
   if (state.written === null) return "nothing written yet";
-  const begun = state.started ? "running" : "workers join";
+  const counted = state.epoch === null ? "" : `, epoch ${
+    Math.min(state.epoch.trained + 1, state.epoch.of)} of ${state.epoch.of}`;
+  const begun = state.started ? `running${counted}` : "workers join";
   if (now === null) return "not at its end";
   const silent = Math.max(0, Math.round(now - state.written));
   return silent < 5 ? begun : `${begun}; nothing written for ${silent.toLocaleString("en-US")} s`;
@@ -41,16 +43,16 @@ function fate(state, now) {
 
 function drawRuns(table, runs, now) {
   fill(table, ["run", "", "seconds", "version", "steps", "pushes", "rejected", "samples",
-               "accuracy", "loss", "staleness", "at most", "computing"],
+               "accuracy", "loss", "training loss", "staleness", "at most", "computing"],
        runs.map(({name, color, dash, state}) => {
          const swatch = element("i", {class: "swatch"});
          swatch.style.borderTop = `3px ${dash === "solid" ? "solid" : "dashed"} ${seen(color)}`;
          const {t, version, total, accuracy, staleness} = state.summary;
-         const losses = (state.evaluations.t.length ? state.evaluations : state.training).loss;
+         const last = losses => digits(losses[losses.length - 1], 4);
          return [[element("span", {}, swatch, name), undefined, state.folder],
                  fate(state, now), digits(t, 1), whole(version), whole(total.steps),
                  whole(total.pushes), whole(total.rejected), whole(total.samples), share(accuracy),
-                 digits(losses[losses.length - 1], 4), digits(staleness.mean, 2),
+                 last(state.evaluations.loss), last(state.training.loss), digits(staleness.mean, 2),
                  whole(staleness.max), share(total.shares.compute)];
        }));
 }
