@@ -13,6 +13,12 @@ def python_of(page: str) -> str:
     return re.search(r"```python\n(.*?)```", _text(page), re.DOTALL)[1]
 
 
+def python_below(page: str, heading: str) -> str:
+    """The first block of Python below a heading of a page of docs/."""
+    _, _, below = _text(page).partition(f"\n## {heading}\n")
+    return re.search(r"```python\n(.*?)```", below, re.DOTALL)[1]
+
+
 def commands_of(page: str, heading: str) -> str:
     """The first indented block of commands below a heading of a page of docs/."""
     _, _, below = _text(page).partition(f"\n## {heading}\n")
