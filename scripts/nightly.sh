@@ -10,7 +10,7 @@
 # part shared (default: 200).
 source "$(dirname "$0")/common.sh"
 
-PARTS="simulation kills shared long cuts ray slurm endurance imagenet benchmarks claims reports properties docs"
+PARTS="simulation kills shared long cuts ssh ray slurm endurance imagenet benchmarks claims reports properties docs"
 
 # Each part: can_PART says in a line why it cannot run here, or nothing; run_PART runs it.
 tests() { "$python" -m pytest -q --timeout=0 -p no:cacheprovider "$@"; }
@@ -38,6 +38,7 @@ run_cuts() {
     WBSP_CUTS=1 tests -n 4 tests/faults/test_partitions.py &&
         WBSP_CUTS=1 tests -n 2 tests/faults/test_site_cuts.py
 }
+run_ssh() { WBSP_SSH=1 tests tests/run/test_run_hosts.py; }
 run_ray() { WBSP_RAY=1 tests tests/ray; }
 run_slurm() { WBSP_SLURM=1 tests tests/deploy/test_slurm.py; }
 run_endurance() { WBSP_MINUTES=${WBSP_MINUTES:-60} tests tests/faults/test_endurance.py; }
@@ -62,6 +63,12 @@ can_docs() {
 }
 can_cuts() {
     [ "$(id -u)" = 0 ] || echo "it needs root, for network namespaces"
+}
+can_ssh() {
+    if [ "$(id -u)" != 0 ]; then echo "it needs root, for network namespaces"
+    elif [ ! -x /usr/sbin/sshd ]; then
+        echo "there is no sshd; on Debian: python tests/helpers/ssh_hosts.py --install"
+    fi
 }
 can_slurm() {
     if [ "$(id -u)" != 0 ]; then echo "it needs root"

@@ -108,6 +108,10 @@ PROCESS_SHORT = 60.0  # both: after a longer life, the count of a process's fail
 PROCESS_PAUSE = 16.0  # both: before they restart a process, at most
 SERVER_FAILED = 10.0  # wbsp.run: for workers to end by themselves when their server has failed
 WORKERS_ENDED = 5.0  # wbsp.run: for the server to end by itself when its workers have ended
+HOST_CONNECT = 10.0  # wbsp.run: for ssh to connect to another machine
+HOST_BEAT = 5.0  # wbsp.run: between two signs of life to another machine
+HOST_LOST = 30.0  # wbsp.run: for a sign of life of another machine; then it connects again
+HOST_SILENT = 120.0  # wbsp.run on another machine: for a sign of life; then it ends its workers
 CHILDREN_LEFT = 5.0  # wbsp.run: for the children of an ended process; then it kills them
 
 # A connection waits for its other side

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import sys
+import tempfile
+from collections.abc import Sequence
 
 from absl import flags
 
 import wbsp.ps.__main__ as ps
-from wbsp import command
+from wbsp import command, environment
 from wbsp.process.ports import free_port
 from wbsp.process.streams import open_streams
 from wbsp.run import machine
 from wbsp.run.arguments import Words, split
+from wbsp.run.hosts import HERE, Host, Place, parse_hosts
 from wbsp.run.log import ServerLines
-from wbsp.run.supervisor import Command, Member, Supervisor
+from wbsp.run.member import Command, Member
+from wbsp.run.supervisor import Supervisor
 from wbsp.wire.addresses import is_loopback, split_addresses
 
 FLAGS = flags.FLAGS
-OWN = "workers", "max_restarts", "server"
+OWN = "workers", "max_restarts", "server", "hosts"
 WITH_SERVER = "token_file", "transport"  # flags of the server that workers elsewhere need, too
 REFUSED = {"shard": "starts a shard", "standby_of": "starts a standby"}
+EVERYWHERE = "*", "0.0.0.0", "::", "[::]"
 
 flags.DEFINE_integer("workers", None, "number of workers on this machine; default: one for each "
                      "GPU that it shows", lower_bound=1)
 flags.DEFINE_integer("max_restarts", 5, "restarts in a row, each after less than a minute, of a "
                      "process that was killed", lower_bound=0)
+flags.DEFINE_string("hosts", None, "HOST:WORKERS,...: workers on machines that ssh reaches "
+                    f"without a password, in the same folder and with the same Python; {HERE}: on "
+                    "this one")
 flags.DEFINE_string("server", None, "HOST:PORT of a server elsewhere, whose run these workers "
                     "join; it gives them their indices")
 
@@ -39,6 +49,7 @@ Flags are written --name=value. Those after the script are the script's.
 
   wbsp run --workers=2 train.py --rate=0.1
   wbsp run --workers=4 --sync=auto --target=accuracy:0.9 train.py
+  wbsp run --hosts=localhost:1,old-machine:2 train.py
   wbsp run --workers=2 --server=other-machine:2606 train.py
 """
 
@@ -59,7 +70,8 @@ def main(words: list[str]) -> int:
             print(_help())
         return 0
     try:
-        return _supervisor(said).run()
+        with contextlib.ExitStack() as until_the_end:
+            return _supervisor(said, until_the_end).run()
     except (ValueError, OSError) as error:
         return _refuse(error, 1)
 
@@ -69,11 +81,12 @@ def _refuse(error: Exception | str, code: int) -> int:
     return code
 
 
-def _supervisor(said: Words) -> Supervisor:
+def _supervisor(said: Words, until_the_end: contextlib.ExitStack) -> Supervisor:
     """Return the supervisor of the run that the flags describe.
 
     Raises:
         ValueError: a flag is wrong or missing; one line.
+        OSError: a file cannot be read or made.
     """
     if said.script[0] != "-m" and not os.path.exists(said.script[0]):
         raise ValueError(f"the script {said.script[0]} does not exist")
@@ -81,29 +94,80 @@ def _supervisor(said: Words) -> Supervisor:
         if FLAGS[name].present:
             raise ValueError(f"--{name} {what}: use wbsp ps for that")
     gpus = machine.visible_gpus(os.environ)
-    workers = FLAGS.workers or len(gpus)
-    if not workers:
+    places = _places(gpus)
+    workers = sum(place.workers for place in places)
+    token_file = None
+    if any(place.name != HERE for place in places):
+        token_file = _token_file(until_the_end)
+    if FLAGS.server:
+        task, server, log, everyone = *_elsewhere(said), 0
+    else:
+        everyone = FLAGS.worker_num or workers
+        task, server, log = _server(said, workers, everyone, token_file)
+    # Else the server gives the indices, because workers elsewhere need some, too.
+    indexed = everyone == workers
+    kind = "worker" if indexed else "process"
+
+    def worker(place: int, number: int, numbers: Sequence[int]) -> Member:
+        own = {"WBSP_WORKER_INDEX": str(number)} if indexed else {}
+        how = Command([sys.executable, *said.script],
+                      machine.of_worker(place, len(numbers), gpus, os.environ) | task | own)
+        return Member(f"{kind} {number}", lambda again: how, FLAGS.max_restarts)
+
+    def host(place: Place, numbers: Sequence[int]) -> Host:
+        return Host(place, lambda: {
+            "place": place.name, "numbers": list(numbers), "indexed": indexed,
+            "everyone": everyone, "names": names, "script": said.script, "token": secret,
+            "max_restarts": FLAGS.max_restarts, "port": task["WBSP_SERVER"].rpartition(":")[2],
+            "host": None if FLAGS.host in (None, *EVERYWHERE) else FLAGS.host},
+            FLAGS.max_restarts)
+
+    secret = environment.read_token(token_file).decode() if token_file else ""
+    members: list[Member] = []
+    lines = []
+    first = 0
+    for place in places:
+        numbers = range(first, first := first + place.workers)
+        if place.name == HERE:
+            members += [worker(number - numbers[0], number, numbers) for number in numbers]
+            lines += machine.shares(numbers, gpus)
+        else:
+            members.append(host(place, numbers))
+    names = ["server", *(f"{kind} {number}" for number in range(workers)),
+             *(member.name for member in members)]
+    supervisor = Supervisor(server, log, members, indexed, names)
+    for line in [f"the server is {task['WBSP_SERVER']}", *lines]:
+        supervisor.say(line)
+    return supervisor
+
+
+def _places(gpus: Sequence[str]) -> list[Place]:
+    """Return the machines and their workers. Raises ValueError, in one line."""
+    if FLAGS.hosts is not None:
+        for name in "workers", "server":
+            if FLAGS[name].present:
+                raise ValueError(f"--{name} and --hosts do not go together: --hosts says how many "
+                                 f"workers each machine has, this one as {HERE}:2")
+        places = parse_hosts(FLAGS.hosts)
+        if FLAGS.host and is_loopback(FLAGS.host) and any(place.name != HERE for place in places):
+            raise ValueError(f"--host={FLAGS.host}: other machines cannot reach a server there; "
+                             "give an address of this machine, or none")
+        return places
+    if not (workers := FLAGS.workers or len(gpus)):
         raise ValueError("--workers is missing, and this machine shows no GPU, which would get a "
                          "worker each: give the number of workers, such as --workers=2")
-    task, server, log = _elsewhere(said) if FLAGS.server else _server(said, workers)
-    alone = server is not None and (FLAGS.worker_num or workers) == workers
+    return [Place(HERE, workers)]
 
-    def worker(number: int) -> Member:
-        # Else the server gives the indices, because workers elsewhere need some, too.
-        own = {"WBSP_WORKER_INDEX": str(number)} if alone else {}
-        how = Command([sys.executable, *said.script],
-                      machine.of_worker(number, workers, gpus, os.environ) | task | own)
-        return Member(f"{'worker' if alone else 'process'} {number}", lambda again: how,
-                      FLAGS.max_restarts)
 
-    supervisor = Supervisor(server, log, [worker(number) for number in range(workers)], alone)
-    share = machine.share(workers)
-    supervisor.say(f"{_count(workers, 'worker')} with {_count(share, 'core')} each; the server is "
-                   f"{task['WBSP_SERVER']}")
-    if gpus and workers > len(gpus):
-        supervisor.say(f"{workers} workers share {_count(len(gpus), 'GPU')}, in turn: " + ", ".join(
-            f"worker {number} has GPU {gpus[number % len(gpus)]}" for number in range(workers)))
-    return supervisor
+def _token_file(until_the_end: contextlib.ExitStack) -> str:
+    """Return the file with the token of a run on several machines: a new one, unless the user has
+    chosen one."""
+    if FLAGS.token_file or environment.token(None) is not None:
+        return FLAGS.token_file or os.environ["WBSP_TOKEN_FILE"]
+    secret = until_the_end.enter_context(tempfile.NamedTemporaryFile("w", prefix="wbsp-"))
+    secret.write(secrets.token_hex(32))  # for this user alone
+    secret.flush()
+    return secret.name
 
 
 def _elsewhere(said: Words) -> tuple[dict[str, str], None, ServerLines]:
@@ -124,29 +188,37 @@ def _elsewhere(said: Words) -> tuple[dict[str, str], None, ServerLines]:
     return {"WBSP_SERVER": FLAGS.server} | _access(), None, ServerLines()
 
 
-def _server(said: Words, workers: int) -> tuple[dict[str, str], Member, ServerLines]:
-    """Return the workers' task, without their indices, and their server.
+def _server(said: Words, workers: int, everyone: int,
+            token_file: str | None) -> tuple[dict[str, str], Member, ServerLines]:
+    """Return the task of this machine's workers, without their indices, and their server.
+
+    Args:
+        said: the command line.
+        workers: that this command starts, here and elsewhere.
+        everyone: all workers of the run.
+        token_file: that a run on several machines has; None: it is on one.
 
     Raises:
         ValueError: a flag is wrong; one line.
     """
-    everyone = FLAGS.worker_num or workers
     if everyone < workers:
-        raise ValueError(f"--worker_num={everyone} counts all workers of the run, and --workers="
-                         f"{workers} of them are on this machine: give at least {workers}")
-    host = FLAGS.host or "localhost"
-    everywhere = host in ("*", "0.0.0.0", "::", "[::]")
-    here = "localhost" if everywhere or is_loopback(host) else host
+        raise ValueError(f"--worker_num={everyone} counts all workers of the run, of which this "
+                         f"command starts {workers}: give at least {workers}")
+    host = FLAGS.host or ("*" if token_file else "localhost")
+    here = "localhost" if host in EVERYWHERE or is_loopback(host) else host
     port = FLAGS.port_base or free_port("127.0.0.1" if here == "localhost" else here)
     log = ServerLines()
     words = [sys.executable, "-m", "wbsp.ps", *said.server, f"--worker_num={everyone}",
-             f"--host={host}", f"--port_base={port}"]
+             f"--host={host}", f"--port_base={port}",
+             *([f"--token_file={token_file}"] if token_file else [])]
     own = machine.without_task(os.environ) | {"PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": ""}
 
     def start(again: bool) -> Command:
         return Command([*words, log.resume] if again else words, own)
 
     task = {"WBSP_SERVER": f"{here}:{port}", "WBSP_WORKER_NUM": str(everyone)} | _access()
+    if token_file:
+        task["WBSP_TOKEN_FILE"] = token_file
     return task, Member("server", start, FLAGS.max_restarts, log.hear), log
 
 
@@ -161,10 +233,6 @@ def _help() -> str:
     server = {f"{heading}, flags of the server": [one for one in names if one not in REFUSED]
               for heading, names in ps.GROUPS.items()}
     return "\n".join([USAGE.rstrip("\n"), *command.grouped({"flags of wbsp run": OWN, **server})])
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 if __name__ == "__main__":

@@ -45,6 +45,21 @@ def share(workers: int) -> int:
     return max(1, cores() // workers)
 
 
+def shares(numbers: Sequence[int], gpus: Sequence[str]) -> list[str]:
+    """Return lines on what these workers get of this machine."""
+    count = len(numbers)
+    lines = [f"{_count(count, 'worker')} with {_count(share(count), 'core')} each"]
+    if gpus and count > len(gpus):
+        lines.append(f"{count} workers share {_count(len(gpus), 'GPU')}, in turn: " + ", ".join(
+            f"worker {number} has GPU {gpus[place % len(gpus)]}"
+            for place, number in enumerate(numbers)))
+    return lines
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def without_task(environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without what names a server, or the task of a process."""
     return {name: value for name, value in environment.items() if name not in _TASK}

@@ -94,10 +94,9 @@ class Process:
         for stream in (self._popen.stdout, self._popen.stderr):
             os.set_blocking(stream.fileno(), False)
             self.streams[stream] = Lines()
-        if given is not None:
-            assert self._popen.stdin is not None
-            with contextlib.suppress(OSError):
-                self._popen.stdin.write(given)
+        if self._popen.stdin is not None:
+            os.set_blocking(self._popen.stdin.fileno(), False)
+            self.tell(given or b"")
 
     @property
     def lived(self) -> float:
@@ -126,6 +125,12 @@ class Process:
             while self.read(stream):
                 pass
 
+    def tell(self, data: bytes) -> None:
+        """Send it a few bytes; one that has ended, or does not read, is ignored."""
+        assert self._popen.stdin is not None
+        with contextlib.suppress(OSError, ValueError):
+            self._popen.stdin.write(data)
+
     def poll(self) -> bool:
         """Return whether it has ended; then end what it has left running."""
         if self._ended is None and self._popen.poll() is not None:
@@ -148,6 +153,8 @@ class Process:
                     self._show(line, stream is self._popen.stderr)
                 stream.close()
             self.streams.clear()
+            if self._popen.stdin is not None:
+                self._popen.stdin.close()
             self._keeper.forget(self.pid)
             return True
         if waited > timeouts.CHILDREN_LEFT and not self._killed:

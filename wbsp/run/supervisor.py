@@ -1,4 +1,6 @@
-"""The supervisor of a run on this machine: its server and its workers, from start to end.
+"""The supervisor of a run: its server, and its workers on this machine, from start to end.
+
+The workers of each other machine are one more process here: the connection to their supervisor.
 
 It has one thread, so that a process can be started safely at any time, and a signal is handled
 between two turns of its loop.
@@ -10,15 +12,16 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import wait
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from wbsp import timeouts
-from wbsp.process.restarts import Restarts
 from wbsp.process.signals import SIGNALS, Interrupts
+from wbsp.run.hosts import ALIVE, Host
 from wbsp.run.log import ServerLines
+from wbsp.run.member import Member, exit_code, how
 from wbsp.run.process import Keeper, Process
 from wbsp.run.screen import Screen
 
@@ -28,82 +31,30 @@ _LOOK = 0.5  # seconds between two looks at what is due
 _TWICE = 0.1  # seconds within which a second signal is the first one, which came by two ways
 
 
-class Command(NamedTuple):
-    """How to start a process."""
-
-    words: Sequence[str]
-    environment: Mapping[str, str]
-
-
-class Member:
-    """The server or a worker, over all its starts.
-
-    Attributes:
-        name: before its lines.
-        called: its name in a sentence.
-        restarts: counts its deaths.
-        heard: called with each line of its standard error.
-        process: its newest process; None: it was not started yet.
-        due: when to start it; None: it runs, or has ended.
-        code: its exit code, negative: of a signal; None: it runs, or will be started again.
-    """
-
-    def __init__(self, name: str, command: Callable[[bool], Command], most: int,
-                 heard: Callable[[str], None] | None = None):
-        """Prepare.
-
-        Args:
-            name: before its lines.
-            command: returns how to start it; its argument: it has run before.
-            most: restarts in a row until it is given up.
-            heard: see above.
-        """
-        self.name, self._command, self._heard = name, command, heard
-        self.called = "the server" if name == "server" else name  # in a sentence
-        self.restarts = Restarts(most)
-        self.process: Process | None = None
-        self.due: float | None = time.monotonic()
-        self.code: int | None = None
-
-    @property
-    def over(self) -> bool:
-        return self.code is not None
-
-    def start(self, keeper: Keeper, screen: Screen) -> Process:
-        """Start it; return the process."""
-        def show(line: bytes, errors: bool) -> None:
-            screen.show(self.name, line, errors)
-            if errors and self._heard is not None:
-                self._heard(line.decode(errors="replace"))
-
-        words, environment = self._command(self.process is not None)
-        self.due = None
-        self.process = Process(words, environment, keeper, show)
-        return self.process
-
-    def signal(self, signum: int) -> None:
-        """Send it a signal; if it waits for its next start, that is its end."""
-        if self.due is not None:
-            self.due, self.code = None, 0
-        elif self.process is not None:
-            self.process.signal(signum)
-
-
 class Supervisor:
-    """All processes of one run on this machine.
+    """All processes of one run that are started here.
 
     Args:
         server: of the run; None: it runs elsewhere.
         log: what the server has said.
-        workers: of this machine.
+        workers: of this machine, and the other machines.
         alone: the run has no other workers.
+        names: of all whose lines are shown beside those of this machine.
+        place: this machine's name, if another one has started this supervisor, by the connection
+            at standard input; see `hosts.py`.
     """
 
     def __init__(self, server: Member | None, log: ServerLines, workers: Sequence[Member],
-                 alone: bool):
+                 alone: bool, names: Sequence[str] = (), place: str = ""):
         self._server, self._log, self._workers, self._alone = server, log, workers, alone
+        self._hosts = [worker for worker in workers if isinstance(worker, Host)]
         self._members = [*([server] if server else []), *workers]
-        self._screen = Screen(member.name for member in self._members)
+        self._place = place
+        self._screen = Screen([*(member.name for member in self._members), *names], place)
+        self._served = True  # by a server elsewhere, as far as is known
+        self._words = b""  # from there, the newest without its end
+        self._heard = time.monotonic()  # when they came
+        self._beat = 0.0  # when to give the next sign of life
         self._left: list[Process] = []  # that run, or whose children may
         self._interrupts = Interrupts()
         self._interrupted = 0.0  # when
@@ -120,19 +71,16 @@ class Supervisor:
         """Supervise the run from start to end; return its exit code."""
         try:
             with self._signals():
-                begun = time.monotonic()
                 while not all(member.over for member in self._members) or self._left:
                     self._turn()
-                    if self._awaits_server and time.monotonic() - begun > timeouts.PROCESS_START:
-                        self._fail(f"the server does not listen within {timeouts.PROCESS_START:g} "
-                                   "s; ending it")
         finally:
             self._kill()
             self._keeper.close()
             for end in self._wake:
                 os.close(end)
         first = self._interrupts.first
-        self._screen.say(self._summary())
+        if not self._place and (self._server is None or self._log.listens):
+            self.say(self._summary())
         return self._code if first is None else 128 + first
 
     def say(self, text: str) -> None:
@@ -145,16 +93,20 @@ class Supervisor:
         """Start what is due, wait for news for a moment, and handle it."""
         self._pass_on()
         for member in self._members:
-            if member.due is not None and time.monotonic() >= member.due and not (
-                    member in self._workers and self._awaits_server):
+            if member.due is not None and time.monotonic() >= member.due and self._may(member):
                 self._left.append(member.start(self._keeper, self._screen))
+        if not (self._awaits_hosts or self._awaits_server):
+            for host in self._hosts:
+                host.go_on()
         streams: dict[Any, Process] = {
             stream: process for process in self._left for stream in process.streams}
-        waited: list[Any] = [*streams, self._wake[0]]
+        waited: list[Any] = [*streams, self._wake[0], *([0] if self._place else [])]
         for ready in wait(waited, _LOOK):
             stream: Any = ready
             if stream in streams:
                 streams[stream].read(stream)
+            elif stream == 0:
+                self._listen()
             else:
                 os.read(self._wake[0], 4096)
         for member in self._members:
@@ -166,13 +118,48 @@ class Supervisor:
         self._left = [process for process in self._left if not process.gone()]
         self._judge(time.monotonic())
 
+    def _may(self, member: Member) -> bool:
+        """Return whether to start this process: other machines first, and workers last."""
+        return member in self._hosts or not (self._awaits_hosts or (
+            member is not self._server and self._awaits_server))
+
+    @property
+    def _awaits_hosts(self) -> bool:
+        """Whether another machine has not answered yet."""
+        return not all(host.reached for host in self._hosts)
+
     @property
     def _awaits_server(self) -> bool:
         """Whether the server does not listen yet."""
         return self._server is not None and not (self._log.listens or self._server.over)
 
+    def _listen(self) -> None:
+        """Take the words of the supervisor that has started this one. Raises ConnectionError."""
+        data = os.read(0, 4096)
+        if not data:
+            raise ConnectionError("the connection has ended")
+        self._heard = time.monotonic()
+        *words, self._words = (self._words + data).split(b"\n")
+        for word in words:
+            if word == b"over":
+                self._served = False
+            elif word.startswith(b"signal "):
+                self._interrupt(int(word[7:]), None)
+
     def _judge(self, now: float) -> None:
-        """End what has no purpose any more, and what takes too long to end."""
+        """End what has no purpose any more, and what takes too long to start or to end."""
+        if self._place:
+            if now - self._heard > timeouts.HOST_SILENT:
+                raise ConnectionError("the connection is silent")
+            if now >= self._beat:
+                self._beat = now + timeouts.HOST_BEAT
+                self._screen.pass_on(ALIVE, errors=False)
+        for member in self._members:
+            late = (isinstance(member, Host) and not member.reached) or (
+                member is self._server and self._awaits_server)
+            if late and member.process and not member.process.code and (
+                    member.process.lived > timeouts.PROCESS_START):
+                self._fail(f"{member.called} has not answered within {timeouts.PROCESS_START:g} s")
         if self._failed is not None and now >= self._failed and not self._stopping:
             self._stop(signal.SIGTERM)
         if self._stopping is not None and now >= self._stopping:
@@ -183,15 +170,15 @@ class Supervisor:
             self._kill()
             self._stopping = float("inf")
         server = self._server
-        if server is None or self._stopping:
+        if self._stopping:
             return
-        if server.over:
+        if server.over if server is not None else not self._served:
             for worker in self._workers:
                 if worker.due is not None and worker.process is not None:
                     worker.due = None
                     self._over(worker, worker.process.code or 0, f"not restarting {worker.name}: "
                                "its server has ended")
-        elif all(worker.over for worker in self._workers):
+        elif server is not None and all(worker.over for worker in self._workers):
             self._end_server(server, now)
 
     def _end_server(self, server: Member, now: float) -> None:
@@ -215,47 +202,58 @@ class Supervisor:
 
     def _ended(self, member: Member, code: int, lived: float) -> None:
         """Decide about a process that has ended, `lived` seconds after its start."""
+        if member is self._server:
+            for host in self._hosts:
+                if code >= 0:
+                    host.tell_over()
         if self._stopping is not None or code == 0:
             member.code = code
         elif member is self._server:
             self._server_ended(member, code, lived)
-        elif code > 0:
+        elif isinstance(member, Host) and not member.reached:
+            member.code = code
+            self._fail(member.refusal(code))
+        elif (loss := member.loss(code)) is not None:
+            self._again(member, code, loss, lived, "restarting it" if code < 0 else
+                        "connecting again")
+        elif isinstance(member, Host):  # it has said why
+            member.code = code
+            self._code = self._code or code
+        else:
             self._over(member, code, f"{member.called} ended with exit code {code}"
                        f"{self._others_go_on(member)}")
-        else:
-            self._again(member, code, lived, "restarting it")
 
     def _server_ended(self, server: Member, code: int, lived: float) -> None:
         ended = all(worker.over for worker in self._workers)
         if code in _IN_ORDER:
             self._over(server, code, f"the server has ended the run with exit code {code}")
         elif ended or (code > 0 and self._log.summary is not None):
-            self._over(server, code, f"the server {_how(code)}")
+            self._over(server, code, f"the server {how(code)}")
         elif code < 0:
-            self._again(server, code, lived, "restarting it with --resume; the workers wait for "
-                        "it")
+            self._again(server, code, f"the server {how(code)}", lived, "restarting it with "
+                        "--resume; the workers wait for it")
             if server.over:
                 self._fail("the run has lost its server", code)
         else:
             server.code = code
-            self._fail(f"the server {_how(code)}", code)
+            self._fail(f"the server {how(code)}", code)
 
-    def _again(self, member: Member, code: int, lived: float, does: str) -> None:
-        """Start a process that was killed again, or give it up."""
+    def _again(self, member: Member, code: int, loss: str, lived: float, does: str) -> None:
+        """Start a process again that was lost, or give it up."""
         pause = member.restarts.after(lived)
         if pause is None:
-            self._over(member, code, f"{member.called} was {_killed(code)}; giving it up by "
+            self._over(member, code, f"{loss}; giving it up by "
                        f"--max_restarts={member.restarts.most}{self._others_go_on(member)}")
             return
         after = f" in {pause:g} s" if pause else ""
-        self.say(f"{member.called} was {_killed(code)}; {does}{after}")
+        self.say(f"{loss}; {does}{after}")
         member.due = time.monotonic() + pause
 
     def _over(self, member: Member, code: int, line: str) -> None:
         """Note that a process is not started again."""
         member.code = code
-        self._notes.append(f"{member.called} {_how(code)}")
-        self._code = self._code or _exit_code(code)
+        self._notes.append(f"{member.called} {how(code)}")
+        self._code = self._code or exit_code(code)
         self.say(line)
 
     def _others_go_on(self, member: Member) -> str:
@@ -263,10 +261,10 @@ class Supervisor:
         return "; the others continue" if others and member is not self._server else ""
 
     def _fail(self, line: str, code: int = 1) -> None:
-        """End the run, because its server has failed."""
-        self._code = self._code or _exit_code(code)
+        """End the run, because its server or a machine has failed."""
+        self._code = self._code or exit_code(code)
         if self._failed is None:
-            begun = any(worker.process for worker in self._workers)
+            begun = self._log.listens
             self._failed = time.monotonic() + (timeouts.SERVER_FAILED if begun else 0.0)
             self.say(line + ("; ending the workers" if begun else ""))
 
@@ -308,8 +306,9 @@ class Supervisor:
         """Pass the first signal on."""
         first = self._interrupts.first
         if first is not None and self._stopping is None:
-            self.say(f"{signal.Signals(first).name}: ending the run in good order; a second "
-                     "signal ends it at once")
+            if not self._place:
+                self.say(f"{signal.Signals(first).name}: ending the run in good order; a second "
+                         "signal ends it at once")
             self._stop(signal.SIGTERM if first == signal.SIGHUP else first)
 
     def _stop(self, signum: int) -> None:
@@ -348,24 +347,6 @@ class Supervisor:
         if self._log.joined and self._log.folder is not None:
             parts.append(f"the files are in {self._log.folder}")
         return "; ".join(parts) or "all workers have ended"
-
-
-def _killed(code: int) -> str:
-    """Return the signal of a negative exit code in words."""
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
-
-
-def _how(code: int | None) -> str:
-    """Return how a process has ended, by its exit code."""
-    return f"was {_killed(code)}" if code and code < 0 else f"ended with exit code {code}"
-
-
-def _exit_code(code: int) -> int:
-    """Return the code to exit with for a process's, which is negative for a signal."""
-    return 128 - code if code < 0 else code
 
 
 def _times(number: int) -> str:
