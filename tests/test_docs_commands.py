@@ -31,6 +31,7 @@ ELSEWHERE = {
     "cd": "a folder of the reader's", "source": "the environment that the line before makes",
     "wait": "of the shell", "export": "a variable, which is looked up",
     "curl": "a server that the reader runs", "openssl": "of the system; makes a random number",
+    "mkdir": "another machine's folder, for its token; tests/test_two_machines.py copies one there",
     "kubectl": "a cluster; tests/deploy/test_kubernetes.py checks the files against its schema",
     "sbatch": "a cluster; tests/deploy/test_slurm.py runs the script, with Slurm where it is",
     "ray": "a cluster's head; tests/ray runs the program that it submits",
