@@ -15,7 +15,8 @@ from random_events import play
 
 from wbsp.core.messages import Range, Reattached, SharedData, Stop, Withdrawn, Work, WorkPlace
 from wbsp.core.site.work import SiteLedger, SiteWork, SiteWorkState
-from wbsp.core.work_ledger import Positions, WorkLedger, WorkState
+from wbsp.core.work.positions import Positions
+from wbsp.core.work_ledger import WorkLedger, WorkState
 from wbsp.core.work_sequence import WorkSequence
 from wbsp.process.host import HOST
 from wbsp.site.share import SiteShare
@@ -336,6 +337,7 @@ def test_what_the_server_above_rejects_may_come_again(ledger):
 
 
 def test_what_was_given_up_is_in_the_next_cut(ledger):
+    ledger.keep([(0, 10)])
     for _ in range(3):
         ledger.settle(0, ledger.end(0), False, finite=False)
         ledger.give(0, 10)

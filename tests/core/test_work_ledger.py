@@ -13,7 +13,8 @@ import pytest
 from random_events import play
 
 from wbsp.core.messages import Range, SharedData
-from wbsp.core.work_ledger import Positions, WorkLedger, WorkState
+from wbsp.core.work.positions import Positions
+from wbsp.core.work_ledger import WorkLedger, WorkState
 from wbsp.core.work_sequence import WorkSequence
 
 DATA = SharedData(n=100, batch=10, epochs=2)
@@ -276,17 +277,77 @@ def test_a_push_that_no_worker_can_have_made_changes_nothing():
         ledger.owns(0, 11)
 
 
-def test_examples_are_given_up_after_three_pushes_that_were_not_finite_and_no_others():
+def test_examples_are_given_up_after_three_pushes_of_the_only_worker_and_no_others():
     ledger = WorkLedger(DATA)
     ledger.open(0)
-    for _ in range(3):
+    for start in (0, 10):  # those that were not finite come last in their epoch
         given = ledger.give(0, 10)
-        assert given[1:] == (0, 10)
+        assert given[1:] == (start, start + 10)
+        assert not ledger.settle(0, given.end, start > 0, finite=start > 0)
+    while (given := ledger.give(0, 10))[1:] != (0, 10):
+        assert given.start < 100 and not ledger.settle(0, given.end, True, True)
+    for time in range(2):
         lost = ledger.settle(0, given.end, False, finite=False)
-    assert lost == [(0, 10)] and ledger.given_up == 10
-    for _ in range(10):  # late: free again for ever
+        assert lost == [(0, 10)] * time
         given = ledger.give(0, 10)
-        assert given[1:] == (10, 20) and not ledger.settle(0, given.end, False)
+    assert ledger.given_up == 10 and ledger.epoch == 1
+    for _ in range(10):  # late: free again for ever
+        assert given[1:] == (100, 110) and not ledger.settle(0, given.end, False)
+        given = ledger.give(0, 10)
+
+
+def test_examples_are_given_up_once_two_workers_have_proven_sound():
+    ledger = WorkLedger(DATA)
+    ledger.open(0), ledger.open(1)
+    for worker in range(2):  # the other one tries them
+        given = ledger.give(worker, 10, others=(0, 1))
+        assert given[1:] == (0, 10) and not ledger.settle(worker, given.end, False, False)
+    given = ledger.give(0, 10, others=(0, 1))
+    assert given[1:] == (10, 20) and not ledger.settle(0, given.end, True, True)
+    given = ledger.give(1, 10, others=(0, 1))
+    assert given[1:] == (20, 30) and ledger.settle(1, given.end, True, True) == [(0, 10)]
+
+
+def test_what_a_sick_worker_has_spoiled_is_no_fault_of_examples():
+    ledger = WorkLedger(DATA)
+    ledger.open(0), ledger.open(1)
+    for start in (0, 10, 20):
+        given = ledger.give(0, 10, others=(0, 1))
+        assert given[1:] == (start, start + 10)
+        assert not ledger.doubts(0, ledger.pushed(0, given.end))
+        ledger.settle(0, given.end, False, finite=False)
+    assert ledger.doubts(0, [(5, 6)]) and not ledger.doubts(1, [(5, 6)])
+    ledger.forgive(0), ledger.lost(0)
+    given = ledger.give(1, 10)
+    assert given[1:] == (0, 10) and not ledger.settle(1, given.end, False, finite=False)
+    given = ledger.give(1, 10)
+    assert given[1:] == (10, 20) and not ledger.settle(1, given.end, True, True)
+    assert not ledger.given_up
+
+
+def test_strikes_survive_a_restart():
+    ledger = WorkLedger(DATA)
+    ledger.open(0), ledger.open(1)
+    given = ledger.give(0, 10)
+    ledger.settle(0, given.end, False, finite=False)
+    state = msgspec.convert(msgspec.to_builtins(ledger.state(), str_keys=True), WorkState,
+                            str_keys=True)
+    ledger = WorkLedger(DATA, state)
+    ledger.claim(0, 10, []), ledger.claim(1, 0, [])
+    assert ledger.doubts(0, [(0, 10)])
+    assert ledger.give(0, 10, others=(0, 1)) == Range(10, 10, 20)
+    assert ledger.give(1, 10, others=(0, 1)) == Range(0, 0, 10)
+    ledger.settle(1, 10, False, finite=False)
+    assert not ledger.settle(0, 20, True, True)
+    given = ledger.give(1, 10)
+    assert ledger.settle(1, given.end, True, True) == [(0, 10)] and ledger.given_up == 10
+
+
+def test_the_state_of_an_earlier_release_is_read():
+    old = {"data": msgspec.to_builtins(DATA), "undone": [[10, 200]], "sequences": {"0": [10, 10]},
+           "strikes": [[[0, 30]], [[0, 30]], [[0, 10]]]}
+    ledger = WorkLedger(DATA, msgspec.convert(old, WorkState, str_keys=True))
+    assert ledger.given_up == 10 and not ledger.doubts(0, [(10, 30)])
 
 
 def test_more_epochs_continue_where_the_first_have_ended():
@@ -301,9 +362,9 @@ def test_more_epochs_continue_where_the_first_have_ended():
 
 
 @pytest.mark.parametrize("state", [
-    WorkState(DATA, [(0, 300)], {}, [[], [], []]), WorkState(DATA, [], {0: (5, 4)}, [[], [], []]),
-    WorkState(DATA, [(5, 10), (10, 12)], {}, [[], [], []]),
-    WorkState(DATA, [(5, 5)], {}, [[], [], []])])
+    WorkState(DATA, [(0, 300)], {}), WorkState(DATA, [], {0: (5, 4)}),
+    WorkState(DATA, [(5, 10), (10, 12)], {}),
+    WorkState(DATA, [(5, 5)], {})])
 def test_a_state_that_cannot_be_is_refused(state):
     with pytest.raises(ValueError, match="work|apart|empty"):
         WorkLedger(DATA, state)

@@ -16,6 +16,7 @@ from wbsp.core.messages import Ack, Directed, Granted, Outgoing
 from wbsp.core.stats import AnsweredWork, Member
 from wbsp.limits import one_line
 from wbsp.sync.base import (
+    UNFIT,
     Accept,
     Action,
     Commit,
@@ -228,7 +229,9 @@ def _judged(model: SyncModel, action: Accept | Reject, sgd: bool,
         if not isinstance(action.reason, str):
             raise ContractError(f"{model.name} rejected {push!r} with reason {action.reason!r}, "
                                 "which is not text")
-        return Rejected(push.worker, push.seq, one_line(action.reason))
+        unfit = objection(0.0)  # its worker must know, whatever else there is against it
+        return Rejected(push.worker, push.seq,
+                        unfit if unfit in UNFIT else one_line(action.reason))
     weight = action.weight
     if type(weight) is not float and not isinstance(weight, Real) or not math.isfinite(weight):
         raise ContractError(f"{model.name} accepted {push!r} with weight {weight!r}")

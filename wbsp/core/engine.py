@@ -47,6 +47,7 @@ from wbsp.core.messages import (
     Final,
     Granted,
     LearningRate,
+    LetGo,
     Measured,
     Model,
     Outgoing,
@@ -58,9 +59,10 @@ from wbsp.core.messages import (
     WorkPlace,
 )
 from wbsp.core.rendezvous import LEAP, Rendezvous
-from wbsp.core.shared_work import SharedWork
+from wbsp.core.shared_work import SharedWork, is_finite
 from wbsp.core.stats import KEPT, AnsweredWork, Member, count_rejected
 from wbsp.core.store import Store
+from wbsp.core.work.strikes import STRIKES, Health
 from wbsp.core.work_ledger import NOT_OWN
 from wbsp.sync.base import UNFIT, Action, Commit, Direct, Push, SyncModel
 from wbsp.tensors.blocks import Blocks, floats
@@ -68,6 +70,11 @@ from wbsp.tensors.ops import bound, squared
 
 T = TypeVar("T")
 _EPOCHS = 1000  # newest epochs whose results are kept
+_SICK = (
+    f"the last {STRIKES} pushes of worker {{worker}} were not finite, or too large, each of other "
+    "examples and from a sound version: what this process keeps for itself is at fault, such as "
+    "its optimizer's moments. The run continues without it; start it again, and clip gradients or "
+    "lower the learning rate if that returns")
 BEFORE = "by an earlier server"  # the reason of rejections that only workers have reported
 
 
@@ -85,6 +92,7 @@ class Engine:
             loops set them.
         on_fault: called with an error that the model raised, or its breach of contract. True:
             `Failed` replaces the model, and the workers finish; False: the error is raised.
+        failed: all workers were sick, or all examples were given up, and the run has ended so.
         on_version: called with the time at the end of an event that made a version, with nothing
             pending and before its messages are returned. It may `adopt`. None: this is no site.
     """
@@ -104,6 +112,7 @@ class Engine:
         self.on_fault = on_fault
         self.on_version: Callable[[float], None] | None = None
         self._seen = store.latest.version  # the newest that `on_version` was called for
+        self.health = Health()
         self.work: SharedWork | None = None  # None: no worker has joined, or each has its own data
         self._epochs = epochs
         self._stop_steps = stop_steps
@@ -113,6 +122,7 @@ class Engine:
         self._first = 0  # version; those of an earlier server count as the one before, or older
         self._void: set[int] = set()  # workers that resent a sum that is not in the model: `Resent`
         self.members: dict[int, Member] = {}
+        self._out_of_turn = False  # the newest version, which the model has not committed
         self._here: set[int] = set()  # the active workers: counting them must not cost O(N)
         self._replaced: set[int] = set()  # workers whose next process is about to join
         # worker that waits for a grant -> number of the fetch that its push left, version it has
@@ -121,6 +131,7 @@ class Engine:
         self._logged_norm = 0  # version; the log has the norms of the sums up to this one
         self.started = False
         self.stop_reason: str | None = None
+        self.failed = False
         self.ends = False
         self.done = False
         self.steps = 0
@@ -223,6 +234,7 @@ class Engine:
         member.finished = False
         member.sgd = sgd
         self._here.add(worker)
+        self.health.left(worker)  # this process is another one
         self.log(now, "join", worker=worker, version=self.store.latest.version,
                  **({"sgd": True} if sgd else {}))
         if self.stop_reason is not None:
@@ -376,6 +388,7 @@ class Engine:
         member.gone = "" if finished else reason
         self._here.discard(worker)
         self._left.pop(worker, None)
+        self.health.left(worker)
         self.rendezvous.leave(worker)
         if self.work is not None:
             self.work.left(worker)
@@ -437,6 +450,7 @@ class Engine:
             square = squared(floats(update))
         push = push._replace(norm2=self.norm2(square))
         most, owns = bound(square or 0.0), self._owns(push)
+        newest = self.store.latest.version
         records = self._ask(lambda model: self._decide(model, model.push(push, now), push, most,
                                                        owns))
         member.count(push.steps, push.samples, push.seconds, push.base_version)
@@ -448,12 +462,44 @@ class Engine:
         waits = ack.granted is None and (ack.hold or self.model.rule.wait == "model")
         if waits and fetch and self.stop_reason is None and self.model.rule.wait != "never":
             self._left[worker] = fetch, push.base_version
-        if self.work is not None and self._settle(self.work, push, ack, waits, now):
-            self._apply([Committed(self.store.latest.version + 1)], now)
+        finite, new = is_finite(push, ack.accepted, ack.reason), True
+        fresh = finite is not False or self.health.fresh(worker, push.base_version,
+                                                         self.model.rule.adopt == "return")
+        if self.work is not None:
+            counts = fresh or self.health.stuck(worker)
+            due, new = self._settle(self.work, push, ack, finite if counts else None, waits, now)
+            if due:
+                self._apply([Committed(self.store.latest.version + 1)], now)
+                self._out_of_turn = True
+        if finite is False:
+            self.health.unfit(worker, push.base_version, fresh, new, newest)
+        elif finite:
+            self.health.finite(worker)
+        for other in self.work.ledger.pardoned if self.work is not None else ():
+            self.health.pardon(other)
         self._rest(now)
         stop = self._stop_if_due(now)  # before the versions: a stopped worker needs none
         return [*self._with_versions(others), *self._answer(push, ack, fetch), *stop,
-                *self.feed(now)]
+                *self._let_go(now), *self.feed(now)]
+
+    def _let_go(self, now: float) -> list[Outgoing]:
+        """Let go of sick workers; if that is all of them, end the run."""
+        if self.stop_reason is not None:
+            return []
+        told: list[Outgoing] = []
+        sick = self.health.sick(self._here)
+        every = bool(sick) and len(sick) == len(self._here)
+        if every:
+            self.failed = self.ends = True
+            self.stop_reason = "the pushes of all workers were not finite: nothing can be trained"
+            self.log(now, "stop", reason=self.stop_reason, version=self.store.latest.version)
+        for worker in sick:
+            if self.work is not None:
+                self.work.ledger.forgive(worker)
+            self.log(now, "sick", worker=worker, all=every)
+            told.append(Outgoing(worker, LetGo(_SICK.format(worker=worker))))
+            told += self.leave(worker, now, "sick: its pushes were not finite")
+        return told
 
     @property
     def examples(self) -> int:
@@ -477,21 +523,26 @@ class Engine:
             raise ValueError(f"worker {push.worker} pushed with other data than the run's")
         return self.work is None or self.work.owns(push)
 
-    def _settle(self, work: SharedWork, push: Push, ack: Ack, waits: bool, now: float) -> bool:
+    def _settle(self, work: SharedWork, push: Push, ack: Ack, finite: bool | None, waits: bool,
+                now: float) -> tuple[bool, bool]:
         """Settle the examples of an answered push; `waits`: its worker waits for a grant.
 
+        `finite`: as in `SharedWork.pushed`.
+
         Returns:
-            True if the pending sum must become a version out of turn, because it is validated
-            before training continues, or because no push follows.
+            Whether the pending sum must become a version out of turn, because it is validated
+            before training continues, or because no push follows; and whether the examples are
+            new, as in `Health.unfit`.
         """
         before = work.ledger.epoch
-        for start, stop in work.pushed(push, ack.accepted, ack.reason, waits, now):
+        given_up, new = work.pushed(push, ack.accepted, finite, waits, now)
+        for start, stop in given_up:
             self.log(now, "give_up", worker=push.worker, start=start, stop=stop)
         if (epoch := work.ledger.epoch) > before:  # with what is pending
             version = self.store.latest.version + bool(self.store.accepted)
             self.log(now, "epoch", epoch=epoch, epochs=work.data.epochs, version=version)
         due = work.ledger.over or (epoch > before and work.data.validate == "wait")
-        return due and self.store.accepted > 0
+        return due and self.store.accepted > 0, new
 
     def ask_work(self, worker: int, ask: AskWork, now: float) -> list[Outgoing]:
         """Handle a worker's request for more work.
@@ -642,6 +693,7 @@ class Engine:
                 "owed": sorted(w for w, m in members.items() if self.done and m.finished),
                 "totals": [self.steps, self.samples],
                 "work": None if self.work is None else self.work.ledger.state(),
+                "doubts": {worker: copy(doubt) for worker, doubt in self.health.doubts.items()},
                 "rate": None if self.rate is None else [self.rate.epoch, self.rate.rate],
                 "measured": self.measured and [self.measured.epoch, self.measured.values],
                 "found": {epoch: copy(values) for epoch, values in self.found.items()},
@@ -658,6 +710,7 @@ class Engine:
             self.work = SharedWork(work.data, self.model.rule, work)
             if self._epochs is not None:
                 self.work.ledger.extend(self._epochs)
+        self.health = Health(state.get("doubts"))
         if (rate := state.get("rate")) is not None:
             self.rate = LearningRate(*rate)
         if (measured := state.get("measured")) is not None:
@@ -758,7 +811,10 @@ class Engine:
             reason = f"{self.samples:,} samples were trained"
         elif self.steps >= self._stop_steps:
             reason = f"{self.steps:,} steps were trained"
-        return [] if reason is None or self.stop_reason is not None else self.stop(reason, now)
+        if reason is None or self.stop_reason is not None:
+            return []
+        self.failed = self.work is not None and self.work.ledger.hopeless
+        return self.stop(reason, now)
 
     def _raise_version(self, floor: int, now: float) -> None:
         """Commit a version of number `floor` or higher, from which all workers continue.
@@ -794,16 +850,17 @@ class Engine:
                        for action in actions)
         return decide(model, self.rendezvous.due(actions, push), self.store.latest.version,
                       self.members, push,
-                      lambda weight: self.store.objection(weight, most) if owns else NOT_OWN)
+                      lambda weight: self.store.objection(weight, most) or (
+                          None if owns else NOT_OWN))
 
     def _carry_out(self, event: Callable[[SyncModel], Iterable[Action]], now: float
                    ) -> list[Outgoing]:
         """Decide and apply the model's answer to an event other than a push."""
         def answer(model: SyncModel) -> Iterable[Action]:
             actions = event(model)
-            if self.store.accepted or self.work is None or self.work.data.validate == "newest":
+            if self.store.accepted or not self._out_of_turn:
                 return actions
-            # the sum that it commits became a version out of turn
+            # the sum that it commits is that version
             return [action for action in actions if not isinstance(action, Commit)]
         records = self._ask(lambda model: self._decide(model, answer(model)))
         self._apply(records, now)
@@ -815,6 +872,8 @@ class Engine:
         """Apply the records to the store, and log them; `update` and `square` as in `push`."""
         for record in records:
             merged = self.store.accepted
+            if isinstance(record, Committed):
+                self._out_of_turn = False
             self.store.apply(record, update, square)
             self.store.reach.follow(record, bound(square or 0.0))
             if isinstance(record, Outgoing):

@@ -237,6 +237,12 @@ class Stop(Message, frozen=True):
     early: bool = False  # some of the data that workers share is not trained
 
 
+class LetGo(Message, frozen=True):
+    """The end of a sick worker's membership; a real server sends it as a refusal."""
+
+    reason: Line
+
+
 class Final(Message, frozen=True):
     """Permission to fetch the run's last version, for a worker that has left in good order."""
 
@@ -244,7 +250,7 @@ class Final(Message, frozen=True):
 
 
 ToWorker = (Ack | Reattached | Granted | Directed | CutDecision | Model | Work | Withdrawn
-            | Measured | LearningRate | Stop | Final)
+            | Measured | LearningRate | Stop | LetGo | Final)
 
 
 class Outgoing(NamedTuple):

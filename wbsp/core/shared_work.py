@@ -27,8 +27,9 @@ from wbsp.core.messages import (
     WorkHeld,
     WorkPlace,
 )
-from wbsp.core.work_ledger import Positions, WorkLedger, WorkState
-from wbsp.sync.base import NOT_FINITE, TOO_LARGE, Push, WorkerRule
+from wbsp.core.work.positions import Positions
+from wbsp.core.work_ledger import WorkLedger, WorkState
+from wbsp.sync.base import UNFIT, Push, WorkerRule
 from wbsp.sync.meter import averaged
 
 _AGREED = "n", "batch", "seed", "order", "validate"
@@ -87,6 +88,16 @@ class GuidedSizes:
             return batch  # its speed is not known
         share = speed / self._all
         return max(1, int(min(left * share / 2, speed * _MOST) / batch)) * batch
+
+
+def is_finite(push: Push, accepted: bool, reason: str | None) -> bool | None:
+    """Return whether an answered push shows that its worker is sound; None: it shows nothing.
+
+    A worker that has dropped all that it had trained, because its model was not finite, pushes 0.
+    """
+    if reason in UNFIT:
+        return False
+    return True if push.norm2 or (accepted and push.norm2 is None) else None
 
 
 class SharedWork:
@@ -272,31 +283,39 @@ class SharedWork:
         places = push.to if push.dropped is None else push.dropped, push.to
         return all(self.ledger.owns(push.worker, place) for place in places)
 
-    def pushed(self, push: Push, accepted: bool, reason: str | None, waits: bool, now: float
-               ) -> list[Span]:
-        """Settle an answered push; return the number of examples that are given up now.
+    def pushed(self, push: Push, accepted: bool, finite: bool | None, waits: bool, now: float
+               ) -> tuple[list[Span], bool]:
+        """Settle an answered push.
 
         Args:
             push: its metadata.
             accepted: the decision.
-            reason: of a rejection, or None.
+            finite: whether it shows that its examples are sound (True), or that they or its worker
+                are not (False); None: it shows nothing.
             waits: its worker may not train before it is granted a version.
             now: seconds.
+
+        Returns:
+            The examples that are given up now, and whether the push had examples, none of which
+            were in another push of its worker since that has pushed something finite.
         """
         worker = push.worker
         (self._waits if waits else self.granted)(worker)
         self._sizes.trained(worker, push.samples, now)
-        finite = reason not in (NOT_FINITE, TOO_LARGE)
         if push.spans is not None:
+            new = bool(push.spans) and not self.ledger.doubts(worker, push.spans)
             lost = self.ledger.settle_all(worker, push.spans, accepted, finite)
         else:
             assert push.to is not None, "it says how far it has come: `owns`"
+            before: list[Span] = []
             if push.dropped is not None:
-                self.ledger.settle(worker, push.dropped, accepted=False)
-            lost = self.ledger.settle(worker, push.to, accepted, finite)
+                before = self.ledger.settle(worker, push.dropped, accepted=False)
+            spans = self.ledger.pushed(worker, push.to)
+            new = bool(spans) and not self.ledger.doubts(worker, spans)
+            lost = before + self.ledger.settle(worker, push.to, accepted, finite)
         if waits:
             self._keeps(worker)
-        return lost
+        return lost, new
 
     def ask(self, worker: int, have: int, sends: bool, now: float, least: int = 0,
             ahead: int = 0) -> list[Outgoing]:
@@ -329,11 +348,16 @@ class SharedWork:
     def feed(self, now: float) -> list[Outgoing]:
         """Give free work to the workers that have requested it and are able to train."""
         told: list[Outgoing] = []
+        others: dict[int, None] = {}  # what is free was not finite on them: other workers try it
         while self._due:
             worker = next(iter(self._due))
             idle = not self.ledger.held(worker)
-            given = self.ledger.give(worker, self._size(worker), across=worker in self._least)
+            given = self.ledger.give(worker, self._size(worker), across=worker in self._least,
+                                     others=self._able)
             if given is None:
+                if self.ledger.gives:
+                    others[worker] = self._due.pop(worker)
+                    continue
                 if not self._hoards:
                     break
                 told += self._take_back(self._hoards.popitem()[0])
@@ -342,6 +366,8 @@ class SharedWork:
                 self._sizes.begins(worker, now)
             self._forget(worker)
             told.append(self._work(worker, given))
+        if others:
+            self._due = others | self._due
         if self._nothing:
             for worker in self._untold:
                 if self.ledger.held(worker):  # the others may wait for the work that it holds
@@ -359,7 +385,7 @@ class SharedWork:
         if worker not in self._least:
             self.ledger.take_back(worker)
             return []
-        self.ledger.lost(worker)
+        self.ledger.withdraw(worker)
         return [Outgoing(worker, Withdrawn(self.ledger.end(worker)))]
 
     def _forget(self, worker: int) -> None:

@@ -23,93 +23,18 @@ positions that it does not own (`owns`), and is rejected.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from operator import itemgetter
-from typing import Annotated, NamedTuple
-
-from msgspec import Meta
+from typing import NamedTuple
 
 from wbsp.core.messages import Range, SharedData, Span
+from wbsp.core.permutation import examples
+from wbsp.core.work.positions import Positions, Spans
+from wbsp.core.work.strikes import Strikes, StruckState
 from wbsp.limits import Count, Worker
 
 NOT_OWN = "its examples were given to others"  # the reason of a rejection
-STRIKES = 3  # pushes that were not finite, until their examples are given up
-_start = itemgetter(0)
-
-
-class Positions:
-    """A set of positions, as ranges that are apart and in order."""
-
-    __slots__ = ("spans", "count")
-
-    def __init__(self, spans: Iterable[Sequence[int]] = ()):
-        """Make a set of spans.
-
-        Raises:
-            ValueError: a span is empty, or they overlap, touch or are out of order.
-        """
-        self.spans: list[Span] = [(start, stop) for start, stop in spans]
-        for (_, stop), (start, _) in pairwise(self.spans):
-            if start <= stop:
-                raise ValueError(f"positions up to {stop - 1} and from {start} on are not apart")
-        if any(start >= stop for start, stop in self.spans):
-            raise ValueError("a range of positions is empty")
-        self.count = sum(stop - start for start, stop in self.spans)
-
-    def within(self, start: int, stop: int) -> list[Span]:
-        """Return the parts of start ... stop - 1 that are in the set."""
-        spans = self.spans
-        index = max(0, bisect_right(spans, start, key=_start) - 1)
-        parts = []
-        while index < len(spans) and spans[index][0] < stop:
-            part = max(spans[index][0], start), min(spans[index][1], stop)
-            if part[0] < part[1]:
-                parts.append(part)
-            index += 1
-        return parts
-
-    def holds(self, start: int, stop: int) -> bool:
-        """Return whether all of start ... stop - 1 is in the set."""
-        return self.within(start, stop) == [(start, stop)]
-
-    def add(self, start: int, stop: int) -> None:
-        """Add start ... stop - 1, none of which is in the set."""
-        spans = self.spans
-        self.count += stop - start
-        index = bisect_right(spans, start, key=_start)
-        if index < len(spans) and spans[index][0] == stop:
-            stop = spans.pop(index)[1]
-        if index and spans[index - 1][1] == start:
-            index -= 1
-            start = spans.pop(index)[0]
-        spans.insert(index, (start, stop))
-
-    def without(self, others: Iterable[Span]) -> Positions:
-        """Return this set without the positions in `others`."""
-        rest = Positions(self.spans)
-        for span in others:
-            rest.remove(*span)
-        return rest
-
-    def with_all(self, others: Iterable[Span]) -> Positions:
-        """Return this set with the positions in `others`, which may be in it, and overlap."""
-        whole = Positions(self.spans)
-        for span in others:
-            whole.remove(*span)
-            whole.add(*span)
-        return whole
-
-    def remove(self, start: int, stop: int) -> None:
-        """Remove the parts of start ... stop - 1 that are in the set."""
-        spans = self.spans
-        for a, b in self.within(start, stop):
-            index = bisect_right(spans, a, key=_start) - 1
-            left, right = spans[index]
-            spans[index:index + 1] = [part for part in ((left, a), (b, right)) if part[0] < part[1]]
-            self.count -= b - a
 
 
 class _Held(NamedTuple):
@@ -153,27 +78,32 @@ class _Holder:
     newest: Range | None = None  # that was given, if this is a site
 
 
-_Spans = list[tuple[Count, Count]]
-
-
 @dataclass
 class WorkState:
     """The state to resume from, together with the version of the same moment.
 
     Attributes:
         sequences: worker -> end of the answered part of its sequence, and its end.
-        strikes: positions that were in one or more pushes that were not finite; in two or more;
-            and those that were given up.
+        given_up: positions in too many pushes that were not finite.
+        struck: worker -> what was in its pushes that were not finite.
+        strikes: of an earlier release, which noted no worker; the last entry was given up.
     """
 
     data: SharedData
-    undone: _Spans
+    undone: Spans
     sequences: dict[Worker, tuple[Count, Count]]
-    strikes: Annotated[list[_Spans], Meta(min_length=STRIKES, max_length=STRIKES)]
+    given_up: Spans = field(default_factory=list)
+    struck: dict[Worker, StruckState] = field(default_factory=dict)
+    strikes: list[Spans] = field(default_factory=list)
 
 
 class WorkLedger:
-    """The ledger that the head of this file describes; used by one thread."""
+    """The ledger that the head of this file describes; used by one thread.
+
+    Attributes:
+        pardoned: workers with a push that was not finite because of what the newest call of
+            `settle` or `settle_all` has given up.
+    """
 
     def __init__(self, data: SharedData, state: WorkState | None = None):
         """Start, or resume from a `state` of the same data.
@@ -185,10 +115,13 @@ class WorkLedger:
         total = data.epochs * data.n
         self.undone = Positions([(0, total)] if state is None else state.undone)
         self.free = Positions(self.undone.spans)
-        self._strikes = [Positions(spans) for spans in
-                         (((),) * STRIKES if state is None else state.strikes)]
+        self._given_up, self._strikes = Positions(), Strikes()
+        self.pardoned: list[int] = []
+        self._present: set[int] = set()  # workers that train
         self._holders: dict[int, _Holder] = {}
         if state is not None:
+            self._given_up = Positions(state.strikes[-1] if state.strikes else state.given_up)
+            self._strikes = Strikes(state.struck)
             self._holders = {worker: _Holder(*ends) for worker, ends in state.sequences.items()}
         if self.undone.spans and self.undone.spans[-1][1] > total or any(
                 holder.done > holder.end for holder in self._holders.values()):
@@ -211,7 +144,12 @@ class WorkLedger:
     @property
     def given_up(self) -> int:
         """Examples that were in too many pushes that were not finite, counted once an epoch."""
-        return self._strikes[-1].count
+        return self._given_up.count
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether all examples were given up."""
+        return self._given_up.count == self.data.epochs * self.data.n
 
     @property
     def gives(self) -> bool:
@@ -254,7 +192,9 @@ class WorkLedger:
 
     def open(self, worker: int) -> int:
         """Admit a process as `worker`; return the start of its sequence."""
-        self.lost(worker)
+        self.withdraw(worker)
+        self._present.add(worker)
+        self._strikes.forgive(worker)
         holder = self._holders[worker]
         holder.done = holder.end
         return holder.end
@@ -286,24 +226,58 @@ class WorkLedger:
         """Return whether this worker's sequence ends at `have`, so that it can be extended."""
         return self._holders[worker].end == have
 
-    def give(self, worker: int, size: int, across: bool = False) -> Range | None:
-        """Give a worker up to `size` positions; None: none can be given now.
+    def give(self, worker: int, size: int, across: bool = False, others: Iterable[int] = ()
+             ) -> Range | None:
+        """Give a worker up to `size` positions; None: none can be given to it now.
 
         They are of one epoch, unless `across`: to a site, where epochs overlap.
+
+        Args:
+            worker: index of the worker.
+            size: number of positions, at most.
+            across: see above.
+            others: workers that may train, too: what was not finite on this one is for them.
         """
-        if not self.gives:
+        found = self._first(worker, others) if self.gives else None
+        if found is None:
             return None
         holder, n = self._holders[worker], self.data.n
-        start, stop = self.free.spans[0]
+        start, stop = found
         if not (across and self.data.validate == "newest"):
             stop = min(stop, start // n * n + n)
         given = _Held(holder.end, start, min(stop, start + max(1, size)))
         self.free.remove(given.start, given.stop)
         holder.held.append(given)
         holder.end = given.end
-        found = Range(given.at, given.start, given.stop)
-        holder.newest = holder.newest and found
-        return found
+        newest = Range(given.at, given.start, given.stop)
+        holder.newest = holder.newest and newest
+        return newest
+
+    def _first(self, worker: int, others: Iterable[int]) -> Span | None:
+        """Return the free positions that this worker trains first, if any.
+
+        Those that were not finite on it come last in their epoch, and only if no other worker can
+        try them.
+        """
+        struck = self._strikes.of(worker)
+        if struck is None:
+            return self.free.spans[0]
+        n = self.data.n
+        end = self.free.spans[0][0] // n * n + n
+        tried: list[Span] = []
+        later: Span | None = None
+        for span in self.free.spans:
+            tried += [part for part in struck.within(*span) if part[0] < end]
+            for part in Positions([span]).without(struck.within(*span)).spans:
+                if part[0] < end:
+                    return part
+                later = later or part
+        rest = [other for other in others if other != worker]
+        for part in tried:
+            if all((known := self._strikes.of(other)) is not None and known.holds(*part)
+                   for other in rest):
+                return part
+        return later if self.data.validate == "newest" else None
 
     def owns(self, worker: int, to: int) -> bool:
         """Return whether a push up to `to` may be accepted.
@@ -317,28 +291,69 @@ class WorkLedger:
                              f"{holder.end}")
         return all(r.own for r in holder.held if r.at < to)
 
-    def settle(self, worker: int, to: int, accepted: bool, finite: bool = True) -> list[Span]:
+    def pushed(self, worker: int, to: int) -> list[Span]:
+        """Return the positions of its own in a worker's push up to `to`."""
+        return [(r.start, min(r.stop, r.start + to - r.at)) for r in self._holders[worker].held
+                if r.own and r.at < to]
+
+    def settle(self, worker: int, to: int, accepted: bool, finite: bool | None = None
+               ) -> list[Span]:
         """Settle the push up to `to`; return the positions that are given up now.
 
         Args:
             worker: index of the worker.
             to: end of the push in its sequence.
             accepted: the decision.
-            finite: False: it was rejected because its values were not finite.
+            finite: whether its values were; None: that is not known, or shows nothing.
         """
-        holder = self._holders[worker]
-        lost: list[Span] = []
-        for r in holder.held:
-            if r.own and r.at < to:
-                stop = min(r.stop, r.start + to - r.at)
-                if accepted:
-                    self.undone.remove(r.start, stop)
-                else:
-                    self.free.add(r.start, stop)
-                    if not finite:
-                        lost += self._strike(r.start, stop)
+        holder, spans = self._holders[worker], self.pushed(worker, to)
         holder.held, holder.done = [*_behind(holder.held, to)], to
-        return lost
+        return self._answered(worker, spans, accepted, finite)
+
+    def _answered(self, worker: int, spans: list[Span], accepted: bool, finite: bool | None
+                  ) -> list[Span]:
+        """Note an answered push of these positions; return those that are given up now."""
+        self.pardoned = []
+        for span in spans:
+            (self.undone.remove if accepted else self.free.add)(*span)
+        strikes, suspects = self._strikes, list(spans)
+        if finite is False:
+            strikes.count(worker, spans)
+        elif finite:
+            suspects += strikes.sound(worker)
+        if not strikes:
+            return []
+        if accepted:
+            strikes.clear(spans)
+        lost = [part for span in suspects for part in strikes.guilty(*span, self._present)]
+        given_up = [part for span in Positions().with_all(lost).spans
+                    for part in self.free.within(*span)]
+        for span in given_up:
+            self.free.remove(*span)
+            self.undone.remove(*span)
+            self._given_up.add(*span)
+        self.pardoned = strikes.doubting(given_up)
+        strikes.clear(given_up)
+        return given_up
+
+    def doubts(self, worker: int, spans: Sequence[Span]) -> bool:
+        """Return whether any of these examples, in any epoch, was not finite on this worker, and
+        nothing that it has pushed since was."""
+        doubted = self._strikes.doubted(worker)
+        return bool(doubted) and not self._examples(doubted).isdisjoint(self._examples(spans))
+
+    def _examples(self, spans: Iterable[Span]) -> set[int]:
+        n, seed = self.data.n, self.data.seed
+        found: set[int] = set()
+        for start, stop in spans:
+            edges = [start, *range(start // n * n + n, stop, n), stop]
+            for first, last in pairwise(edges):
+                found.update(examples(first, last, n, seed).tolist())
+        return found
+
+    def forgive(self, worker: int) -> None:
+        """Forget the pushes of a sick worker: its examples are not at fault."""
+        self._strikes.forgive(worker)
 
     def owns_all(self, worker: int, spans: Sequence[Span]) -> bool:
         """Return whether a site's push of these positions may be accepted.
@@ -350,26 +365,22 @@ class WorkLedger:
         mine = Positions().with_all((r.start, r.stop) for r in self._holders[worker].held if r.own)
         return all(mine.holds(*span) for span in spans)
 
-    def settle_all(self, worker: int, spans: Sequence[Span], accepted: bool, finite: bool = True
-                   ) -> list[Span]:
+    def settle_all(self, worker: int, spans: Sequence[Span], accepted: bool,
+                   finite: bool | None = None) -> list[Span]:
         """Settle a site's push of these positions; as `settle`."""
         holder, pushed = self._holders[worker], Positions().with_all(spans)
         if holder.newest is None and holder.held:
             holder.newest = Range(*holder.held[-1][:3])
-        lost: list[Span] = []
+        own: list[Span] = []
         held: list[_Held] = []
         for r in holder.held:
             for part in r.parted(pushed):  # own: it is in the push
-                if not (r.own and part.own):
-                    held.append(part._replace(own=r.own))
-                elif accepted:
-                    self.undone.remove(part.start, part.stop)
+                if r.own and part.own:
+                    own.append((part.start, part.stop))
                 else:
-                    self.free.add(part.start, part.stop)
-                    if not finite:
-                        lost += self._strike(part.start, part.stop)
+                    held.append(part._replace(own=r.own))
         holder.held = held
-        return lost
+        return self._answered(worker, own, accepted, finite)
 
     def claim_all(self, worker: int, end: int, spans: Sequence[Span]) -> list[Span]:
         """Readmit a site; return the positions that it holds now.
@@ -383,7 +394,8 @@ class WorkLedger:
             ValueError: no site can hold these positions.
         """
         self._check(worker, spans)
-        self.lost(worker)
+        self.withdraw(worker)
+        self._present.add(worker)
         own = [part for span in spans for part in self.free.within(*span)]
         holder, n = self._holders[worker], self.data.n
         for start, stop in own:
@@ -406,6 +418,11 @@ class WorkLedger:
 
     def lost(self, worker: int) -> None:
         """Free what a worker holds that is lost or leaves."""
+        self._present.discard(worker)
+        self.withdraw(worker)
+
+    def withdraw(self, worker: int) -> None:
+        """Free what a worker holds."""
         holder = self._holders.setdefault(worker, _Holder())
         self._free_held(holder)
         holder.held = []
@@ -472,7 +489,8 @@ class WorkLedger:
                 raise ValueError(f"worker {worker} holds {r.start} ... {r.stop - 1} at {r.at}, "
                                  f"which cannot be, where {place} is due")
             place = r.end
-        self.lost(worker)
+        self.withdraw(worker)
+        self._present.add(worker)
         holder = self._holders[worker]
         holder.done = holder.end = max(holder.done, answered)
         for r in _behind(mine, holder.done):
@@ -484,24 +502,7 @@ class WorkLedger:
         """Return the state to resume from, to be saved with the version of the same moment."""
         return WorkState(self.data, list(self.undone.spans),
                          {worker: (h.done, h.end) for worker, h in self._holders.items()},
-                         [list(positions.spans) for positions in self._strikes])
-
-    def _strike(self, start: int, stop: int) -> list[Span]:
-        """Count a push that was not finite against these free positions; return those given up."""
-        rising = [(start, stop)]  # moves from one set to the next
-        for positions in self._strikes:
-            again = [part for span in rising for part in positions.within(*span)]
-            for span in rising:
-                for part in _Held(0, *span).parted(positions):
-                    if not part.own:
-                        positions.add(part.start, part.stop)
-            newest, rising = rising, again
-            if positions is self._strikes[-1]:
-                rising = newest
-        for span in rising:
-            self.free.remove(*span)
-            self.undone.remove(*span)
-        return rising
+                         list(self._given_up.spans), self._strikes.state())
 
 
 def _behind(ranges: Iterable[_Held], at: int) -> Iterator[_Held]:

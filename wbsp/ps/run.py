@@ -11,7 +11,7 @@ from wbsp import timeouts
 from wbsp.core.engine import Engine
 from wbsp.core.messages import Measured
 from wbsp.core.store import Store
-from wbsp.core.work_ledger import STRIKES
+from wbsp.core.work.strikes import STRIKES
 from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.epoch_versions import EpochVersions
 from wbsp.ps.checkpoint.state import RunState
@@ -612,12 +612,21 @@ class Run:
                                f"version {fields['version']:,}")
         elif kind == "give_up":
             self._reporter.say(f"skipping examples {fields['start']:,} to {fields['stop'] - 1:,} "
-                               f"of the run's work: {STRIKES} pushes with them were not "
-                               "finite")
+                               "of the run's work: pushes with them were not finite on two "
+                               f"workers, or {STRIKES} times on the only one")
+        elif kind == "sick":
+            self._let_go(fields["worker"], fields["all"])
         elif kind == "accept":
             self._starving.accepted(fields["worker"])
         elif kind == "reject":
             self._rejected(t, fields["worker"], fields["seq"], fields["reason"])
+
+    def _let_go(self, worker: int, every: bool) -> None:
+        rest = ("so were those of all others" if every else "the others continue, and train its "
+                "examples" if self.engine.work is not None else "the others continue without it")
+        self._reporter.say(
+            f"letting worker {worker} go: its last {STRIKES} pushes were not finite, or too large, "
+            f"each of other examples and from a sound version; {rest}")
 
     def _rejected(self, t: float, worker: int, seq: int, reason: str) -> None:
         if reason in UNFIT and self._unfit.due(t):

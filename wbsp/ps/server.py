@@ -453,7 +453,7 @@ class Server:
     @property
     def _code(self) -> int:
         """Return the exit code of a run that has ended, perhaps by a signal or a failure."""
-        if self._failure is not None:
+        if self._failure is not None or (self.engine is not None and self.engine.failed):
             return 1
         return 0 if self._interrupts.first is None else 128 + self._interrupts.first
 

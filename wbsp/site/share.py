@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wbsp.core.messages import Reattached, SharedData, Span, Withdrawn, Work, WorkHeld, WorkPlace
-from wbsp.core.work_ledger import Positions
+from wbsp.core.work.positions import Positions
 from wbsp.process.host import Host
 from wbsp.sync.base import Push
 

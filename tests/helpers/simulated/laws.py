@@ -35,7 +35,7 @@ import numpy as np
 from integer_replica import UNIT, of_rows, pattern
 
 from simulated.lent import Lent
-from wbsp.core.work_ledger import STRIKES
+from wbsp.core.work.strikes import STRIKES
 from wbsp.wire.messages import codec as m
 
 _ACK, _FINAL, _REATTACHED, _HELD, _COPY = (

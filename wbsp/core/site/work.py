@@ -29,7 +29,8 @@ from wbsp.core.messages import (
     WorkPlace,
 )
 from wbsp.core.shared_work import SharedWork
-from wbsp.core.work_ledger import STRIKES, Positions, WorkLedger, WorkState
+from wbsp.core.work.positions import Positions
+from wbsp.core.work_ledger import WorkLedger, WorkState
 from wbsp.core.work_sequence import Requests
 from wbsp.limits import Count
 from wbsp.sync.base import WorkerRule
@@ -66,7 +67,7 @@ class SiteLedger(WorkLedger):
         Raises:
             ValueError: the state is invalid.
         """
-        super().__init__(data, state or WorkState(data, [], {}, [[] for _ in range(STRIKES)]))
+        super().__init__(data, state or WorkState(data, [], {}))
         self.epochs, self.finished, self.above = beside.epochs, False, 0
         self.uncut, self.sent = Positions(beside.uncut), Positions(beside.sent)
         self._again: list[Span] = []  # of what is sent: given again before its answer has come
@@ -87,12 +88,12 @@ class SiteLedger(WorkLedger):
     def gives(self) -> bool:
         return bool(self.free.spans)
 
-    def settle(self, worker: int, to: int, accepted: bool, finite: bool = True) -> list[Span]:
+    def settle(self, worker: int, to: int, accepted: bool, finite: bool | None = None
+               ) -> list[Span]:
         """Settle a worker's push; what is given up is done, and the next cut says so."""
-        pushed = [(r.start, min(r.stop, r.start + to - r.at))
-                  for r in self._holders[worker].held if r.own and r.at < to]
+        pushed = self.pushed(worker, to) if accepted else []
         lost = super().settle(worker, to, accepted, finite)
-        for span in pushed if accepted else lost:
+        for span in [*pushed, *lost]:
             self.uncut.add(*span)
         return lost
 

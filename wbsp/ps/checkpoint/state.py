@@ -14,6 +14,7 @@ import msgspec
 
 from wbsp.core.site.work import SiteWorkState
 from wbsp.core.stats import ALWAYS, Report
+from wbsp.core.work.strikes import Doubt
 from wbsp.core.work_ledger import WorkState
 from wbsp.limits import Count, Worker
 from wbsp.tensors.layout import Entries, LayerStates, Names
@@ -115,6 +116,7 @@ class RunState:
 
     Attributes:
         work: state of the data that all workers share; None: each has its own.
+        doubts: workers whose newest pushes were not finite.
         rate: epoch and value of the learning rate that a worker has set for all.
         measured: the newest result of an epoch's validation, and its epoch.
         found: known results of each epoch.
@@ -138,6 +140,7 @@ class RunState:
     next_seq: dict[Worker, Count]
     totals: tuple[Sum, Sum]
     work: WorkState | None = None
+    doubts: dict[Worker, Doubt] = field(default_factory=dict)
     rate: tuple[Count, Finite] | None = None
     measured: tuple[Count, Metrics] | None = None
     found: dict[Count, Metrics] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from wbsp.core.engine import Engine
-from wbsp.core.messages import Outgoing
+from wbsp.core.messages import LetGo, Outgoing
 from wbsp.ps.config import RunInfo
 from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.session import WorkerSession
@@ -46,6 +46,10 @@ class Replies:
                 continue
             session = self._sessions.of(outgoing.worker)
             if session is None:
+                continue
+            if isinstance(message, LetGo):
+                self._sessions.send(session.identity, m.Refused(message.reason))
+                self._sessions.close(session)
                 continue
             back = session.returning
             if isinstance(message, m.Granted | m.Stop) and back and back.early:

@@ -111,8 +111,11 @@ class SimulatedServer:
     def _handle(self, worker: Peer, message: Join | AskWork | Command,
                 update: np.ndarray | None) -> None:
         engine, now = self.engine, self._clock.now
+        if isinstance(message, Cut | CutQuery) and not engine.members[worker.index].active:
+            return  # let go before this came
         if isinstance(message, Cut):
             self._send(engine.push(message.push, update, now, message.fetch))
+            self._note_end()  # sick workers may have been the last ones
         elif isinstance(message, CutQuery):
             self._send(engine.query(worker.index, message, now))
         elif isinstance(message, AskWork):

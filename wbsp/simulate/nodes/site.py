@@ -22,6 +22,7 @@ from wbsp.core.messages import (
     Ack,
     AskWork,
     Final,
+    LetGo,
     Model,
     Outgoing,
     SharedData,
@@ -120,6 +121,12 @@ class SimulatedSite(SiteWorker):
 
     def receive(self, message: ToWorker) -> None:
         work = self._work
+        if isinstance(message, LetGo):  # its workers finish without the server above
+            if self.alive and not self.settled:
+                self.alive, self.settled = False, True
+                self.context.present -= 1
+                self.server.stop(message.reason)
+            return
         if isinstance(message, Ack):
             if message.reason in UNFIT:
                 self._unfit = True

@@ -19,6 +19,7 @@ from wbsp.core.messages import (
     CutQuery,
     Directed,
     Fetch,
+    LetGo,
     Model,
     Range,
     ToWorker,
@@ -209,6 +210,9 @@ class SimulatedWorker:
     def receive(self, message: ToWorker) -> None:
         """Handle a message of the server without floats."""
         if not self.alive:
+            return
+        if isinstance(message, LetGo):
+            self.die()
             return
         if isinstance(message, Ack):
             self.report.count_push(self.context.clock.now - self.push_since)
