@@ -68,7 +68,7 @@ def measure(sync: str, workers: int, rounds: int) -> dict:
                    now + draw.uniform(0.5, 1.5)) for worker in order]
         begin = time.process_time()
         for push, late, then in handed:
-            work.pushed(push, late > 0, None if late else "late", waits, then)
+            work.pushed(push, late > 0, True, waits, then)
             work.feed(then)
         pushes.append(1e6 * (time.process_time() - begin) / workers)
         now += 1.5
