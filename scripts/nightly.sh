@@ -54,8 +54,8 @@ run_properties() {
 }
 
 run_docs() {
-    WBSP_DOCS=1 tests tests/test_site.py tests/test_docs.py tests/test_first_training.py \
-        tests/watch/test_trackers.py
+    WBSP_DOCS=1 tests tests/test_pages.py tests/test_site.py tests/test_docs.py \
+        tests/test_first_training.py tests/watch/test_trackers.py
 }
 
 can_docs() {

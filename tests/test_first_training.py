@@ -1,10 +1,9 @@
-"""The first page of the tutorial and its notebook, as a newcomer runs them."""
+"""The notebook of the tutorial's first page; `test_pages.py` runs the page."""
 
 import importlib.util
 import json
 import os
 import re
-import subprocess
 
 import pytest
 from docs_code import python_of
@@ -23,33 +22,6 @@ def test_the_notebook_trains_what_the_page_trains():
     assert not any(cell.get("outputs") for cell in cells)
     shared = python_of(PAGE).partition("hook = ")[2].splitlines()[2:12]
     assert len(shared) == 10 and all(line.rstrip(",") in script for line in shared)
-
-
-@TRAINS
-def test_the_commands_of_the_page_train(jobs):
-    """On the page's own port, in a network of its own, with no variable that a newcomer lacks."""
-    network = ["unshare", "--net", "--"]
-    if subprocess.run([*network, "ip", "link", "set", "lo", "up"], capture_output=True).returncode:
-        pytest.skip("no network of its own: unshare needs root")
-    text = (ROOT / "docs" / PAGE).read_text()
-    server, workers = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[:2]
-    (jobs.folder / "train.py").write_text(python_of(PAGE))
-    shell = jobs.run("shell", *network, "bash", "-c", f"""
-ip link set lo up
-unset ${{!WBSP_*}} TF_CONFIG SLURM_PROCID JOB_COMPLETION_INDEX
-wbsp() {{ python -m wbsp "$@"; }}
-trap 'kill -KILL $(jobs -p)' EXIT
-{server.strip()} &
-{workers}
-wait""")
-    assert shell.ends(300) == 0, shell.text
-    said = shell.text
-    shares = {worker: int(steps) for worker, steps in
-              re.findall(r"^worker (\d) made (\d+) of \d+ steps$", said, re.MULTILINE)}
-    assert set(shares) == {"0", "1"} and sum(shares.values()) == 1000
-    assert max(shares.values()) > 2 * min(shares.values())
-    assert "epoch 5 of 5 is trained" in said and "stopped: all 5 epochs are trained" in said
-    assert (jobs.folder / "runs/pcc/run-001/summary.json").exists()
 
 
 @TRAINS
