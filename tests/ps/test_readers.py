@@ -87,6 +87,15 @@ def test_a_metric_is_found_with_or_without_val_and_one_that_never_comes_is_named
     assert [event["loss"] for event in server.events("evaluation")] == [1.0, 0.25]
 
 
+def test_where_nothing_is_evaluated_the_best_version_is_missed_in_a_line(running):
+    server, workers = running("--best=val_loss", "--until=0.5s")
+    for job in (*workers, server):
+        job.ends_well()
+    assert server.find("no process evaluates this run's versions yet, so --best=min:val_loss keeps "
+                       "none: start a process")
+    assert server.find("no version was evaluated, so --best=min:val_loss had no effect")
+
+
 def test_an_evaluator_that_dies_does_not_stop_the_run_and_may_return(jobs, running):
     server, workers = running()
     (jobs.folder / "reader.py").write_text(READER)

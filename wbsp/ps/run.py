@@ -86,8 +86,9 @@ class Run:
         self._readers = dispatcher.readers
         self._found: tuple[int, Mapping[str, float]] | None = None  # newest version; metrics of it
         self._looked_back = config.target is None and config.best_patience is None
-        self._goals = {name: goal for name, goal in (("target", config.target),
-                                                     ("best", config.best)) if goal is not None}
+        self._goals = {} if config.target is None else {"target": config.target}
+        if config.best is not None and config.best is not config.target:
+            self._goals["best"] = config.best
         self._told_of_goals = not self._goals
         self._told_of_metric = False
         self._stopping_since: float | None = None
@@ -283,6 +284,10 @@ class Run:
             undone, (n, epochs) = work.ledger.undone.count, (work.data.n, work.data.epochs)
             console.result(f"not trained: {undone:,} of {n * epochs:,} examples ({epochs} epochs "
                            f"of {n:,}; {work.ledger.epoch} complete)")
+        if well and self._goals and self._found is None and self._readers.best is None:
+            flags = " and ".join(f"--{name}={goal}" for name, goal in self._goals.items())
+            console.result(f"no version was evaluated, so {flags} had no effect "
+                           "(docs/how-to/evaluation.md)")
         if missing:
             console.result(f"missing at the end: {_some(missing)}; the final version lacks the "
                            f"rest of {'its' if len(missing) == 1 else 'their'} work")
@@ -490,11 +495,8 @@ class Run:
         if self._told_of_metric or not metrics:
             return
         self._told_of_metric = True
-        lacks = {name: goal for name, goal in self._goals.items() if goal.value(metrics) is None}
-        said = set[str]()
-        for name, goal in lacks.items():
-            if goal.metric not in said:
-                said.add(goal.metric)
+        for name, goal in self._goals.items():
+            if goal.value(metrics) is None:
                 what = "does not end the run" if name == "target" else "keeps no version"
                 self._reporter.say(
                     f"no evaluation reports {goal.metric!r}; reported: "
