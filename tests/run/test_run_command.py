@@ -149,14 +149,14 @@ def test_the_tutorials_script_survives_a_killed_worker_and_a_killed_server(run):
 
 def test_a_worker_that_dies_each_time_is_given_up_and_the_others_finish(run):
     (run.folder / "dies").touch()
-    job = run.start("--max_restarts=1", "--connect_timeout=3", "train.py", "10", "0.02")
+    job = run.start("--max_restarts=1", "train.py", "10", "0.02")
     assert job.ends() == 128 + signal.SIGKILL
     assert job.find("worker 1 was killed by SIGKILL; giving it up by --max_restarts=1; the oth")
     assert job.find(r"^worker 0 \| step 10 done")
 
 
 def test_a_worker_that_raises_is_out_and_its_code_is_returned(run):
-    job = run.start("--connect_timeout=3", "train.py", script="""
+    job = run.start("train.py", script="""
 import os, sys
 from integer_worker import Plan, main
 from wbsp.environment import Task
@@ -166,6 +166,7 @@ sys.exit(main(Plan(task.address, task.worker, ".", steps=10)))
 """)
     assert job.ends() == 7
     assert job.find("wbsp run: worker 1 ended with exit code 7; the others continue")
+    assert job.find("starting with 1 of 2 workers: no other will come")  # and not after a time
     assert job.find(r"^worker 0 \| step 10 done")
     assert "; worker 1 ended with exit code 7; the files are in" in job.lines[-1]
 

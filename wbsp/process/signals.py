@@ -1,4 +1,5 @@
-"""SIGINT and SIGTERM at a server: the first asks it to end the run, the second ends it at once."""
+"""Signals of a server. SIGINT and SIGTERM: the first asks it to end the run, the second ends it at
+once. SIGUSR1: no other worker will come, so training begins with those that are there."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import Any
 from wbsp.process.host import HOST, Host
 
 SIGNALS = signal.SIGINT, signal.SIGTERM
+COMPLETE = signal.SIGUSR1
 
 
 class Interrupts:
@@ -24,12 +26,14 @@ class Interrupts:
     def __init__(self, on: Host = HOST):
         self._on = on
         self.first: int | None = None
+        self.complete = False  # no other worker will come
         self.at_once: list[Callable[[], object]] = []  # called before the end; must not wait
 
     def install(self) -> Interrupts:
         """Install the handlers."""
         for signum in SIGNALS:
             self._on.scheduler.signal(signum, self.take)
+        self._on.scheduler.signal(COMPLETE, self._take_complete)
         return self
 
     def take(self, signum: int, frame: Any = None) -> None:
@@ -41,3 +45,6 @@ class Interrupts:
             with contextlib.suppress(Exception):
                 act()
         self._on.scheduler.exit(128 + signum)
+
+    def _take_complete(self, signum: int, frame: Any = None) -> None:
+        self.complete = True

@@ -95,6 +95,7 @@ class Run:
         self._done_since: float | None = None
         self._leaves_above: float | None = None
         self._stopped_above: float | None = None  # time at which that was known
+        self.complete = False  # no other worker will come, as this process was told
         self._dismissed = False  # further workers are too late
         self._waits_for_standby = Throttle(_NOTICE)
         self._saves_until = -math.inf  # where the final version could not be saved
@@ -364,6 +365,8 @@ class Run:
             if len(here) + len(gone) >= config.worker_num:
                 why = ("the processes of the others have ended" if gone else
                        "all are here, and have finished")
+            elif self.complete:
+                why = "no other will come"
             elif now - self._requests.first_came > patience:
                 why = f"no other joined within {patience:g} s"
             if here and why is not None:

@@ -431,6 +431,8 @@ class Server:
         """Do the periodic work; return the exit code when the run is over, else None."""
         if not self.phase.hasty and (self._interrupts.first or self._failure) is not None:
             self._hasten()
+        if self._interrupts.complete and isinstance(self.phase, Run):
+            self.phase.complete = True
         if self._nap.over(now):
             self.dispatcher.woke(now)
             self._alone_since += self._nap.seconds

@@ -112,7 +112,8 @@ def _supervisor(said: Words, until_the_end: contextlib.ExitStack) -> Supervisor:
         own = {"WBSP_WORKER_INDEX": str(number)} if indexed else {}
         how = Command([sys.executable, *said.script],
                       machine.of_worker(place, len(numbers), gpus, os.environ) | task | own)
-        return Member(f"{kind} {number}", lambda again: how, FLAGS.max_restarts)
+        return Member(f"{kind} {number}", lambda again: how, FLAGS.max_restarts,
+                      numbers=[number] if indexed else [])
 
     def host(place: Place, numbers: Sequence[int]) -> Host:
         return Host(place, lambda: {
@@ -120,7 +121,7 @@ def _supervisor(said: Words, until_the_end: contextlib.ExitStack) -> Supervisor:
             "everyone": everyone, "names": names, "script": said.script, "token": secret,
             "max_restarts": FLAGS.max_restarts, "port": task["WBSP_SERVER"].rpartition(":")[2],
             "host": None if FLAGS.host in (None, *EVERYWHERE) else FLAGS.host},
-            FLAGS.max_restarts)
+            FLAGS.max_restarts, numbers if indexed else ())
 
     secret = environment.read_token(token_file).decode() if token_file else ""
     members: list[Member] = []

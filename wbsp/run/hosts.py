@@ -14,7 +14,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from wbsp import timeouts
@@ -66,19 +66,21 @@ class Host(Member):
         reached: it has answered, now or before.
     """
 
-    def __init__(self, place: Place, job: Callable[[], dict[str, Any]], most: int):
+    def __init__(self, place: Place, job: Callable[[], dict[str, Any]], most: int,
+                 numbers: Collection[int]):
         """Prepare.
 
         Args:
             place: the machine.
             job: returns what `remote.py` reads, fit for JSON.
             most: connections in a row that may fail once one has been made.
+            numbers: indices of its workers, if they are known.
         """
         there = f"cd {shlex.quote(os.getcwd())} && exec {shlex.quote(sys.executable)} -m " \
             "wbsp.run.remote"
         command = Command(["ssh", "-T", *(f"-o{name}={value}" for name, value in _OPTIONS.items()),
                            "--", place.name, there], os.environ)
-        super().__init__(place.name, lambda again: command, most)
+        super().__init__(place.name, lambda again: command, most, numbers=numbers)
         self._job = job
         self.reached = self._ready = self._begun = False
         self._said = ""  # the newest line before it was ready

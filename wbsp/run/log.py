@@ -13,7 +13,7 @@ from wbsp.runlog.folder import read_settings
 
 _LISTENS = re.compile(r": listening on ")
 _FOLDER = re.compile(r"\] the files of this run are in (.*)")
-_JOINED = re.compile(r"\] worker \d+ joined")
+_JOINED = re.compile(r"\] worker (\d+) (joined|reconnected)")
 
 
 class ServerLines:
@@ -22,16 +22,25 @@ class ServerLines:
     Attributes:
         listens: workers may connect.
         joined: a worker has joined a run.
+        serves: number of runs so far, and of starts again.
+        here: workers that have joined the newest of these.
     """
 
     def __init__(self) -> None:
         self.listens = self.joined = False
+        self.serves = 0
+        self.here: set[int] = set()
         self._folders: list[Path] = []  # of its runs
 
     def hear(self, line: str) -> None:
         """Take a line."""
-        self.listens = self.listens or _LISTENS.search(line) is not None
-        self.joined = self.joined or _JOINED.search(line) is not None
+        if _LISTENS.search(line):
+            self.listens = True
+            self.serves += 1
+            self.here.clear()
+        if found := _JOINED.search(line):
+            self.joined = True
+            self.here.add(int(found[1]))
         if found := _FOLDER.search(line):
             self._folders.append(Path(found[1]))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from wbsp.process.restarts import Restarts
@@ -27,21 +27,23 @@ class Member:
         called: its name in a sentence.
         restarts: counts its deaths.
         heard: called with each line of its standard error.
+        numbers: indices of the workers that it is, if they are known.
         process: its newest process; None: it was not started yet.
         due: when to start it; None: it runs, or has ended.
         code: its exit code, negative: of a signal; None: it runs, or will be started again.
     """
 
     def __init__(self, name: str, command: Callable[[bool], Command], most: int,
-                 heard: Callable[[str], None] | None = None):
+                 heard: Callable[[str], None] | None = None, numbers: Collection[int] = ()):
         """Prepare.
 
         Args:
             name: before its lines.
             command: returns how to start it; its argument: it has run before.
             most: restarts in a row until it is given up.
-            heard: see above.
+            heard, numbers: see above.
         """
+        self.numbers = numbers
         self.name, self._command, self._heard = name, command, heard
         self.called = "the server" if name == "server" else name  # in a sentence
         self.restarts = Restarts(most)

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from wbsp import timeouts
-from wbsp.process.signals import SIGNALS, Interrupts
+from wbsp.process.signals import COMPLETE, SIGNALS, Interrupts
 from wbsp.run.hosts import ALIVE, Host
 from wbsp.run.log import ServerLines
 from wbsp.run.member import Member, exit_code, how
@@ -65,6 +65,7 @@ class Supervisor:
         self._stopping: float | None = None  # when to kill what was asked to end
         self._failed: float | None = None  # when to end the workers of a server that has failed
         self._idle: float | None = None  # since when no worker runs
+        self._told = 0  # `serves` of the server that knows that no other worker will come
         self._abandoned = False  # the server was to end, because no worker runs
 
     def run(self) -> int:
@@ -180,6 +181,22 @@ class Supervisor:
                                "its server has ended")
         elif server is not None and all(worker.over for worker in self._workers):
             self._end_server(server, now)
+        elif server is not None and self._alone and server.due is None:
+            self._begin_without(server)
+
+    def _begin_without(self, server: Member) -> None:
+        """Let training begin without workers that are out and had not joined, once all others have.
+        """
+        def numbers(wanted: Callable[[Member], object]) -> set[int]:
+            return {number for worker in self._workers if wanted(worker)
+                    for number in worker.numbers}
+
+        here = self._log.here
+        living = numbers(lambda worker: not worker.over)
+        if (self._told != self._log.serves and living and living <= here
+                and numbers(lambda worker: worker.code) - here):
+            self._told = self._log.serves
+            server.signal(COMPLETE)
 
     def _end_server(self, server: Member, now: float) -> None:
         """End the server, whose workers have ended, unless it does so by itself."""
