@@ -91,7 +91,7 @@ def test_both_sides_of_a_server_of_one_machine_name_the_way_out(machines):
     assert worker.ends() == 1
     worker.was_clean()
     assert worker.find(r"no server answered at 10.77.0.1:2606 within 0.5 s; check that it runs "
-                       r"there, that it listens for other machines \(wbsp ps --host=0.0.0.0\), and "
+                       r"there, that it listens for other machines \(--host=0.0.0.0\), and "
                        "that the port is right and no firewall closes it")
     here.worker().ends_well()
     server.ends_well()

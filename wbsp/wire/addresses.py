@@ -41,16 +41,13 @@ def all_here(addresses: str) -> bool:
     return all(only_here(host) for host, _ in split_addresses(addresses))
 
 
-def to_check(addresses: str, command: str = "wbsp ps") -> str:
-    """Return what to check where no process answers at 'host:port,host:port', in one line.
-
-    command: that starts such a process
-    """
+def to_check(addresses: str) -> str:
+    """Return what to check where no process answers at 'host:port,host:port', in one line."""
     if all(is_loopback(host) for host, _ in split_addresses(addresses)):
         return ("check that it runs on this machine and that the port is right; one on another "
                 f"machine needs --host=0.0.0.0, and its address here in place of {addresses}")
-    return ("check that it runs there, that it listens for other machines "
-            f"({command} --host=0.0.0.0), and that the port is right and no firewall closes it")
+    return ("check that it runs there, that it listens for other machines (--host=0.0.0.0), and "
+            "that the port is right and no firewall closes it")
 
 
 def own_address(host: str, network: Network = HOST.network) -> str:

@@ -270,7 +270,7 @@ class Shards:
             why = f"; {waiting[0].why}" if waiting[0].why else ""
             if waited > patience:
                 if not why and not self._started:
-                    why = f"; {to_check(waiting[0].address, 'wbsp ps --shard')}"
+                    why = f"; {to_check(waiting[0].address)}"
                 self._say(f"stopping: {missing[0]} has not connected within {patience:g} s{why}")
                 return 1
             if notice.due(waited):
