@@ -35,8 +35,9 @@ GROUPS = {
 define_flags()
 flags.DEFINE_integer("worker_num", None, "number of workers; default: the environment variable "
                      "WBSP_WORKER_NUM, or TF_CONFIG's", lower_bound=1)
-flags.DEFINE_string("host", None, "address to listen on; *: every interface; default, without "
-                    "--port_base: that of WBSP_SERVER or TF_CONFIG, else localhost")
+flags.DEFINE_string("host", None, "address to listen on; 0.0.0.0, or * for IPv6, too: every "
+                    "interface, so that other machines can connect; default, without --port_base: "
+                    "that of WBSP_SERVER or TF_CONFIG, else localhost, this machine only")
 flags.DEFINE_integer("port_base", None, "port to listen on; default: that of WBSP_SERVER or "
                      "TF_CONFIG, else 2606", lower_bound=1, upper_bound=65535)
 flags.DEFINE_string("base_dir", None, "folder of the runs' files; relative: below --log_root; "
@@ -49,7 +50,8 @@ flags.DEFINE_string("upstream", None, "host:port of a server above, of which thi
 flags.DEFINE_integer("site", None, "index of this site among the workers of --upstream, from 0 on",
                      lower_bound=0)
 flags.DEFINE_string("upstream_token_file", None, "file with the secret between this site and "
-                    "--upstream; default: the environment variable WBSP_UPSTREAM_TOKEN_FILE")
+                    "--upstream; default: the environment variable WBSP_UPSTREAM_TOKEN_FILE, else "
+                    "~/.config/wbsp/token if that is another machine")
 flags.DEFINE_integer("epochs", None, "passes of all workers together over the data that they share "
                      "(hook.examples); default: the epochs of their fit", lower_bound=1,
                      upper_bound=8000)

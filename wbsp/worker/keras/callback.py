@@ -64,7 +64,8 @@ class SyncCallback(keras.callbacks.Callback):
                 nor the environment gives one: localhost:2606.
             worker_index: 0 ... worker_num - 1, each once; if neither this nor the environment gives
                 one, the server chooses one that no process holds.
-            token_file: file with the server's shared secret; "": the server has none.
+            token_file: file with the server's shared secret; default, for a server of another
+                machine: ~/.config/wbsp/token, if there is one; "": the server has none.
             connect_timeout: seconds to wait for the first connection to the server.
             band_width_limit: limit of this worker's traffic, MB/s in each direction.
             expected: settings that must equal the server's (name -> text).
