@@ -121,7 +121,8 @@ class WatchedRun:
             "duration": log.newest - log.began,
             "workers": sorted({*there, *spans.workers}),
             "active": sorted(worker for worker, member in there.items() if member.active),
-            "epoch": state.epoch(log), "sites": state.sites(log), "above": state.above(log, self._settings),
+            "epoch": state.epoch(log), "sites": state.sites(log),
+            "above": state.above(log, self._settings),
             "summary": totals, "goodput": goodput(totals),
             "rejections": state.rejections(
                 {worker: one["rejected_why"] for worker, one in totals["workers"].items()}),
