@@ -62,6 +62,18 @@ def test_shared_data_are_once_an_epoch_in_the_model_of_both(jobs):
     assert sum(event["samples"] for event in server.events("accept")) == 3 * N
 
 
+def test_a_worker_without_an_index_asks_for_one_when_it_is_read(jobs):
+    server = jobs.server(workers=1, sync="asp").listens()
+    w = worker(server, None, n=N, batch_size=BATCH)
+    assert w.worker == 0
+    with w:
+        for _ in w.epochs():
+            for _ in w.indices():
+                w.step(0.5, w.values)
+    assert w.worker == 0
+    server.ends_well()
+
+
 def test_run_steps_are_the_examples_in_steps_of_the_users_batch_and_done_ends_with_1(jobs):
     server = jobs.server(sync="pcc").listens()
     told = [[], []]

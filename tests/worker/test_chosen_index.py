@@ -53,6 +53,19 @@ def test_a_process_is_one_worker(server):
     assert again.index == 0
 
 
+def test_a_callback_that_was_asked_for_its_index_hands_its_place_to_the_next(jobs):
+    """A script may read the index from one callback and train with another."""
+    server = jobs.server(workers=1).listens()
+    asked, said = worker(server.address), []
+    assert asked.index == 0
+    one = worker(server.address, said)
+    one.connect()
+    assert (one.index, asked.index, one.transport.worker) == (0, 0, 0) and not said
+    assert one.in_run and not asked.in_run
+    train(one)
+    assert one.index == 0 and not one.in_run
+
+
 def test_a_process_that_was_forked_is_another_worker(server):
     one = worker(server.address)
     assert one.index == 0

@@ -37,7 +37,7 @@ from wbsp.worker.errors import (
     in_one_line,
 )
 from wbsp.worker.metrics import Usage
-from wbsp.worker.next_run import NextRun, line_of
+from wbsp.worker.next_run import Line, NextRun, line_of
 from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.share import Share
 from wbsp.worker.signals import Signals
@@ -52,6 +52,8 @@ _were_in_run: set[Task] = set()  # tasks of this process in runs, now or before
 _behind: dict[Task, tuple[str, int]] = {}  # series of runs, and number of completed fits
 _ended: dict[Task, str] = {}  # tasks whose servers were ended, and their reasons
 _given: dict[Task, int] = {}  # the newest index that a server has chosen for this process
+# What a connection is made with.
+_CONNECTS = "_token_file", "_bandwidth", "_patience", "_share", "_expected", "_on"
 _own: list[bytes] = []  # one random number, by which a server knows this process again
 
 
@@ -286,7 +288,6 @@ class Worker:
             TransportError: no server answers, or it refuses.
         """
         if not self.in_run:
-            self._clear_place()
             self._take_line()
             _in_run[self.task] = self
             atexit.register(self._abandon)
@@ -304,17 +305,43 @@ class Worker:
             self.say(f"connecting again to {self.task.address}")
             self.interrupted = None
 
-    def _take_line(self) -> None:
-        """Take the connection that this process has kept since its last run, or make one."""
-        kept = line_of(self.task)
+    def _take_over(self) -> Line | None:
+        """Take the connection of a worker of this process that has only asked for its index.
 
+        So the index is held all the time.
+        """
+        other = _in_run.get(self.task)
+        if other is None or other.loop is not None or other.runtime is not None:
+            return None
+        alike = all(getattr(self, name) == getattr(other, name) for name in _CONNECTS)
+        if not alike or other.transport is None or other.welcome is None or other.transport.error:
+            return None
+        line = other.transport, other.welcome
+        other._lets_go()
+        other.transport = other.welcome = None
+        return line
+
+    def _lets_go(self) -> None:
+        """Be in no run any more."""
+        atexit.unregister(self._abandon)
+        forget(self._forked)
+        del _in_run[self.task]
+
+    def _take_line(self) -> None:
+        """Take the connection that this process has, or has kept since its last run, or make one.
+        """
         def interrupted() -> bool:
             return self.interrupted is not None
-        line = None
-        try:
-            line = kept.take(self._say, interrupted) if kept is not None else None
-        except ServerEnds as error:  # another one may run by now
-            _ended[self.task] = str(error)
+        line = self._take_over()
+        if line is not None:
+            line[0].serve(self._say, interrupted)
+        else:
+            self._clear_place()
+            kept = line_of(self.task)
+            try:
+                line = kept.take(self._say, interrupted) if kept is not None else None
+            except ServerEnds as error:  # another one may run by now
+                _ended[self.task] = str(error)
         if _were_in_run:
             gc.collect()  # objects of a run refer to each other, and hold its vectors
         self.transport, self.welcome = line or self._introduce(self._say, interrupted)
@@ -557,9 +584,7 @@ class Worker:
         if self._log is not None:
             self._log.close()
             self._log = None
-        atexit.unregister(self._abandon)
-        forget(self._forked)
-        del _in_run[self.task]
+        self._lets_go()
         if not passes and self.runtime is not None and self.runtime.server_ends:
             _ended[self.task] = (f"the server at {self.task.address} was ended "
                                  f"({self.runtime.stopped})")

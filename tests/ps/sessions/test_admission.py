@@ -194,6 +194,16 @@ def test_a_worker_that_joins_an_earlier_run_is_refused(server):
     assert server.hears(other, m.Joined).send_initial, "its place is free"
 
 
+def test_a_process_whose_goodbye_was_lost_is_expected_in_the_next_run(server):
+    own = bytes(16)[:-1] + b"a"
+    server.asked(0, own=own)
+    server.dispatcher.entrance._over = "the run has ended (done)"
+    _, answer = server.asked(0, own=own)
+    assert answer.over and answer.reason == "the run has ended (done)"
+    assert server.dispatcher.sessions.series.living == {0}
+    assert server.dispatcher.sessions.of(0) is None
+
+
 def test_no_worker_joins_when_the_run_is_over(server):
     waiting = server.asked(2)[0]
     server.dispatcher.entrance.dismiss("the run has ended (done)")

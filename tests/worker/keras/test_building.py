@@ -156,7 +156,7 @@ def test_models_that_fit_builds_are_trained(jobs, shared):
 
 TUNED = textwrap.dedent("""
     import os, keras, numpy as np, wbsp
-    index = int(os.environ["WBSP_WORKER_INDEX"])
+    index = wbsp.SyncCallback().worker  # which the server chooses
     x = np.random.default_rng(0).normal(size=(640, 8)).astype("float32")
     y = np.abs(x[:, :3]).argmax(1)
 
@@ -210,8 +210,7 @@ def test_a_tuners_trials_are_runs_and_all_workers_choose_the_same(jobs, tuner):
     (jobs.folder / "tune.py").write_text(TUNED + textwrap.dedent(TUNERS[tuner]))
     server = jobs.server(series=True).listens()
     workers = [jobs.start(f"worker{index}", "tune.py", WBSP_SERVER=server.address,
-                          WBSP_WORKER_INDEX=str(index), CUDA_VISIBLE_DEVICES="")
-               for index in range(2)]
+                          CUDA_VISIBLE_DEVICES="") for index in range(2)]
     for job in (*workers, server):
         job.ends_well()
     (first,), (second,) = (job.find("^best: ") for job in workers)

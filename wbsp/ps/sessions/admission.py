@@ -123,6 +123,11 @@ class Entrance(ABC):
             # the serving server takes it; if that is this one, the worker retries
             self._sessions.refuse(identity, hello.worker, doubt, elsewhere=True)
             return
+        old = self._sessions.owned(hello.own)
+        if self._over is not None and old is not None and old.identity != identity:
+            # it has left that session, and its Goodbye was lost with the connection
+            self._sessions.returns(old.worker)
+            self.lose(old, "it left in mid-run")
         if self._over is not None and hello.worker in self._sessions.series.living:
             # as announced; it retries until the next run starts, or its process ends
             if self._ends or hello.leaves:

@@ -68,6 +68,11 @@ class Transport:
     def _say(self, text: str) -> None:
         self._print(text if self.worker is None else f"worker {self.worker}: {text}")
 
+    def serve(self, say: Callable[[str], None], interrupted: Callable[[], bool]) -> None:
+        """Serve another worker of this process from now on; the arguments are those of a new one.
+        """
+        self._print, self._interrupted = say, interrupted
+
     @property
     def error(self) -> TransportError | None:
         """Why the connection has ended, or None."""
