@@ -365,9 +365,12 @@ def _plan() -> Plan:
     for name in ("jitter", "lr", "epochs"):  # a bound lets NaN pass
         if not math.isfinite(FLAGS[name].value or 0):
             raise ValueError(f"--{name}={FLAGS[name].value} must be a finite number")
-    for name in (*TRAINING, "target_accuracy", "data_dir"):
+    for name in (*TRAINING, "target_accuracy", "data_dir", "check_period", "outer", "outer_option"):
         if timing and FLAGS[name].present and not (FLAGS.shared_data and name == "epochs"):
             raise ValueError(f"--{name} needs a network; --model={TIMING} has none")
+    if FLAGS["data_dir"].present and FLAGS.dataset == "shapes10":
+        raise ValueError(f"--data_dir={FLAGS.data_dir} has no effect on --dataset=shapes10, which "
+                         "is drawn by code")
     cluster = _cluster().trains(FLAGS.batch_size)
     if timing and not FLAGS.shared_data and FLAGS.max_steps is None and FLAGS.until is None:
         if FLAGS.advise is None:
