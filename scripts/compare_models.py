@@ -13,11 +13,11 @@ import json
 import pathlib
 import sys
 
-from absl import app, flags
+from absl import flags
 from reproduction.command import run_command
 from reproduction.real import finished, train
 
-from wbsp import heterogeneity
+from wbsp import command, heterogeneity
 from wbsp.runlog.folder import run_folder
 from wbsp.runlog.reader import Run, read_run
 from wbsp.simulate.study.variants import Variant, variants
@@ -116,4 +116,4 @@ def _spread(values, form: str) -> str:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main, "compare_models", __doc__)

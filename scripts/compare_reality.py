@@ -18,11 +18,11 @@ import pathlib
 import subprocess
 import sys
 
-from absl import app, flags
+from absl import flags
 from reproduction.command import run_command
 from reproduction.real import measured, own_work, twin
 
-from wbsp import heterogeneity
+from wbsp import command, heterogeneity
 from wbsp.figures import find_runs
 from wbsp.figures.table import markdown
 from wbsp.runlog.reader import Run
@@ -133,4 +133,4 @@ def percent(real: float, virtual: float) -> str:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main, "compare_reality", __doc__)

@@ -11,9 +11,10 @@ import subprocess
 import sys
 import tempfile
 
-from absl import app, flags
+from absl import flags
 from reproduction.command import run_command
 
+from wbsp import command
 from wbsp.figures import find_runs
 from wbsp.figures.load import gather
 from wbsp.figures.timeline import draw_timelines
@@ -53,4 +54,4 @@ def run() -> int:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main, "draw_timelines", __doc__)

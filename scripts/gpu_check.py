@@ -21,13 +21,13 @@ import time
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 
-from absl import app, flags  # noqa: E402
+from absl import flags  # noqa: E402
 from gpu import parts, tables  # noqa: E402
 from gpu.device import BACK_ENDS, PartError, Place, find  # noqa: E402
 
 import models  # noqa: E402
 from benchmarks.harness import write_json  # noqa: E402
-from wbsp import __version__  # noqa: E402
+from wbsp import __version__, command  # noqa: E402
 
 FLAGS = flags.FLAGS
 
@@ -122,4 +122,4 @@ def where(end):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main, "gpu_check", __doc__)

@@ -16,12 +16,14 @@ import shutil
 import sys
 import time
 
-from absl import app, flags
+from absl import flags
 from reproduction import long, long_report
 from reproduction.book import BOOK, SECONDS, Book
 from reproduction.command import budget, exit_code, run_command
 from reproduction.display import Display
 from reproduction.work import ROOT, carry_out, fetch_data
+
+from wbsp import command
 
 FLAGS = flags.FLAGS
 PAGE = ROOT / "reports/long-runs.md"
@@ -64,4 +66,4 @@ def run() -> int:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main, "long_runs", __doc__)

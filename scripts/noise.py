@@ -30,7 +30,7 @@ import random
 from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-from absl import app, flags
+from absl import flags
 from reproduction.command import run_command
 from reproduction.looks import reached
 from reproduction.trainings import (
@@ -42,6 +42,7 @@ from reproduction.trainings import (
     side_by_side,
 )
 
+from wbsp import command
 from wbsp.figures.table import markdown
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, simulate
@@ -297,4 +298,4 @@ def run() -> int:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main, "noise", __doc__)

@@ -18,11 +18,12 @@ import sys
 from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-from absl import app, flags
+from absl import flags
 from reproduction.command import run_command
 from reproduction.looks import reached
 from reproduction.real import finished, measured, train, twin
 
+from wbsp import command
 from wbsp.figures.table import markdown
 from wbsp.process.imports import heavy_imports
 from wbsp.runlog.folder import run_folder
@@ -166,4 +167,4 @@ def table(*kinds: dict[Case, list[Run]]) -> str:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main, "real_worth", __doc__)

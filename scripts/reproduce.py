@@ -15,7 +15,7 @@ import pathlib
 import sys
 import time
 
-from absl import app, flags
+from absl import flags
 from reproduction import report, settings
 from reproduction.command import budget, exit_code, run_command
 from reproduction.display import Display
@@ -29,6 +29,8 @@ from reproduction.work import (
     reality_to_60,
     zipline,
 )
+
+from wbsp import command
 
 FLAGS = flags.FLAGS
 PAGE = ROOT / "reports/reproduction.md"
@@ -81,4 +83,4 @@ def run() -> int:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main, "reproduce", __doc__)

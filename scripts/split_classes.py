@@ -12,8 +12,9 @@ import pathlib
 import sys
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
+from wbsp import command
 from wbsp.figures.table import markdown
 from wbsp.process.imports import heavy_imports
 from wbsp.simulate.nodes.cluster import Cluster
@@ -95,4 +96,4 @@ def _spread(values):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main, "split_classes", __doc__)

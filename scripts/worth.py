@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-from absl import app, flags
+from absl import flags
 from reproduction.command import run_command
 from reproduction.looks import Looks, mean, reached
 from reproduction.trainings import (
@@ -37,6 +37,7 @@ from reproduction.trainings import (
     side_by_side,
 )
 
+from wbsp import command
 from wbsp.simulate.study.cluster_file import read_cluster
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, simulate
@@ -364,4 +365,4 @@ def run() -> int:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main, "worth", __doc__)

@@ -7,6 +7,7 @@ A command has its flags by absl (`run`) or by argparse (`Parser`). Both print he
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import sys
@@ -32,24 +33,22 @@ class Parser(argparse.ArgumentParser):
 
 
 def run(main: Callable[[list[str]], int | None], name: str, about: str,
-        groups: Mapping[str, Sequence[str]], arguments: str = "") -> None:
+        groups: Mapping[str, Sequence[str]] | None = None, arguments: str = "") -> None:
     """Parse the flags of absl, call `main` with the other arguments, and exit with its code.
 
     Args:
         main: the command.
         name: of the command, such as "wbsp ps".
-        about: what it does, for its help.
+        about: what it does, for its help; of a docstring the first paragraph.
         groups: heading in the help -> names of flags. What no group names stands in a last one.
         arguments: what stands before the flags, such as " CLUSTER".
     """
     def parse(argv: list[str]) -> list[str]:
         own = argv[1:argv.index("--")] if "--" in argv else argv[1:]
         if HELP & set(own):
-            print(help_text(name, about, groups, arguments))
-            sys.exit(0)
+            _show(help_text(name, about, groups or {}, arguments))
         if "--helpfull" in own:  # with the flags of absl
-            print(flags.FLAGS.get_help())
-            sys.exit(0)
+            _show(flags.FLAGS.get_help())
         if "--helpxml" in own:
             flags.FLAGS.write_help_in_xml_format(sys.stdout)
             sys.exit(0)
@@ -60,6 +59,15 @@ def run(main: Callable[[list[str]], int | None], name: str, about: str,
             sys.exit(WRONG)
 
     app.run(main, flags_parser=parse)
+
+
+def _show(text: str) -> NoReturn:
+    """Print a help, and exit."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # of `wbsp ps -h | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)
 
 
 def said(error: str) -> str:
@@ -99,8 +107,9 @@ def help_text(name: str, about: str, groups: Mapping[str, Sequence[str]],
     named = {one for some in groups.values() for one in some}
     others = [one for one in own_flags() if one not in named]
     return "\n".join([f"usage: {name}{arguments} [--FLAG=VALUE ...]", "",
-                      *textwrap.wrap(about, _columns()),
-                      *grouped({**groups, **({"other": others} if others else {})})])
+                      *textwrap.wrap(about.partition("\n\n")[0], _columns()),
+                      *grouped({**groups, **({"other" if groups else "flags": others} if others
+                                            else {})})])
 
 
 def grouped(groups: Mapping[str, Sequence[str]]) -> Iterator[str]:
