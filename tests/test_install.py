@@ -215,6 +215,15 @@ def test_a_callback_without_keras_is_one_line(serving_machine):
     assert done.stderr.count("\n") == 1
 
 
+def test_a_training_without_keras_is_one_line(serving_machine, tmp_path):
+    done = subprocess.run([sys.executable, "-m", "wbsp", "advise", "pair"], text=True, cwd=tmp_path,
+                          capture_output=True, env={**os.environ, **serving_machine})
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("advise: --model=small is trained by Keras on TensorFlow or JAX, "
+                                  "and keras is not installed: pip install keras tensorflow, or")
+    assert done.stderr.count("\n") == 1
+
+
 def test_timings_are_simulated_and_drawn_without_tensorflow(jobs, serving_machine):
     simulation = jobs.start("simulation", "-m", "wbsp.simulate", "--model=timing", "--sync=bsp,pcc",
                             "--max_steps=20", "--out=runs", "--nofigures", **serving_machine)

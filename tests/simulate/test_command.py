@@ -220,7 +220,6 @@ def test_an_advice_has_its_verdict_first_each_at_its_best_batch(jobs):
     (["--model=timing"], "--model=timing needs an end: give --max_steps or --until"),
     (["--model=timing", "--until=1s", "--epochs=3"], "--epochs needs a network"),
     (["--model=timing", "--until=1s", "--check_period=1s"], "--check_period needs a network"),
-    (["--model=timing", "--until=1s", "--outer=qhm"], "--outer needs a network"),
     (["--dataset=shapes10", "--data_dir=x"], "--data_dir=x has no effect on --dataset=shapes10"),
     (["--model=timing", "--until=5 sec"], "--until: '5 sec' is not a time"),
     (["--model=timing", "--until=1s", "--bandwidth=1Gb"], "--bandwidth: '1Gb' is not a bandwidth"),

@@ -365,7 +365,7 @@ def _plan() -> Plan:
     for name in ("jitter", "lr", "epochs"):  # a bound lets NaN pass
         if not math.isfinite(FLAGS[name].value or 0):
             raise ValueError(f"--{name}={FLAGS[name].value} must be a finite number")
-    for name in (*TRAINING, "target_accuracy", "data_dir", "check_period", "outer", "outer_option"):
+    for name in (*TRAINING, "target_accuracy", "data_dir", "check_period"):
         if timing and FLAGS[name].present and not (FLAGS.shared_data and name == "epochs"):
             raise ValueError(f"--{name} needs a network; --model={TIMING} has none")
     if FLAGS["data_dir"].present and FLAGS.dataset == "shapes10":
@@ -451,10 +451,17 @@ def _experiment() -> Experiment:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if chosen := os.environ.get("KERAS_BACKEND"):
         check_back_end(chosen)  # before Keras imports it
-    with heavy_imports():
-        from wbsp.simulate.workloads.keras import Experiment, make_deterministic
+    try:
+        with heavy_imports():
+            from wbsp.simulate.workloads.keras import Experiment, make_deterministic
 
-        make_deterministic()
+            make_deterministic()
+    except ModuleNotFoundError as error:
+        if error.name not in ("keras", "tensorflow", "jax"):
+            raise
+        raise ValueError(f"--model={FLAGS.model} is trained by Keras on TensorFlow or JAX, and "
+                         f"{error.name} is not installed: pip install keras tensorflow, or keras "
+                         "jax with KERAS_BACKEND=jax; --model=timing needs neither") from None
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # it warns of each batch that is traced
     return Experiment(FLAGS.model, FLAGS.dataset, FLAGS.batch_size, FLAGS.lr, FLAGS.data_dir,
                       FLAGS.test_images, _flag("lr_decays", units.decays), FLAGS.optimizer)
