@@ -88,7 +88,7 @@ WALLS = {
     "testing": "core sync simulate",
     "cluster": "environment",
     "saved": "ps.checkpoint replica tensors",
-    "export": "saved ps.checkpoint runlog tensors",
+    "export": "saved ps.checkpoint runlog tensors command",
     "reading": "saved ps.checkpoint wire runlog process environment limits timeouts",
     "__main__": "",
     "__init__": "worker.any_loop worker.keras.callback worker.keras.run_schedule runlog.reader "

@@ -60,6 +60,8 @@ def test_help_imports_no_framework(arguments, without):
     (["ps", "--worker_nun=2"], 2, "wbsp ps: unknown flag --worker_nun; did you mean --worker_num?"),
     (["ps", "--outer=x"], 2, "wbsp ps: --outer=x: value should be one of identity, nesterov, qhm"),
     (["figures", "--bad", "x"], 2, "wbsp figures: unrecognized arguments: --bad (wbsp figures -h"),
+    (["export", "x"], 2, "wbsp export: the following arguments are required: out"),
+    (["run", "--workers=two", "x.py"], 2, "wbsp run: --workers=two: 'two' is no whole number"),
     (["watch"], 2, "wbsp watch: the following arguments are required: run"),
     (["watch", "x", "--token_file=t"], 1, "watch: --token_file=t has no effect on the folders of"),
     (["ps", "--shard", "--sync=asp"], 1, "wbsp.ps: --sync has no effect on a shard, which has its"),

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
+from wbsp.command import Parser
 from wbsp.ps.checkpoint.format import Checkpoint
 from wbsp.runlog.files import write_whole
 from wbsp.saved import read, saved_at
@@ -70,8 +71,9 @@ def _variables(saved: Checkpoint) -> Iterator[tuple[str, np.ndarray]]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the file; return 0, or 1 after one line on the error."""
-    parser = argparse.ArgumentParser(prog="wbsp export", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="wbsp export", description="Write a version of a run for other "
+                    "programs.\n\n" + (__doc__ or "").partition("\n\n")[2],
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="the run's folder, such as runs/pcc/run-001")
     parser.add_argument("out", type=Path, help="the file to write, OUT.safetensors")
     parser.add_argument("--best", action="store_true", help="the best version by the server's "
