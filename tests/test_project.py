@@ -209,7 +209,6 @@ def test_a_back_end_is_imported_where_a_keras_model_is_at_hand():
         "wbsp/worker/keras/examples.py": {"keras"},
         "wbsp/worker/keras/shared_batches.py": {"keras"},
         "wbsp/worker/keras/tf_examples.py": {"keras", "tensorflow"},
-        "wbsp/worker/keras/jax_examples.py": {"keras"},
         "wbsp/worker/keras/torch_examples.py": {"keras", "torch"},
         "wbsp/worker/ranks.py": {"torch"},
         "wbsp/worker/keras/shared_fit.py": {"keras"}, "wbsp/worker/keras/run_rate.py": {"keras"},

@@ -115,7 +115,7 @@ def main(plan: Plan) -> None:
     class Saves(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             if "val_epoch" in (logs or {}):
-                np.save(Path(plan.folder) / f"epoch-{logs['val_epoch']}.npy",
+                np.save(Path(plan.folder) / f"epoch-{logs['val_epoch'] - 1}.npy",
                         self.model.get_weights()[0])
 
     with _strategy(plan.devices):

@@ -41,6 +41,7 @@ from wbsp.wire.sockets import ServerSocket
 SCORE = "best.json"  # metrics of the best version
 PAST = "fit-{}.safetensors"  # of a file with the final version of an earlier run of the series
 _MOST = 16  # readers
+_WAITED = 0.05  # of an epoch: the longest wait of a fast worker for what the others still train
 _LOOK = 2.0  # seconds between two checks of the readers' connections
 
 Take = Callable[[float, int, Mapping[str, float], bool], None]
@@ -399,8 +400,9 @@ class Readers:
             if not (self._may_validate(worker) or question.lasts(timeouts.EPOCH_WHOLE, now)):
                 return None
         elif ask.validates:
+            epoch = self._clock.run() / (ask.epoch + 1)  # seconds, in the mean
             waits = ((one is None or one.epoch < ask.epoch) and self._engine.stop_reason is None
-                     and not question.lasts(timeouts.EPOCH_WHOLE, now))
+                     and not question.lasts(min(timeouts.EPOCH_WHOLE, _WAITED * epoch), now))
             if not self._may_validate(worker):
                 return nothing
             if waits:

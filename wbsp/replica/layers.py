@@ -210,6 +210,15 @@ def _numbers(value: Any) -> np.ndarray:
     return np.array(keras.ops.convert_to_numpy(keras.ops.cast(value, "float32")))
 
 
+def scheduled(model: keras.Layer) -> str | None:
+    """Return the name of a schedule that sets the learning rate by this worker's steps, or None."""
+    for one in optimizers(model):
+        rate = getattr(one, "_learning_rate", None)  # the public one is the current number
+        if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+            return type(rate).__name__
+    return None
+
+
 def optimizers(model: keras.Layer) -> list[Any]:
     """Return the optimizer of a model and those in its attributes, as a GAN has several, with those
     that they wrap."""

@@ -115,8 +115,8 @@ def _remedy(model: keras.Layer, part: str) -> str:
     layer that has created some late."""
     if calls(model):
         return "call the model on a batch of your data before fit, such as model(x[:1])"
-    return (f"{model.name} has no `call`, so build {part} before fit, by an Input layer in it or by "
-            "its build(shape)")
+    return (f"{model.name} has no `call`, so build {part} before fit, by an Input layer in it or "
+            "by its build(shape)")
 
 
 def sums_gradients(model: keras.Model) -> bool:

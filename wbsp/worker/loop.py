@@ -123,6 +123,7 @@ class Worker:
         batch: examples of a step of such a dataset, if the worker sets their number; None: no such
             dataset.
         share: of data that all workers of the run share; None: this worker has its own data.
+        dataset: that its loop was given for the share, if it is known.
     """
 
     def __init__(self, address: str | None, worker_index: int | None, token_file: str | None,
@@ -162,6 +163,7 @@ class Worker:
         self.assignments = Assignments(self._on)
         self.batch: int | None = None
         self.share: Share | None = None
+        self.dataset: Any = None
         self._credentials = Credentials(self._token_file, lambda: not all_here(self.task.address))
         if (warning := self._credentials.warning()) is not None:
             self._say(warning)
@@ -172,18 +174,23 @@ class Worker:
         self._ending = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy, which is not connected. The secret stays in its file.
+        """Return the state of a copy for another process, which is not connected. The secret stays
+        in its file.
 
         Raises:
-            TypeError: this worker cannot be copied now.
+            TypeError: this worker cannot be copied now, or not there.
         """
-        if self.in_run:
-            raise TypeError(f"worker {self._index} is in a run, and a copy of its SyncCallback "
-                            "would be a second worker in its place; make a new one")
         if self.batch is not None or self.share is not None:
             maker = "examples" if self.share is not None else "stream"
-            raise TypeError(f"the dataset of this SyncCallback's {maker}() belongs to it alone; "
-                            "copy it before, or make a new one")
+            raise TypeError(f"the dataset of this SyncCallback's {maker}() belongs to this "
+                            "process; make another one there")
+        return self._settings()
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what a copy has. Raises TypeError if this worker cannot be copied now."""
+        if self.in_run and self.loop is not None:
+            raise TypeError(f"worker {self._index} is in a run, and a copy of its SyncCallback "
+                            "would be a second worker in its place; make a new one")
         return {name: self.__dict__[name] for name in (
             "task", "timeout", "_say", "_on", "_again", "_expected", "_patience", "_token_file",
             "_share", "_bandwidth")}
@@ -191,6 +198,17 @@ class Worker:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._begin()
+
+    def __copy__(self) -> Worker:
+        """Return a copy that is not connected, and trains the same dataset, one after the other."""
+        made = object.__new__(type(self))
+        made.__setstate__(self._settings())
+        made.assignments, made.batch = self.assignments, self.batch
+        made.share, made.dataset = self.share, self.dataset
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Worker:
+        return self.__copy__()
 
     @property
     def index(self) -> int:

@@ -4,6 +4,7 @@ import copy
 import pickle
 import sys
 
+import keras
 import pytest
 
 import wbsp
@@ -43,21 +44,38 @@ def test_a_copy_knows_the_secret_and_a_pickle_does_not_hold_it(tmp_path):
     path.write_text("0123456789abcdef")
     hook = wbsp.SyncCallback("localhost:1", 0, token_file=str(path))
     assert b"0123456789abcdef" not in pickle.dumps(hook)
-    assert copy.deepcopy(hook)._worker._secret == b"0123456789abcdef"
+    assert copy.deepcopy(hook)._worker.secret == b"0123456789abcdef"
 
 
-def test_a_callback_in_a_run_cannot_be_copied(hook, monkeypatch):
+def test_a_callback_in_a_fit_cannot_be_copied(hook, monkeypatch):
     monkeypatch.setitem(module._in_run, hook._worker.task, hook._worker)
+    copy.deepcopy(hook)  # which is connected, as after hook.rule: the copy takes its place
+    hook._worker.loop = module.Loop()
     with pytest.raises(TypeError, match="worker 3 is in a run, and a copy of its SyncCallback wou"):
         copy.deepcopy(hook)
     module._in_run.clear()
     copy.deepcopy(hook)
 
 
-def test_one_with_a_dataset_is_not_copied(hook):
-    hook.stream(lambda start, count: (start, count), 8)
-    with pytest.raises(TypeError, match=r"the dataset of this SyncCallback's stream\(\) belongs"):
-        pickle.dumps(hook)
+def test_a_copy_trains_the_same_dataset_and_another_process_cannot(hook):
+    data = hook.examples(lambda i: i, n=8, batch_size=4)
+    stream = wbsp.SyncCallback("localhost:1", 2)
+    stream.stream(lambda start, count: (start, count), 8)
+    for one in hook, stream:
+        mine = one._worker
+        its = copy.deepcopy([one])[0]._worker
+        assert its.share is mine.share and its.dataset is mine.dataset
+        assert its.assignments is mine.assignments and its.batch == mine.batch
+        with pytest.raises(TypeError, match=r"\(\) belongs to this process; make another one th"):
+            pickle.dumps(one)
+    assert hook._worker.dataset is data
+
+
+def test_callbacks_that_belong_to_the_hook_are_copied_with_it(hook):
+    schedule = wbsp.RunSchedule(keras.optimizers.schedules.CosineDecay(0.1, 10), hook)
+    copied, its = copy.deepcopy([hook, schedule])
+    assert its is not schedule and its._hook is copied
+    assert float(keras.ops.convert_to_numpy(its._rate(5))) == pytest.approx(0.05)
 
 
 @pytest.fixture

@@ -265,7 +265,8 @@ class Loops(C.Callback):
         def method(epoch, logs=None):
             if early:
                 signal.raise_signal(signal.SIGINT)
-            ends = {f"on_{kind}batch_end": self.batch_ends for kind in ("test_", "predict_", "train_")}
+            ends = {f"on_{kind}_batch_end": self.batch_ends
+                    for kind in ("test", "predict", "train")}
             loop(self.model, Ends(**ends))
             self.after += 1
 

@@ -281,7 +281,8 @@ def test_a_worker_that_is_started_again_passes_by_the_fits_that_have_ended(jobs)
     recorded = {event["epoch"]: event["values"]["val_loss"] for event in events
                 if event["kind"] == "measured"}
     history = json.loads(again.find("^history")[0].partition(" ")[2])
-    assert dict(zip(history["val_epoch"], history["val_loss"], strict=True)) == recorded
+    assert dict(zip(history["val_epoch"], history["val_loss"], strict=True)) == {
+        epoch + 1: loss for epoch, loss in recorded.items()}
     assert len(settings(server)) == 2
 
 

@@ -67,7 +67,8 @@ def test_one_worker_of_all_sites_validates_an_epoch_and_all_are_told(jobs, fits,
     measured = {event["epoch"]: event["values"]["val_loss"] for event in top.events("measured")}
     assert len(top.events("measured")) == len(measured) and EPOCHS - 1 in measured
     for job in workers:
-        told = {logs["val_epoch"]: logs["val_loss"] for logs in epochs(job) if "val_epoch" in logs}
+        told = {logs["val_epoch"] - 1: logs["val_loss"] for logs in epochs(job)
+                if "val_epoch" in logs}
         assert told.items() <= measured.items()
     assert any("val_epoch" in logs for job in workers for logs in epochs(job))
 
@@ -79,9 +80,9 @@ def test_where_all_wait_for_a_validation_all_sites_have_the_results_of_each_epoc
     measured = {event["epoch"]: event["values"]["val_loss"] for event in top.events("measured")}
     assert sorted(measured) == [*range(EPOCHS)] and len(finals(jobs)) == 1
     for job in workers:
-        assert [logs.get("val_epoch") for logs in epochs(job)][-1] == EPOCHS - 1
+        assert [logs.get("val_epoch") for logs in epochs(job)][-1] == EPOCHS
         for logs in epochs(job):
-            assert logs["val_loss"] == measured[logs["val_epoch"]]
+            assert logs["val_loss"] == measured[logs["val_epoch"] - 1]
 
 
 @pytest.mark.long

@@ -17,7 +17,7 @@ from wbsp import timeouts
 from wbsp.core.stats import Phase
 from wbsp.replica.base import divide
 from wbsp.replica.frozen import Frozen
-from wbsp.replica.layers import derive, differing, finalize, remarks, statistics
+from wbsp.replica.layers import derive, differing, finalize, remarks, scheduled, statistics
 from wbsp.replica.model import KerasPart, sums_gradients
 from wbsp.runlog.console import say
 from wbsp.sync.base import WorkerRule
@@ -92,7 +92,6 @@ class SyncCallback(keras.callbacks.Callback):
                 patience, transport)
         self._frozen, self._local = frozen, local
         self._once: list[keras.callbacks.Callback] = []
-        self._data: Any = None  # of the share
         self._shared: SharedFit | None = None  # the current fit, if it trains the run's data
         self._passed: PassedFit | None = None  # the current fit, if its run has ended
         self._surrounds = False  # all callbacks of the current fit: see `_surround`
@@ -101,7 +100,7 @@ class SyncCallback(keras.callbacks.Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy, such as a tuner makes of each callback: not connected, and
-        without a model. Raises TypeError if two workers cannot exist."""
+        without a model. It trains the same `examples`. Raises TypeError in a run."""
         return {**self.__dict__, "_worker": copy(self._worker), "_surrounds": False,
                 "_model": None, "_meter": None, "_shared": None, "_steps": None,
                 "_passed": None, "_part": None, "_still": None}
@@ -176,7 +175,7 @@ class SyncCallback(keras.callbacks.Callback):
                 validated, and each worker receives its results. Equal on all workers.
 
         Returns:
-            A tf.data.Dataset on TensorFlow, a generator on JAX, a DataLoader on PyTorch.
+            A tf.data.Dataset on TensorFlow, a DataLoader on PyTorch, data of its own kind on JAX.
 
         Raises:
             ValueError: a number is out of range, or arrays have wrong lengths.
@@ -184,7 +183,7 @@ class SyncCallback(keras.callbacks.Callback):
         with in_one_line():
             share = Share(n, batch_size, seed, validate=validate)
             data = dataset(share, function, class_weight, processes)
-        self._worker.share, self._data = share, data
+        self._worker.share, self._worker.dataset = share, data
         return data
 
     def stop_run(self, reason: str) -> None:
@@ -336,7 +335,7 @@ class SyncCallback(keras.callbacks.Callback):
             self._surrounds = self._surround(fit)
             self._steps = None
             if self._surrounds:
-                own = self._data is not None and fit.argument("x", None) is self._data
+                own = worker.share is not None and fit.argument("x", None) is worker.dataset
                 self._steps = TimedSteps(model, worker.begun().enter, worker.share if own else None)
                 fit.undo.append(self._steps.release)
             if self._shared:
@@ -408,8 +407,15 @@ class SyncCallback(keras.callbacks.Callback):
         if self._shared:
             self._shared.surround(first, last, callbacks or [])
             RunRate(self._worker, self.model, callbacks or []).surround(first, last)
-        if any(getattr(callback, "restore_best_weights", False) for callback in callbacks or ()):
-            self._worker.say(Fit.no_best)
+            workers = int(self._worker.connect()[1].settings.get("workers", 1))
+            if workers > 1 and (name := scheduled(self.model)):
+                self._worker.say(Fit.of_own_steps.format(name, workers))
+        if (best := next((one for one in callbacks or ()
+                          if getattr(one, "restore_best_weights", False)), None)) is not None:
+            monitored = str(getattr(best, "monitor", ""))
+            name = monitored.removeprefix("val_") if monitored.startswith("val_") else "loss"
+            self._worker.say(Fit.no_best.format(name, "" if self._shared else (
+                ", have a process evaluate its versions (wbsp.versions)")))
         return callbacks is not None
 
     def _step_begins(self, batch, logs=None):
@@ -459,6 +465,8 @@ class SyncCallback(keras.callbacks.Callback):
         runtime = self._worker.begun()
         if runtime.has_final and runtime.put_back():
             self._worker.say_once(Fit.replaced)
+        if self._shared:
+            self._shared.ended()
 
     def _stop_if_due(self) -> None:
         if self._worker.stop_due():

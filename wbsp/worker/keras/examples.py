@@ -8,13 +8,14 @@ trained.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from wbsp.worker.keras.shared_batches import Batches, Function
-from wbsp.worker.share import Share
+from wbsp.worker.share import NOTHING, Share
 
 _ADAPTERS = 3, 7  # since this release `fit` accepts a DataAdapter
 
@@ -43,5 +44,26 @@ def dataset(share: Share, function: Function, class_weight: Mapping[int, float] 
     if tuple(map(int, keras.__version__.split(".")[:2])) < _ADAPTERS:
         raise ValueError(f"Keras {keras.__version__} on JAX takes no data of examples(): install "
                          f"{'.'.join(map(str, _ADAPTERS))} or later")
-    from wbsp.worker.keras.jax_examples import Stream
-    return Stream(batches)
+    return _Stream(batches)
+
+
+class _Stream(DataAdapter):
+    """A batch for each step, made when Keras on JAX requests it, in the compute thread.
+
+    Not a generator: from one, Keras requests two batches before training begins, and takes only
+    tuples. Not a PyDataset: Keras turns its x into (x,).
+    """
+
+    num_batches = batch_size = has_partial_batch = partial_batch_size = None
+
+    def __init__(self, batches: Batches):
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        for positions in self._batches.share:
+            if positions != NOTHING:
+                yield self._batches.of(positions)
+
+    def get_jax_iterator(self) -> Iterator[Any]:
+        """Return `__iter__`, as Keras calls it."""
+        return iter(self)

@@ -67,8 +67,15 @@ class Fit(Loop):
         "callback's on_epoch_end")
     no_best = (
         "EarlyStopping(restore_best_weights=True) ends this worker's training as always, but after "
-        "fit the model holds the run's final version, not the weights of this worker's best epoch; "
-        "ModelCheckpoint(save_best_only=True) saves those to a file")
+        "fit the model holds the run's final version. To have the best one, start the server with "
+        "--best={}{}, and then call wbsp.load(RUN, model, best=True)")
+    of_own_steps = (
+        "{} counts only this worker's steps, but {} workers share the data: compile the model "
+        "with a number as learning rate, and give the schedule to wbsp.RunSchedule(schedule, hook) "
+        "among the callbacks, which counts the steps of all")
+    other_epoch = (
+        "a callback, such as BackupAndRestore, set the first epoch to {}: beginning with {} of {}, "
+        "because the run has the epochs that are left to train")
 
     def __init__(self, on_over: Callable[[Fit], None]):
         self._list: keras.callbacks.CallbackList | None = None
@@ -97,13 +104,17 @@ class Fit(Loop):
     def surround(self, first: Edge, last: Edge) -> list[keras.callbacks.Callback] | None:
         """Put `first` before and `last` after all callbacks in the list of this `fit`.
 
+        Of the current on_train_begin, only that of `last` is still called.
+
         Returns the callbacks between the two; None if there is no list, because a user's own loop
         calls the callback.
         """
         if self._list is None:
             return None
-        callbacks = [one for one in self._list.callbacks if not isinstance(one, Edge)]
+        listed = self._list.callbacks
+        callbacks = [one for one in listed if not isinstance(one, Edge)]
         self._list.callbacks = [first, *callbacks, last]  # new: Keras iterates over the old one
+        listed.append(last)
         return callbacks
 
     def argument(self, name: str, default: Any) -> Any:

@@ -79,7 +79,7 @@ class PassedFit:
     @property
     def _epochs(self) -> Mapping[int, dict[str, float]]:
         """The recorded results of the run's epochs."""
-        return {epoch: values | ({"val_epoch": epoch} if any(
+        return {epoch: values | ({"val_epoch": epoch + 1} if any(
             name.startswith("val_") for name in values) else {})
             for epoch, values in self._saved.state.found.items()}
 

@@ -72,7 +72,7 @@ class RunRate:
         rate, told = self._rate, self._share.rate
         if rate == self._before:
             return
-        epoch = int(logs.get("val_epoch", self._share.epoch))
+        epoch = int(logs.get("val_epoch", self._share.epoch + 1)) - 1
         if told is None or told.epoch < epoch:
             self._worker.begun().tell(LearningRate(epoch, rate))
         else:  # the run already has a rate for that epoch

@@ -7,8 +7,10 @@ step that ends the run's epoch for this worker, `stop_training` is set to a spec
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Collection
-from math import isfinite
+from math import isfinite, nan
 from typing import Any
 
 import keras
@@ -31,6 +33,16 @@ class _EpochEnds:
 _EPOCH_ENDS = _EpochEnds()
 
 
+def fill(history: keras.callbacks.History, logs: dict[str, Any]) -> None:
+    """Give each list of the history a value for each epoch, NaN where there was no result.
+
+    logs: of the newest epoch
+    """
+    for name, values in history.history.items():
+        gap = [nan] * (len(history.epoch) - len(values))
+        values[:] = gap + values if name in logs else values + gap
+
+
 class SharedFit:
     """The epochs of one `fit`; created before the worker joins.
 
@@ -43,8 +55,10 @@ class SharedFit:
         self._worker = worker
         self._share = share
         self._model = model
+        self._params = params
         self._once = once
         self._saves = False  # one of these is in this fit
+        self._history: keras.callbacks.History | None = None
         self._validated = fit.argument("validation_data", True) is not None
         self._shown = ShownVersion(worker, model)
         self._validates = False  # in the current validation, or in the last one
@@ -63,6 +77,9 @@ class SharedFit:
             raise ValueError("on JAX with a GPU or TPU Keras requests one batch ahead, but a batch "
                              "of shared data is unknown until the step before it has ended: use "
                              "another back end, or JAX_PLATFORMS=cpu")
+        if share.running:
+            raise ValueError("another fit of this process trains the data of examples() now: give "
+                             "this one data of its own")
         if share.waits and not self._validated:
             raise ValueError("validate='wait' has each worker wait for the results of an epoch, "
                              "but this fit validates nothing: give it validation_data, or leave "
@@ -78,8 +95,7 @@ class SharedFit:
             say(f"no example of {epochs} epochs is left to train: showing one batch to the model, "
                 "which is not trained, and ending with the run's final version")
         elif share.next_epoch:
-            say(f"joined in epoch {share.next_epoch + 1} of {epochs}; Keras counts only the epochs "
-                "of this fit")
+            say(f"joined in epoch {share.next_epoch + 1} of {epochs}")
         if self._validated or self._saves:
             self._worker.begun().tell(AskVersion())
 
@@ -88,9 +104,15 @@ class SharedFit:
         bars = [one for one in callbacks if isinstance(one, keras.callbacks.ProgbarLogger)]
         begins, ends, tests = first.on_epoch_begin, first.on_epoch_end, first.on_test_begin
         ended = last.on_epoch_end
+        self._history = next(
+            (one for one in callbacks if isinstance(one, keras.callbacks.History)), None)
         self._saves = any(one in self._once for one in callbacks)
 
+        def train_begun(logs=None):
+            self.train_begun()
+
         def epoch_begins(epoch, logs=None):
+            self._model._initial_epoch = None  # else the model's next fit would begin there, too
             begins(epoch, logs)
             for bar in bars:
                 bar.target = None  # it takes the steps of one epoch for those of the next
@@ -104,12 +126,23 @@ class SharedFit:
             self.test_begins()
 
         def all_ended(epoch, logs=None):
+            if self._history is not None:
+                fill(self._history, logs or {})
             self.epoch_ended()
             ended(epoch, logs)
 
         first.on_epoch_begin, first.on_epoch_end = epoch_begins, epoch_ends
         first.on_test_begin = test_begins
-        last.on_epoch_end = all_ended
+        last.on_train_begin, last.on_epoch_end = train_begun, all_ended
+
+    def train_begun(self) -> None:
+        """Have Keras begin with the run's epoch; runs after the other callbacks' on_train_begin."""
+        share, epochs = self._share, self._params["epochs"]
+        first = min(share.next_epoch, epochs - 1)
+        chosen = self._model._initial_epoch  # by a callback, for which there is no public name
+        if chosen is not None and chosen != first:
+            self._worker.say(Fit.other_epoch.format(chosen + 1, first + 1, epochs))
+        self._model._initial_epoch = first
 
     def step_begins(self) -> bool:
         """Return False for a step that trains no example of the run, as Keras needs one."""
@@ -185,7 +218,11 @@ class SharedFit:
                 newest = self._show_validated()
         if mine and newest is not None and newest.epoch > self._told:
             self._told = newest.epoch
-            logs.update(newest.values, val_epoch=newest.epoch)
+            logs.update(newest.values, val_epoch=newest.epoch + 1)
+        elif mine:  # Keras would warn that there is no such metric
+            for name in mine:
+                warnings.filterwarnings("ignore", rf".*(conditioned on metric `{re.escape(name)}` "
+                                                  rf"which|only with {re.escape(name)} available)")
 
     def _show_validated(self) -> Measured | None:
         """Show the version that was validated last; return its results, or older ones.
@@ -207,6 +244,16 @@ class SharedFit:
         """Restore the model; runs after the other callbacks' on_epoch_end."""
         self._shown.put_back()
         self.end_for_all()
+
+    def ended(self) -> None:
+        """Complete the history by the last epoch's results, which may have come after the epoch."""
+        history, newest = self._history, self._share.measured
+        if (history is None or not history.epoch or "val_epoch" not in history.history
+                or newest is None or newest.epoch <= self._told):
+            return
+        for name, value in {**newest.values, "val_epoch": newest.epoch + 1}.items():
+            if name in history.history:
+                history.history[name][-1] = value
 
     def end_for_all(self) -> None:
         """End the run if a callback has ended the training of this worker."""
