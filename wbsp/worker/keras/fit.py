@@ -132,7 +132,7 @@ class Fit(Loop):
                 sys.settrace(None)
             return trace
 
-        loops = []
+        loops: list[FrameType] = []
         while frame is not None and frame is not self._frame:
             if frame.f_globals.get("__name__", "").startswith("wbsp."):
                 loops.clear()  # what it calls ends soon, and may hold locks
