@@ -85,3 +85,19 @@ def test_workers_of_three_frameworks_train_one_model(jobs, sync):
         assert job.find("^ended: all 12 epochs are trained$")
         (line,) = job.find("^accuracy ")
         assert float(line.split()[1]) > 0.6, "a third is by chance"
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@ON_TORCH
+@pytest.mark.parametrize("sync", ["pcc", "auto", "bsp"])
+def test_a_killed_worker_does_not_end_one_whose_loader_reads_ahead(jobs, sync):
+    server = jobs.server(sync=sync).listens()
+    dies = train(jobs, server, "torch", 0, 0.05)
+    stays = train(jobs, server, "torch", 1, 0.01)  # by a loader with a process
+    server.until("epoch 3 of 12 is trained")
+    dies.kill()
+    for job in (stays, server):
+        job.ends_well()
+    assert stays.find("^ended: all 12 epochs are trained$")
+    assert server.find("epoch 12 of 12 is trained")
