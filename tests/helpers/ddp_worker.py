@@ -57,6 +57,9 @@ def main(address, index, rank, port, how, file):
     np.savez(file, *[tensor.numpy() for tensor in net.state_dict().values() if tensor.dim()])
     print("ended:", w.stop_reason)
     print("seen:", len(seen))
+    print("steps of all:", w.run_steps)
+    if how != "own":
+        print("done:", w.done, w.total_steps)
     dist.destroy_process_group()
 
 

@@ -6,7 +6,9 @@ import pytest
 from back_ends import ON_TORCH
 from jobs import ROOT
 
-from wbsp.replica.values import Values
+from wbsp.replica.base import Held, Part
+from wbsp.replica.values import Values, _difference
+from wbsp.tensors.layout import TensorSpec
 
 F32 = np.float32
 
@@ -136,6 +138,14 @@ def test_variables_that_the_user_replaces_inside_the_block_are_named():
     given["c"] = tf.Variable(4)  # not of floats: each worker's own in any case
     with pytest.raises(ValueError, match="^b/0 was replaced by another variable inside the block:"):
         values.check()
+
+
+def test_a_variable_that_was_moved_to_a_device_is_named_and_one_that_came_back_is_not():
+    part, it = Part([]), object()
+    here, there = (Held(TensorSpec("w", (2,)), "float32", it, device=device)
+                   for device in ("cpu", "cuda:0"))
+    assert _difference(part, here, there) == "was moved from cpu to cuda:0"
+    assert _difference(part, there, here) is None and _difference(part, here, here) is None
 
 
 def test_a_layer_that_a_keras_model_is_given_inside_the_block_is_named():

@@ -28,6 +28,7 @@ def test_two_groups_share_the_data_and_all_ranks_end_with_one_model(jobs, sync):
         job.ends_well()
     assert len({final(jobs, index, rank) for index in range(2) for rank in range(2)}) == 1
     assert all(job.find("^ended: all 12 epochs are trained$") for job in ranks)
+    assert all(job.find("^steps of all: 192$") and job.find("^done: 1.0 192$") for job in ranks)
     assert server.find("epoch 12 of 12 is trained")
 
 

@@ -50,15 +50,14 @@ def held(module: torch.nn.Module) -> Iterator[tuple[str, Get]]:
     for one in module.modules():
         if type(one).__name__ == "FullyShardedDataParallel":
             raise ValueError(_divided(f"{type(one).__name__}(...)"))
+    owners = dict(module.named_modules(remove_duplicate=False))
     for path, tensor in module.state_dict(keep_vars=True).items():
         if isinstance(tensor, torch.Tensor):
             name = path.replace("_orig_mod.", "")  # torch.compile has wrapped a part of it
             where, _, attribute = path.rpartition(".")
-            try:
-                owner = module.get_submodule(where)
-                found = getattr(owner, attribute) is tensor
-            except AttributeError:
-                found = False  # its class uses another name in the state_dict
+            owner = owners.get(where)
+            # not found: its class uses another name in the state_dict
+            found = owner is not None and getattr(owner, attribute, None) is tensor
             yield name, partial(getattr, owner, attribute) if found else _Shown(tensor)
 
 
