@@ -57,6 +57,8 @@ def test_a_command_line_without_sense_is_refused(known, line, says):
     ("--workers=0 {}", 2, "wbsp run: --workers=0: 0 is not a posit"),
     ("--worker_nums=2 {}", 2, "wbsp run: unknown flag --worker_nums (did you mean --worker_num?)"),
     ("--workers=2 missing.py", 1, "wbsp run: the script missing.py does not exist"),
+    ("--workers=2 python train.py", 1, "wbsp run: the script python does not exist: give the scri"),
+    ("{} --workers=2", 1, "wbsp run: --workers stands behind the script, and so is the script's: "),
     ("{}", 1, "wbsp run: --workers is missing, and this machine shows no GPU"),
     ("--workers=2 --shard {}", 1, "wbsp run: --shard starts a shard: use wbsp ps for that"),
     ("--workers=2 --worker_num=1 {}", 1, "wbsp run: --worker_num=1 counts all workers of the run"),

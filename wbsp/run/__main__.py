@@ -89,12 +89,14 @@ def _supervisor(said: Words, until_the_end: contextlib.ExitStack) -> Supervisor:
         OSError: a file cannot be read or made.
     """
     if said.script[0] != "-m" and not os.path.exists(said.script[0]):
-        raise ValueError(f"the script {said.script[0]} does not exist")
+        remedy = ("" if not os.path.basename(said.script[0]).startswith("python") else
+                  ": give the script itself, which this Python runs")
+        raise ValueError(f"the script {said.script[0]} does not exist{remedy}")
     for name, what in REFUSED.items():
         if FLAGS[name].present:
             raise ValueError(f"--{name} {what}: use wbsp ps for that")
     gpus = machine.visible_gpus(os.environ)
-    places = _places(gpus)
+    places = _places(gpus, said.script)
     workers = sum(place.workers for place in places)
     token_file = None
     if any(place.name != HERE for place in places):
@@ -142,7 +144,7 @@ def _supervisor(said: Words, until_the_end: contextlib.ExitStack) -> Supervisor:
     return supervisor
 
 
-def _places(gpus: Sequence[str]) -> list[Place]:
+def _places(gpus: Sequence[str], script: Sequence[str]) -> list[Place]:
     """Return the machines and their workers. Raises ValueError, in one line."""
     if FLAGS.hosts is not None:
         for name in "workers", "server":
@@ -155,6 +157,9 @@ def _places(gpus: Sequence[str]) -> list[Place]:
                              "give an address of this machine, or none")
         return places
     if not (workers := FLAGS.workers or len(gpus)):
+        if any(word.startswith("--workers") for word in script):
+            raise ValueError("--workers stands behind the script, and so is the script's: wbsp run "
+                             f"--workers=2 {script[0]}")
         raise ValueError("--workers is missing, and this machine shows no GPU, which would get a "
                          "worker each: give the number of workers, such as --workers=2")
     return [Place(HERE, workers)]
