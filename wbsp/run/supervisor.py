@@ -347,10 +347,12 @@ class Supervisor:
         summary = self._log.summary
         parts = []
         first = self._interrupts.first
-        if self._log.joined and self._abandoned:
+        reason = None if summary is None else str(summary.get("reason", "the run has ended"))
+        if self._abandoned and self._log.joined and (
+                reason is None or reason.startswith("interrupted")):  # by the signal from here
             parts.append("no worker is left")
-        elif summary is not None:
-            parts.append(str(summary.get("reason", "the run has ended")))
+        elif reason is not None:
+            parts.append(reason)
         elif self._server is not None:
             parts.append(f"ended by {signal.Signals(first).name}" if first is not None else
                          "the run has not ended" if self._log.joined else
