@@ -53,7 +53,7 @@ def test_each_cell_of_the_report_is_a_cluster_file(tmp_path):
 @pytest.mark.parametrize("flag, words", [
     ("--models=rumour", "unknown synchronization model 'rumour'"),
     ("--models=pcc:outer=rumour", "unknown outer optimizer 'rumour'"),
-    ("--optimizer=rumour", "sgd|nesterov|adam"),
+    ("--optimizer=rumour", "sgd, nesterov, adam"),
     ("--trainings=32-0.05", "--trainings: '32-0.05' is not batch-rate-epochs"),
     ("--lone=a-b-c", "--lone: 'a-b-c' is not batch-rate-epochs"),
     ("--cells=rumour", "cluster file rumour does not exist"),
