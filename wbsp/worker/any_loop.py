@@ -194,7 +194,7 @@ class Worker:
         if member.loop is None:
             return  # it has left, after a signal or an error that the block has caught
         if error is not None:
-            member.end(member.interrupted or f"its loop was left by {type(error).__name__}")
+            member.left_by(error)
             return
         with member.leaving_on_error(), self._telling():
             self._values.check()

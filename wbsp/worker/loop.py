@@ -42,6 +42,7 @@ from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.share import Share
 from wbsp.worker.signals import Signals
 from wbsp.worker.timeline import timeline
+from wbsp.worker.trials import ends_trial
 
 _STOOD = 0.1  # of its time: a worker that waits for longer prints how to share data
 _SHORT = 1.0  # seconds that need no line
@@ -50,6 +51,7 @@ _SHORT = 1.0  # seconds that need no line
 _in_run: dict[Task, Worker] = {}  # members of a run in this process
 _were_in_run: set[Task] = set()  # tasks of this process in runs, now or before
 _behind: dict[Task, tuple[str, int]] = {}  # series of runs, and number of completed fits
+_left_early: dict[Task, tuple[str, int]] = {}  # the same, of the run that it has left in mid-run
 _ended: dict[Task, str] = {}  # tasks whose servers were ended, and their reasons
 _given: dict[Task, int] = {}  # the newest index that a server has chosen for this process
 # What a connection is made with.
@@ -392,8 +394,10 @@ class Worker:
             last = leaves()
             try:
                 series, behind = _behind.get(self.task, ("", 0))
-                welcome = transport.hello(self._expected, left, series, behind + 1, last,
-                                          own=_own[0], given=given is not None)
+                early = _left_early.get(self.task)
+                series, fit = early or (series, behind + 1)
+                welcome = transport.hello(self._expected, left, series, fit, last, own=_own[0],
+                                          given=given is not None, left=early is not None)
             except BaseException as error:
                 transport.close()
                 if isinstance(error, ForeignServer) and self._credentials.other() is not None:
@@ -560,6 +564,28 @@ class Worker:
             self.end(self.interrupted or self._failure)
             raise
 
+    def left_by(self, error: BaseException) -> None:
+        """Leave the run because of an error that leaves the loop.
+
+        An error that ends a tuner's trial ends the run for all workers. If it has ended, or ends,
+        this worker leaves it in good order, so that its next loop is the next run.
+        """
+        runtime = self.runtime
+        if self.loop is None:
+            return
+        if runtime is not None and self.in_run and self.interrupted is None and (
+                ends_trial(error) or (runtime.ends and isinstance(error, Exception))):
+            try:
+                if not runtime.ends:
+                    self.stop_run(f"its trial has ended ({type(error).__name__})")
+                self.finish()
+                self.end(None)
+                return
+            except TransportError as lost:
+                self.say(f"{type(error).__name__} ended its trial, and the server was lost "
+                         f"meanwhile: {lost}")
+        self.end(self.interrupted or f"its loop was left by {type(error).__name__}")
+
     def lost(self, loop: Loop) -> None:
         """Leave the run, if this loop has ended without doing so; any thread may call this."""
         with self._ending:
@@ -594,10 +620,12 @@ class Worker:
         passes = self.passes
         again = self._comes_late(transport) or (reason is None and (
             passes or (self.runtime is not None and self.runtime.comes_again)))
-        if reason is not None:
+        if reason is not None and not passes:
             transport.leave(reason, finished=False)
-        else:
+        if passes or (self.runtime is not None and self.runtime.has_final):
             self._count_fit(transport, passes)
+        else:
+            self._note_early()
         transport.close()
         if self._log is not None:
             self._log.close()
@@ -624,8 +652,15 @@ class Worker:
         if passes:
             transport.request(m.Goodbye(again=True))
             transport.wake()
+        _left_early.pop(self.task, None)
         if series := settings.get("series"):
             _behind[self.task] = series, int(settings.get("passes") or settings["fit"])
+
+    def _note_early(self) -> None:
+        """Note a run that was left in mid-run: the next loop joins it again, if it goes on."""
+        settings = self.welcome.settings if self.welcome else {}
+        if self.runtime is not None and settings.get("series"):
+            _left_early[self.task] = settings["series"], int(settings["fit"])
 
     @property
     def _failure(self) -> str:

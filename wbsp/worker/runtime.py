@@ -121,6 +121,11 @@ class WorkerRuntime:
         """The server's reason to finish, or None."""
         return self.agent.stopped
 
+    @property
+    def ends(self) -> bool:
+        """True if the run has ended, or this worker has asked the server to end it."""
+        return self.stopped is not None or self._ends_run is not None
+
     def report(self) -> Report:
         """Return this worker's totals, up to its leaving."""
         return self._recorder.report()

@@ -82,6 +82,10 @@ class Entrance(ABC):
         """Return why the end of the run is not certain, in one line; None: it is, or it runs."""
         return None
 
+    def _has_left(self, hello: m.Hello) -> bool:
+        """Return whether a process that has left this run cannot join it again, because it ends."""
+        return False
+
     @abstractmethod
     def initial(self, session: WorkerSession, initial: m.Initial, body: memoryview) -> None:
         """Take a chunk of W_0.
@@ -128,6 +132,11 @@ class Entrance(ABC):
             # it has left that session, and its Goodbye was lost with the connection
             self._sessions.returns(old.worker)
             self.lose(old, "it left in mid-run")
+        if hello.left and self._has_left(hello) and hello.worker is not None:
+            # it retries until the next run begins
+            self._sessions.returns(hello.worker)
+            self._sessions.answer(identity, m.Refused("the run has ended", over=True))
+            return
         if self._over is not None and hello.worker in self._sessions.series.living:
             # as announced; it retries until the next run starts, or its process ends
             if self._ends or hello.leaves:
@@ -159,7 +168,8 @@ class Entrance(ABC):
         if session is None:
             session = self._sessions.open(identity, worker, hello.own)
         session.line = line
-        session.passes = self._info.series.passes(hello.series, hello.fit)
+        session.passes = (0 if hello.left else
+                          self._info.series.passes(hello.series, hello.fit))
         passes = {"passes": str(session.passes)} if session.passes else {}
         self._sessions.send(identity, m.Welcome(
             self._info.settings | passes, self._clock.run(), self._info.rule, self._info.epoch,
@@ -491,6 +501,14 @@ class Admission(Entrance):
             return ("the run's last version is not durable yet: if this server is lost, the run "
                     "continues from the version before")
         return None
+
+    def _has_left(self, hello: m.Hello) -> bool:
+        series, engine = self._sessions.series, self._engine
+        if series.single or (hello.series, hello.fit) != (series.id, series.fit):
+            return False
+        if self._requests.all_left:
+            self._requests.end("all workers had left it in mid-run, and one begins anew")
+        return engine.stop_reason is not None
 
     def admit_all(self) -> None:
         """Admit the workers that wait for a model."""

@@ -37,6 +37,7 @@ class Requests:
         self.returned = False
         # Complete pushes that came while this site waits for the server above: worker -> the newest
         self._kept: dict[int, tuple[WorkerSession, m.Update, Arrived]] = {}
+        self._left: set[int] = set()  # workers that have left in mid-run, and may join again
         # Of a site: sends what a worker says to all to the server above, which decides.
         self.above: Callable[[m.Message], None] | None = None
 
@@ -52,6 +53,7 @@ class Requests:
     def join(self, session: WorkerSession) -> None:
         """Handle a worker that was admitted."""
         self.first_came = min(self._clock.now(), self.first_came)
+        self._left.discard(session.worker)
         self._tell(session.worker, f" joined over {session.plane and session.plane.name}")
         request = session.request
         self.replies.send(self.engine.join(session.worker, self._clock.run(),
@@ -246,6 +248,18 @@ class Requests:
             if not self._goes_up(m.StopRun(reason)):
                 self.replies.send(self.engine.stop(reason, self._clock.run()))
 
+    @property
+    def all_left(self) -> bool:
+        """Return whether all members of a run that goes on have left it by themselves."""
+        engine = self.engine
+        return (engine.started and engine.stop_reason is None and bool(self._left)
+                and self.above is None
+                and all(worker in self._left for worker in engine.members))
+
+    def end(self, reason: str) -> None:
+        """End the run."""
+        self.replies.send(self.engine.stop(reason, self._clock.run()))
+
     def _goes_up(self, message: m.Message) -> bool:
         """Send a message to the server above, if this is a site; return whether it is."""
         if self.above is not None:
@@ -266,6 +280,7 @@ class Requests:
         session.joined = False
         answer = self.engine.leave(session.worker, self._clock.run(), reason, leaving.finished)
         if not leaving.finished:
+            self._left.add(session.worker)
             self.sessions.close(session)
         self.replies.send(answer)
 

@@ -24,6 +24,7 @@ class Hello(Message, frozen=True):
     fit: Count = 0  # of this process in that series, from 1 on; 0: unknown
     leaves: bool = False  # this process ends, and waits until the server knows
     replaces: bool = False  # the process before it, which may still be connected: a site's server
+    left: bool = False  # this process has left the run of number `fit` before its end
 
 
 class Join(Message, frozen=True):

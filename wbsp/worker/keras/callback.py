@@ -333,6 +333,7 @@ class SyncCallback(keras.callbacks.Callback):
                 worker.say(line)
             self._checked = False
             self._surrounds = self._surround(fit)
+            fit.guard(worker.left_by)
             self._steps = None
             if self._surrounds:
                 own = worker.share is not None and fit.argument("x", None) is worker.dataset

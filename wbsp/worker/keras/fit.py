@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -116,6 +117,25 @@ class Fit(Loop):
         self._list.callbacks = [first, *callbacks, last]  # new: Keras iterates over the old one
         listed.append(last)
         return callbacks
+
+    def guard(self, on_error: Callable[[BaseException], None]) -> None:
+        """Call `on_error` with an error that a callback raises, before it leaves this fit."""
+        callbacks = self._list
+        if callbacks is None:
+            return
+
+        def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
+            def called(*args: Any, **named: Any) -> Any:
+                try:
+                    return call(*args, **named)
+                except BaseException as error:
+                    on_error(error)
+                    raise
+            return called
+        names = [name for name in dir(callbacks) if name.startswith("on_")]
+        for name in names:
+            setattr(callbacks, name, guarded(getattr(callbacks, name)))
+        self.undo += [partial(delattr, callbacks, name) for name in names]
 
     def argument(self, name: str, default: Any) -> Any:
         """Return an argument of the call; the default if it is unknown."""
