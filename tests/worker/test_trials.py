@@ -7,6 +7,7 @@ import pytest
 from jobs import both
 
 import wbsp
+from wbsp.worker import next_run
 from wbsp.worker.trials import ends_trial
 
 jnp = pytest.importorskip("jax.numpy")
@@ -15,6 +16,12 @@ pytestmark = pytest.mark.usefixtures("process_ends")
 
 N, BATCH = 64, 8
 OWN = 100.0  # by so much the weights of one trial differ from those of the next
+
+
+def ends(server):
+    """The processes of the workers end, and so does the server."""
+    next_run.close_all()
+    server.ends_well()
 
 
 class Trials:
@@ -83,7 +90,8 @@ def test_a_trial_that_is_pruned_ends_its_run_for_all_and_the_next_is_a_new_one(j
         assert second == "all 2 epochs are trained"
         assert (first == "TrialPruned" and index in pruned) or why in first
         assert any(why in line for line in trials.said)
-    assert server.find(r"stopping: worker \d: its trial has ended \(TrialPruned\)")
+    assert server.find(r"stopped: worker \d: its trial has ended \(TrialPruned\)")
+    ends(server)
 
 
 def test_another_error_leaves_the_run_and_the_next_block_joins_it_again(jobs):
@@ -104,6 +112,7 @@ def test_another_error_leaves_the_run_and_the_next_block_joins_it_again(jobs):
     assert mine.began == 3 * [OWN] and other.began == [OWN]
     assert mine.ended == ["ArithmeticError", "KeyboardInterrupt", "all 30 epochs are trained"]
     assert other.ended == ["all 30 epochs are trained"]
+    ends(server)
 
 
 def test_once_all_have_left_by_an_error_the_next_block_is_a_new_run(jobs):
@@ -120,6 +129,7 @@ def test_once_all_have_left_by_an_error_the_next_block_is_a_new_run(jobs):
         assert trials.began == [OWN, 2 * OWN]
         assert trials.ended == ["ArithmeticError", "all 2 epochs are trained"]
     assert server.find("stopped: all workers had left it in mid-run, and one begins anew")
+    ends(server)
 
 
 def test_the_only_workers_cell_that_is_run_again_is_a_new_run(jobs):
@@ -130,6 +140,7 @@ def test_the_only_workers_cell_that_is_run_again_is_a_new_run(jobs):
     trials.block(3 * OWN)
     assert trials.began == [OWN, 2 * OWN, 3 * OWN]
     assert trials.ended[-1] == "all 2 epochs are trained"
+    ends(server)
 
 
 @pytest.mark.parametrize("error", [optuna.TrialPruned(), ArithmeticError()], ids=type)
@@ -150,6 +161,7 @@ def test_a_run_that_a_worker_has_stopped_is_left_in_good_order(jobs, error):
     assert mine.began == other.began == [OWN, 2 * OWN]
     assert mine.ended == [type(error).__name__, "all 2 epochs are trained"]
     assert other.ended == ["worker 0: it is bad", "all 2 epochs are trained"]
+    ends(server)
 
 
 def test_a_study_of_optuna_goes_through_its_trials(jobs):
@@ -178,3 +190,4 @@ def test_a_study_of_optuna_goes_through_its_trials(jobs):
     for began, states in both((tune, 0), (tune, 1)):
         assert began == [OWN * (k + 1) for k in range(4)]
         assert states == ["COMPLETE", "PRUNED", "COMPLETE", "PRUNED"]
+    ends(server)
