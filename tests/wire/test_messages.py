@@ -24,6 +24,7 @@ FROM_WORKER = [
     m.Hello(m.PROTOCOL, 3, {"sync": "wbsp", "lr": "0.1"}),
     m.Hello(m.PROTOCOL, 1, {}, series="ab12", fit=2),
     m.Hello(m.PROTOCOL, 1, {}, series="ab12", fit=3, leaves=True),
+    m.Hello(m.PROTOCOL, 1, {}, series="ab12", fit=3, left=True),
     m.Join([TensorSpec("conv/kernel", (5, 5, 3, 64)), TensorSpec("scale", ())]),
     m.Join([TensorSpec("scale", ())], "wbsp-" + 32 * "0"),
     m.Join([TensorSpec("scale", ())], "", [LayerState("layer words", 32 * "0", (1.5, 0.5, -1.0))]),
@@ -209,7 +210,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {30: "981bf5ace9483dfd1efa02a92088f5b2eab10b97cec28af79001f9c68a424db7"}
+BYTES = {30: "98cb07f5c3fbdff3d20846dc64427f22750a0091cc38daa1ebbef57bf81ab5bc"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():
