@@ -133,10 +133,10 @@ class Entrance(ABC):
             self._sessions.returns(old.worker)
             self.lose(old, "it left in mid-run")
         if hello.left and self._has_left(hello) and hello.worker is not None:
-            # it retries until the next run begins
             self._sessions.returns(hello.worker)
-            self._sessions.answer(identity, m.Refused("the run has ended", over=True))
-            return
+            if self._over is None:  # it retries until the next run begins
+                self._sessions.answer(identity, m.Refused("the run has ended", over=True))
+                return
         if self._over is not None and hello.worker in self._sessions.series.living:
             # as announced; it retries until the next run starts, or its process ends
             if self._ends or hello.leaves:
