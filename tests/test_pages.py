@@ -161,6 +161,16 @@ bandwidth = "100Mbit"
 END
 """
 
+ADVICE = "docs/tutorial/which-model.md"
+
+
+def toml_of(page: str) -> str:
+    """The first file in TOML that a page shows."""
+    found = re.search(r"^```toml\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert found, page
+    return found[1]
+
+
 HOW: dict[str, dict[int, Elsewhere | Saved | Pasted]] = {
     "README.md": {
         1: Pasted(words={"git clone <this repository> wbsp && ": "", "cd wbsp": ":"}),
@@ -270,7 +280,7 @@ assert float(model.optimizer.learning_rate) < 0.1 and hook.done == 1
             "scripts/run_h1.sh pcc": "scripts/run_h1.sh pcc --until=20s",
             "scripts/run_h1.sh bsp": "scripts/run_h1.sh bsp --until=20s"}),
     },
-    "docs/tutorial/which-model.md": {1: Pasted(before=CIFAR10)},
+    ADVICE: {1: Pasted(before=f"cat >my.toml <<'END'\n{toml_of(ADVICE)}END\n")},
     OWN: {1: Saved("train.py", run="wbsp run --workers=2 train.py")},
 }
 
