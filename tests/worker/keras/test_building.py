@@ -1,5 +1,6 @@
 """Models whose variables Keras makes in the first step, and tuners, which build such models."""
 
+import copy
 import importlib.util
 import textwrap
 
@@ -152,6 +153,26 @@ def test_models_that_fit_builds_are_trained(jobs, shared):
         loaded(X)
         wbsp.load(server.cwd / "runs" / "pcc" / f"run-{number:03}", loaded)
         assert np.array_equal(loaded.predict(X, verbose=0), model.predict(X, verbose=0))
+
+
+@pytest.mark.slow
+def test_copies_of_the_hook_train_its_data_one_trial_after_the_other(jobs):
+    """As a tuner that is given both: it copies its callbacks for each trial."""
+    server = jobs.server(workers=1, series=True).listens()
+    hook = wbsp.SyncCallback(server.address, 0, say=lambda text: None)
+    data = hook.examples(lambda i: (X[i], Y[i]), n=64, batch_size=8)
+    assert hook.rule, "it is connected"
+    for _ in range(2):
+        model = sequential()
+        model.compile("sgd", "mse", jit_compile=False)
+        copied = copy.deepcopy([hook])
+        model.fit(data, epochs=2, steps_per_epoch=hook.UNTIL_TOLD, verbose=0, callbacks=copied)
+        assert copied[0].stop_reason == "all 2 epochs are trained"
+    next_run.close_all()
+    server.ends_well()
+    for number in (1, 2):
+        kept = wbsp.read_run(server.cwd / "runs" / "pcc" / f"run-{number:03}")
+        assert kept.summary["workers"]["0"]["steps"] == 16
 
 
 TUNED = textwrap.dedent("""

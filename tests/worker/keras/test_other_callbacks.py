@@ -341,6 +341,46 @@ def test_backup_and_restore(fits, where, tmp_path):
         fits.says(BEFORE)
 
 
+@pytest.mark.parametrize("epoch", [2, EPOCHS + 5])
+def test_backup_and_restore_on_shared_data_loses_no_epoch(jobs, compiled, where, tmp_path, epoch):
+    """Its epochs are the run's, whatever this worker's earlier process has done."""
+    server, said = jobs.server(workers=1).listens(), []
+    hook = wbsp.SyncCallback(server.address, 0, say=said.append)
+    data = hook.examples(lambda i: (X[i], Y[i]), n=len(X), batch_size=8)
+    model = compiled()
+    (tmp_path / "backup").mkdir()
+    model.save_weights(tmp_path / "backup" / "latest.weights.h5")
+    (tmp_path / "backup" / "training_metadata.json").write_text(f'{{"epoch": {epoch}}}')
+    backup = C.BackupAndRestore(tmp_path / "backup")
+    history = model.fit(data, epochs=EPOCHS, steps_per_epoch=hook.UNTIL_TOLD, verbose=0,
+                        callbacks=[backup, hook] if where == "before" else [hook, backup])
+    hook.close()
+    server.ends_well()
+    assert history.epoch == [*range(EPOCHS)] and model._initial_epoch is None
+    assert sum(event["steps"] for event in server.events("accept")) == STEPS
+    assert [line for line in said if f"set the first epoch to {epoch + 1}: beginning with 1 of" in
+            line]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_schedule_of_the_optimizer_is_told_where_workers_share_the_data(
+        jobs, workers):
+    server, said = jobs.server(workers=1).listens(), []
+    hook = wbsp.SyncCallback(server.address, 0, say=said.append)
+    hook.connect()["workers"] = str(workers)
+    data = hook.examples(lambda i: (X[i], Y[i]), n=len(X), batch_size=8)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    rate = keras.optimizers.schedules.CosineDecay(0.05, STEPS)
+    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(rate)), "mse",
+                  jit_compile=False)
+    model.fit(data, steps_per_epoch=hook.UNTIL_TOLD, verbose=0, callbacks=[hook])
+    hook.close()
+    server.ends_well()
+    told = [line for line in said if "CosineDecay counts only this worker's steps" in line]
+    assert len(told) == workers - 1 and all("wbsp.RunSchedule(schedule, hook)" in line
+                                            for line in told)
+
+
 def test_callback_list(fits, where):
     """Given as such, with another in it."""
     puts = C.CallbackList([Puts("on_epoch_end")])
