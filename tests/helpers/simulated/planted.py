@@ -339,7 +339,7 @@ PLANTED = [
     Planted("each thing that a peer causes is a line", _every_cause_is_a_line,
             Plan("pcc", strangers=2, speeds=(0.1,)), {15}, 60, 32),
     Planted("what a peer says is printed as it came", _texts_as_they_came,
-            Plan("pcc", strangers=2, speeds=(0.1,)), {15}, 10, 11),
+            Plan("pcc", strangers=2, speeds=(0.1,)), {15}, 30, 4),
     Planted("a standby is not told that its settings are others",
             lambda: patch.object(wbsp.ps.replication.primary, "objection", lambda *_: None),
             Plan("pcc", mistakes=1, mistake="a standby of fewer workers", steps=40, speeds=(0.3,)),

@@ -220,5 +220,6 @@ class Stranger:
         except m.WireError:
             return False
         return (isinstance(message, m.Watch) or isinstance(message, m.Hello)
-                and 0 <= message.worker < self._cluster.plan.workers) and (
+                and (message.worker is None  # it asks for an index, and gets one
+                    or 0 <= message.worker < self._cluster.plan.workers)) and (
                     message.protocol == m.PROTOCOL)
