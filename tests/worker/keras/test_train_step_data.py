@@ -12,7 +12,9 @@ pytestmark = pytest.mark.slow  # a back end takes its seconds to start
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 keras = pytest.importorskip("keras")
+from wbsp.worker.assignments import Assignments  # noqa: E402
 from wbsp.worker.keras.examples import dataset  # noqa: E402
+from wbsp.worker.keras.input import batches  # noqa: E402
 from wbsp.worker.share import Share  # noqa: E402
 
 N = 4
@@ -85,6 +87,14 @@ def test_a_tuple_of_one_stays_one_as_in_a_dataset():
 def test_a_list_is_taken_for_a_tuple_as_from_a_loader():
     found = seen(dataset(Share(N, N), lambda i: [FLOAT[i], NUMBER[i]], None, 0), steps_per_epoch=1)
     assert form(found) == (form(FLOAT), form(NUMBER))
+
+
+def test_a_stream_gives_what_its_function_returns():
+    x = keras.ops.convert_to_tensor(FLOAT)  # TensorFlow calls it in a graph
+    for given in (x, (x,), (x, x), {"a": x}):
+        stream = batches(Assignments(), lambda start, count, given=given: given)
+        found = seen(stream, steps_per_epoch=1)
+        assert form(found) == form(given)
 
 
 def test_weights_without_labels_are_refused():

@@ -220,8 +220,8 @@ class SyncCallback(keras.callbacks.Callback):
             batch_size: examples of a step, if the model leaves the choice to the worker.
 
         Returns:
-            An endless tf.data.Dataset on TensorFlow, else an endless keras.utils.PyDataset. Give
-            `fit` a number for steps_per_epoch.
+            An endless tf.data.Dataset on TensorFlow, else endless data of its own kind. Give `fit`
+            a number for steps_per_epoch.
         """
         self._worker.batch = batch_size
         return batches(self._worker.assignments, examples)

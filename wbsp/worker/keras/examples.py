@@ -14,10 +14,9 @@ from typing import Any
 import keras
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
+from wbsp.worker.keras.input import check_release
 from wbsp.worker.keras.shared_batches import Batches, Function
 from wbsp.worker.share import NOTHING, Share
-
-_ADAPTERS = 3, 7  # since this release `fit` accepts a DataAdapter
 
 
 def dataset(share: Share, function: Function, class_weight: Mapping[int, float] | None,
@@ -41,9 +40,7 @@ def dataset(share: Share, function: Function, class_weight: Mapping[int, float] 
         case "torch":
             from wbsp.worker.keras import torch_examples
             return torch_examples.loader(batches, int(processes))
-    if tuple(map(int, keras.__version__.split(".")[:2])) < _ADAPTERS:
-        raise ValueError(f"Keras {keras.__version__} on JAX takes no data of examples(): install "
-                         f"{'.'.join(map(str, _ADAPTERS))} or later")
+    check_release()
     return _Stream(batches)
 
 

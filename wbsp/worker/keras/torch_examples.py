@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -17,8 +17,24 @@ from wbsp.worker.share import LOOK, NOTHING, Range
 def loader(batches: Batches, processes: int) -> torch.utils.data.DataLoader:
     """Return a batch for each step, made when Keras requests it, in the compute thread, or ahead
     by other processes."""
-    return torch.utils.data.DataLoader(_Stream(batches, processes), batch_size=None,
-                                       collate_fn=_on_device)
+    return _loader(_Stream(batches, processes))
+
+
+def loader_of(batches: Iterable[Any]) -> torch.utils.data.DataLoader:
+    """Return these batches, made in the compute thread, each time from the first one."""
+    return _loader(_Batches(batches))
+
+
+def _loader(stream: torch.utils.data.IterableDataset) -> torch.utils.data.DataLoader:
+    return torch.utils.data.DataLoader(stream, batch_size=None, collate_fn=_on_device)
+
+
+class _Batches(torch.utils.data.IterableDataset):
+    def __init__(self, batches: Iterable[Any]):
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._batches)
 
 
 def _on_device(batch: Any) -> Any:
