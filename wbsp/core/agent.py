@@ -106,6 +106,7 @@ class Agent:
         fetching: number of the running fetch, from the request until the model is complete; or 0.
         stopped: the server's reason to end the training; None before.
         finished: `Leave` was commanded.
+        renewed: how often a version has replaced a model that was not finite.
         trained: end of what this worker has trained in its sequence of the run's shared data;
             None: its data are its own.
     """
@@ -139,6 +140,7 @@ class Agent:
         self._none_cut = True  # by this incarnation
         self._sound_from = seq  # number of the first push that was cut after x was last replaced
         self._unsound = False  # x holds NaN or infinity: the next version replaces it
+        self.renewed = 0
 
     @property
     def undecided(self) -> bool:
@@ -387,6 +389,7 @@ class Agent:
         if not self._progress.steps:
             self._progress.base = version
         rebase = self.rule.adopt == "rebase" and self._progress.steps and not self.finished
+        self.renewed += self._unsound
         if self._unsound:  # progress that is not finite would stay so on any version
             self._unsound = rebase = False
             self._progress.dropped = self.trained if self._progress.steps else None

@@ -131,6 +131,32 @@ def sums_gradients(model: keras.Model) -> bool:
             and {id(v) for v in trained(model)} <= {id(v) for v in model.trainable_variables})
 
 
+def renew_optimizers(model: keras.Model) -> bool:
+    """Replace what is not finite in a model's optimizers by what new ones begin with.
+
+    Returns:
+        True if there was something.
+    """
+    found = False
+    for optimizer in optimizers(model):
+        kept = list(optimizer.variables)
+        if all(_is_finite(variable) for variable in kept):
+            continue
+        found = True
+        new = type(optimizer).from_config(optimizer.get_config())
+        new.build(getattr(optimizer, "_trainable_variables", model.trainable_variables))
+        begun = list(new.variables)
+        for index, variable in enumerate(kept):
+            if not _is_finite(variable):
+                alike = index < len(begun) and begun[index].shape == variable.shape
+                variable.assign(begun[index] if alike else keras.ops.zeros_like(variable))
+    return found
+
+
+def _is_finite(variable: keras.Variable) -> bool:
+    return bool(np.isfinite(keras.ops.convert_to_numpy(variable)).all())
+
+
 def number(model: keras.Model, variable: keras.Variable) -> Callable[[], float]:
     """Return a function that reads a variable of one float, cheap enough for every step."""
     if keras.backend.backend() == "tensorflow":  # Keras's own takes a hundred microseconds

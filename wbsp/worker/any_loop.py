@@ -26,6 +26,11 @@ from wbsp.worker import loop
 from wbsp.worker.errors import in_one_line, says_all
 from wbsp.worker.share import Share
 
+_UNSOUND = (
+    "its model was not finite, and is the run's version again. Its optimizer is the loop's own: if "
+    "that keeps NaN (Adam's moments), each further push is rejected, too, and after three of them "
+    "the server lets this worker go. Empty its state (PyTorch: optimizer.state.clear()), or skip "
+    "steps whose loss is not finite")
 _CHECKS = 0.01  # of the time: to look whether the values are still the same variables
 _AHEAD = ("a batch was requested before the last one was trained: call w.step(loss) after each. If "
           "a trainer reads ahead, give its loader a __len__ (PyTorch Lightning), and accumulate "
@@ -182,6 +187,7 @@ class Worker:
             member.join(replica, values.states(), values.frozen,
                         local=values.local, entries=values.entries())
             values.adopted()
+            member.begun().on_renewed = partial(member.say_once, _UNSOUND)
             self._step_begins()
             if self._leader is not None:
                 self._leader.begin(replica, values, self._share, member.run_examples)

@@ -39,6 +39,7 @@ class WorkerRuntime:
         steps_before: steps of this worker in earlier incarnations.
         has_final: the model is the run's last version.
         stood: seconds of waiting for that while others still trained.
+        on_renewed: called when a version has replaced a model that was not finite.
     """
 
     def __init__(self, transport: Transport, replica: Replica, rule: WorkerRule, joined: m.Joined,
@@ -81,6 +82,8 @@ class WorkerRuntime:
         self._shared = SharedAgent(agent, self._recorder, say, assignments, replica.bring,
                                    transport.on, share)
         self._stops = Throttle(_AGAIN)
+        self.on_renewed: Callable[[], object] = lambda: None
+        self._renewed = 0
         self._ends_run: StopRun | None = None  # this worker's request to the server
         self._questions = Throttle(_AGAIN)
         self._question: m.AskVersion | None = None  # its unanswered question to the server
@@ -312,6 +315,9 @@ class WorkerRuntime:
                     self._recorder.enter("pull")
                     self.replica.adopt(self._shared.take_version(command.version), command.how)
                     self.has_final = self.agent.finished
+                    if self.agent.renewed > self._renewed:
+                        self._renewed = self.agent.renewed
+                        self.on_renewed()
                 case Expect() | Message():
                     self.transport.request(command)
                 case Leave():

@@ -94,3 +94,46 @@ def test_the_only_workers_cell_that_is_run_again_is_a_new_run(jobs):
     assert fit(hook, 30) == (30, None)
     assert server.find("worker 0 left: its loop was left by ArithmeticError")
     ends(server)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_optimizer_that_is_not_finite_is_renewed_once(jobs, times):
+    server = jobs.server(sync="pcc").listens()
+    said = []
+
+    class Breaks(keras.callbacks.Callback):
+        steps = broken = 0
+
+        def on_train_batch_begin(self, batch, logs=None):
+            self.steps += 1
+            if self.broken < times and self.steps in (5, 40):
+                self.broken += 1
+                for variable in self.model.optimizer.variables:
+                    if len(variable.shape) == 2:
+                        variable.assign(variable * np.nan)
+            time.sleep(self.seconds)
+
+    def train(index):
+        hook = wbsp.SyncCallback(server.address, index, say=said.append)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=False)
+        data = hook.examples(lambda i: (X[i], Y[i]), n=64, batch_size=4)
+        breaks = Breaks()
+        breaks.seconds = 0.04 if index else 0.01
+        breaks.broken = times if index else 0
+        try:
+            model.fit(data, epochs=12, steps_per_epoch=hook.UNTIL_TOLD, verbose=0,
+                      callbacks=[breaks, hook])
+        except RuntimeError as error:
+            return str(error)
+        return np.isfinite(model.get_weights()[0]).all()
+    mine, other = both((train, 0), (train, 1))
+    assert other and len([line for line in said if "optimizer's state was not finite" in line]) == 1
+    if times == 1:
+        assert mine is np.True_ and not server.find("letting worker")
+    else:
+        assert "the last 3 pushes of worker 0 were not finite" in mine
+        assert server.find("letting worker 0 go: its last 3 pushes were not finite")
+    server.ends_well()
+    assert server.find("stopped: all 12 epochs are trained")
+    assert not server.find("skipping examples")

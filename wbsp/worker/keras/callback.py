@@ -18,7 +18,7 @@ from wbsp.core.stats import Phase
 from wbsp.replica.base import divide
 from wbsp.replica.frozen import Frozen
 from wbsp.replica.layers import derive, differing, finalize, remarks, scheduled, statistics
-from wbsp.replica.model import KerasPart, sums_gradients
+from wbsp.replica.model import KerasPart, renew_optimizers, sums_gradients
 from wbsp.runlog.console import say
 from wbsp.sync.base import WorkerRule
 from wbsp.worker.errors import in_one_line
@@ -96,6 +96,7 @@ class SyncCallback(keras.callbacks.Callback):
         self._passed: PassedFit | None = None  # the current fit, if its run has ended
         self._surrounds = False  # all callbacks of the current fit: see `_surround`
         self._steps: TimedSteps | None = None  # of that fit
+        self._renewed = False  # its optimizer, in that fit
         self._checked = False  # the first step of that fit has changed nothing that is frozen
 
     def __getstate__(self) -> dict[str, Any]:
@@ -332,6 +333,8 @@ class SyncCallback(keras.callbacks.Callback):
             for line in differing(adapted):
                 worker.say(line)
             self._checked = False
+            self._renewed = False
+            worker.begun().on_renewed = self._renew
             self._surrounds = self._surround(fit)
             fit.guard(worker.left_by)
             self._steps = None
@@ -439,6 +442,14 @@ class SyncCallback(keras.callbacks.Callback):
             self._stop_if_due()
             if self._shared:
                 self._shared.goes_on()
+
+    def _renew(self) -> None:
+        """After a push that was not finite, renew the optimizer, once in a fit."""
+        if not self._renewed and renew_optimizers(self.model):
+            self._renewed = True
+            self._worker.say("its optimizer's state was not finite, so that every further push "
+                             "would not be, either: beginning anew with that state, once. Clip "
+                             "gradients or lower the learning rate if this comes again")
 
     def _callbacks_begin(self, epoch, logs=None):
         self._enter("callbacks")
