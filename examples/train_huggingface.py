@@ -80,14 +80,13 @@ class SharedTrainer(Trainer):
         return self.loss
 
 
-most = flags.epochs * -(-len(train) // BATCH)  # steps, were this worker alone
 w = wbsp.Worker(model, n=len(train), batch_size=BATCH, epochs=flags.epochs)
 trainer = SharedTrainer(
-    model, TrainingArguments(max_steps=most, per_device_train_batch_size=BATCH, report_to="none",
-                             dataloader_pin_memory=False, logging_strategy="no",
+    model, TrainingArguments(max_steps=len(w.sampler), per_device_train_batch_size=BATCH,
+                             report_to="none", dataloader_pin_memory=False, logging_strategy="no",
                              save_strategy="no", disable_tqdm=True),
     train_dataset=train, callbacks=[Shared()],
-    optimizers=(optimizer, LambdaLR(optimizer, lambda step: 1 - w.run_steps / most if step else 1)))
+    optimizers=(optimizer, LambdaLR(optimizer, lambda step: 1 - w.done)))
 with w:
     begin = time.monotonic()
     trainer.train()

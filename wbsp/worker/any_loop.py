@@ -548,9 +548,12 @@ class _Sampler:
         self._worker = worker
 
     def __len__(self) -> int:
-        """Return the number of steps of an epoch, which is the most that one worker may have."""
-        data = self._worker._whole("w.sampler").data
-        return -(-data.n // data.batch)
+        """Return more batches than one worker can have, because trainers end an epoch by it.
+
+        A worker may train others' examples, too, that a lost worker leaves behind, and any batch
+        may be short.
+        """
+        return self._worker._whole("w.sampler").total
 
     def __iter__(self) -> Iterator[list[int]]:
         worker = self._worker
