@@ -40,8 +40,9 @@ MISMATCH = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 _OTHER_TOKEN = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
 _STRANGER = "a peer that does not speak the protocol or know the token"
 _FORGIVEN = 5.0  # seconds in which a process that was refused without a token may have found it
-_OTHER = ("it has another token (--token_file must name the same secret on both sides, or be "
-          "absent on both)")
+# What a failed handshake means; libzmq does not always tell more.
+_FOREIGN = ("either it has another token (--token_file must name the same secret on both sides, or "
+            "be absent on both), or it is not a wbsp server")
 
 
 def foreign(token: bytes | None, mismatch: bool = False) -> str:
@@ -49,12 +50,13 @@ def foreign(token: bytes | None, mismatch: bool = False) -> str:
 
     mismatch: one of the two has no token
     """
-    # What a failed handshake means, where libzmq tells no more.
-    why = f"{_OTHER}: it has one" if mismatch and token is None else (
-        f"{_OTHER}: it has none" if mismatch else f"either {_OTHER}, or it is not a wbsp server")
+    why = _FOREIGN
     if token is None:
-        return (f"{why}; this process has none: copy that token to ~/.config/wbsp/token here, or "
-                "name a copy by --token_file, or by WBSP_TOKEN_FILE")
+        return (f"{why}; {'it has a token, and ' if mismatch else ''}this process has none: copy "
+                "that token to ~/.config/wbsp/token here, or name a copy by --token_file, or by "
+                "WBSP_TOKEN_FILE")
+    if mismatch:
+        why += "; it has no token"
     file = getattr(token, "file", "")
     return f"{why}; this process's token is from {file}" if file else why
 
