@@ -154,7 +154,8 @@ class Fit(Loop):
 
         loops: list[FrameType] = []
         while frame is not None and frame is not self._frame:
-            if frame.f_globals.get("__name__", "").startswith("wbsp."):
+            module = frame.f_globals.get("__name__", "")
+            if module.startswith("wbsp.") and module != __name__:  # which only calls callbacks
                 loops.clear()  # what it calls ends soon, and may hold locks
             elif _loops(frame):
                 loops.append(frame)
