@@ -584,7 +584,9 @@ class Worker:
             except TransportError as lost:
                 self.say(f"{type(error).__name__} ended its trial, and the server was lost "
                          f"meanwhile: {lost}")
-        self.end(self.interrupted or f"its loop was left by {type(error).__name__}")
+        reason = self.interrupted or f"its loop was left by {type(error).__name__}"
+        self.say(f"{reason}: leaving the run")
+        self.end(reason)
 
     def lost(self, loop: Loop) -> None:
         """Leave the run, if this loop has ended without doing so; any thread may call this."""

@@ -53,6 +53,12 @@ def hook(said):
 def unnoticed(monkeypatch):
     """That a fit is over is not noticed by itself."""
     monkeypatch.setattr("wbsp.worker.keras.fit.PERIOD", 1000.0)
+    elsewhere(monkeypatch)
+
+
+def elsewhere(monkeypatch):
+    """An error in a callback is as one in other code of a fit, such as a step."""
+    monkeypatch.setattr("wbsp.worker.keras.fit.Fit.guard", lambda *_: None)
 
 
 class At(keras.callbacks.Callback):
@@ -106,15 +112,21 @@ def fail(model):
 
 # A fit that does not come to its end.
 
-def test_a_fit_that_failed_is_noticed_though_its_traceback_is_kept(jobs, hook, said):
+@pytest.mark.parametrize("where", ["in a callback", "elsewhere"])
+def test_a_fit_that_failed_is_noticed_though_its_traceback_is_kept(jobs, hook, said, where,
+                                                                   monkeypatch):
+    failed = "its loop was left by ArithmeticError"
+    if where == "elsewhere":
+        failed = FAILED
+        elsewhere(monkeypatch)
     server = jobs.server(sync="bsp").listens()
     first = other(server.address, 0, steps=30)
     with pytest.raises(ArithmeticError) as kept:
         fit(hook(server.address, 1), At(4, fail))
     first.ends()  # it did not wait for worker 1
-    assert kept.traceback and [text for text in said if FAILED in text]
+    assert kept.traceback and [text for text in said if f"{failed}: leaving the run" in text]
     server.ends_well()
-    assert server.find(f"worker 1 left: {FAILED}")
+    assert server.find(f"worker 1 left: {failed}")
 
 
 def test_a_new_callback_takes_the_place_at_once(jobs, hook, said, unnoticed):
