@@ -116,7 +116,7 @@ LATE = [
     (Plan("adsp", {"period": 0.2}, workers=4, steps=4, kill_workers=2, breaks=3, storm=0.03),
      34011),
     (Plan("fedasync", {"tau": 1}, workers=2, wire="int8", period=1.0, kill_workers=2, cuts=2,
-          breaks=3, sleeps=2), 79018),
+          breaks=3, sleeps=2), 79096),
 ]
 
 
