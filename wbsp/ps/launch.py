@@ -391,13 +391,12 @@ def prepare_server(settings: dict[str, str], model: SyncModel, config: ServerCon
                  Series(single=config.one_run))
     socket = plan.listen()
     config.port = socket.port
-    if config.standby_of:
-        for line in config.reach:
-            say(line)
     left = runs.to_resume()
     # A folder without a checkpoint is from a standby that was killed while it took over.
     if config.standby_of and (left is None or not (left / CHECKPOINT).exists()):
         first: Callable[[], int] = partial(_stand_by, plan, socket, _standby(plan, socket))
+        for line in config.reach:
+            say(line)
     else:
         first = plan.prepare(socket, config.standby_of)
     return partial(_serve_all, plan, first)
