@@ -16,6 +16,7 @@ from wbsp.core.messages import (
     Directed,
     Final,
     Granted,
+    LetGo,
     Model,
     Range,
     SharedData,
@@ -25,6 +26,7 @@ from wbsp.core.messages import (
 )
 from wbsp.core.rendezvous import LEAP
 from wbsp.core.store import Store
+from wbsp.ps.checkpoint.state import RunState
 from wbsp.sync import (
     Accept,
     Commit,
@@ -667,3 +669,27 @@ def test_an_adopted_version_bounds_the_next_ones():
     engine.adopt(f32(9e37, 9e37), 1, 1.0)
     answer = engine.push(Push(0, 0, 1, 1, 1, 1.0), f32(2e37, 2e37), 2.0)
     assert ack(answer).reason == "too large"
+
+
+def test_the_pushes_of_a_sick_worker_are_counted_across_a_restart():
+    bad = np.array([np.nan, 0], np.float32)
+
+    def exchange(engine, seqs, values):
+        told = []
+        for seq in seqs:
+            for worker, value in enumerate((values, f32(1, 1))):
+                made = Push(worker, seq, engine.store.latest.version, 1, 1, 0.1)
+                told += engine.push(made, value.copy(), 1.0 + seq)
+        return [(worker, message) for worker, message in told if isinstance(message, LetGo)]
+    engine, _ = engine_with("asp")
+    assert not exchange(engine, (0, 1), bad)
+    again, log = Engine(create("asp"), Store(f32(0, 0), engine.store.latest.version), 2), Log()
+    again.log = log
+    again.restore(msgspec.convert(msgspec.to_builtins(engine.state(), str_keys=True) | {
+        "elapsed": 1.0}, RunState, str_keys=True).__dict__)
+    for worker in range(2):
+        again.attach(worker, again.store.latest.version, False, False, 2.0)
+    (one, message), = exchange(again, (2,), bad)
+    assert one == 0 and "the last 3 pushes of worker 0 were not finite" in message.reason
+    assert again.active == [1] and not again.failed
+    assert log.only("sick") == {"worker": 0, "all": False}

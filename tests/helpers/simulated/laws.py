@@ -355,12 +355,15 @@ class Laws:
                 raise Broken(1, f"the final version is {final[:4]}, the sum of all {expected[:4]}")
 
     def _once(self, trained, gone):
-        """Each position is once in what was trained; what was in three updates that no model should
-        take may be given up, and what is `gone` is said to be missing."""
+        """Each position is once in what was trained; what was in updates that no model should take,
+        of two workers or three of one, may be given up, and what is `gone` is said to be missing.
+        """
         n, _, epochs = self.cluster.plan.data
         all_of_them = Counter(range(n * epochs))
-        unfit = sum((member.unfit for member in self.cluster.members), Counter())
-        seldom = Counter({g: 1 for g in all_of_them - trained if unfit[g] < STRIKES})
+        unfit = [member.unfit for member in self.cluster.members]
+        seldom = Counter({g: 1 for g in all_of_them - trained
+                          if sum(one[g] > 0 for one in unfit) < 2
+                          and max(one[g] for one in unfit) < STRIKES})
         said = [line for line in self.cluster.said if "not trained: " in line]
         if said and seldom and f"not trained: {len(seldom):,} of" in said[-1]:
             seldom -= gone
