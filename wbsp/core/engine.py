@@ -73,8 +73,8 @@ _EPOCHS = 1000  # newest epochs whose results are kept
 _SICK = (
     f"the last {STRIKES} pushes of worker {{worker}} were not finite, or too large, each of other "
     "examples and from a sound version: what this process keeps for itself is at fault, such as "
-    "its optimizer's moments. The run continues without it; start it again, and clip gradients or "
-    "lower the learning rate if that returns")
+    "its optimizer's moments. The run {then}; start it again, and clip gradients or lower the "
+    "learning rate if that returns")
 BEFORE = "by an earlier server"  # the reason of rejections that only workers have reported
 
 
@@ -497,7 +497,9 @@ class Engine:
             if self.work is not None:
                 self.work.ledger.forgive(worker)
             self.log(now, "sick", worker=worker, all=every)
-            told.append(Outgoing(worker, LetGo(_SICK.format(worker=worker))))
+            told.append(Outgoing(worker, LetGo(_SICK.format(
+                worker=worker, then="ends, because no worker is sound" if every else
+                "continues without it"))))
             told += self.leave(worker, now, "sick: its pushes were not finite")
         return told
 

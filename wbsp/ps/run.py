@@ -627,8 +627,9 @@ class Run:
             self._rejected(t, fields["worker"], fields["seq"], fields["reason"])
 
     def _let_go(self, worker: int, every: bool) -> None:
-        rest = ("so were those of all others" if every else "the others continue, and train its "
-                "examples" if self.engine.work is not None else "the others continue without it")
+        rest = ("no other worker is sound, either: ending the run" if every else
+                "the others continue, and train its examples" if self.engine.work is not None else
+                "the others continue without it")
         self._reporter.say(
             f"letting worker {worker} go: its last {STRIKES} pushes were not finite, or too large, "
             f"each of other examples and from a sound version; {rest}")

@@ -765,8 +765,10 @@ class Cluster:
         with alone(self):
             try:
                 done = self.world.run(
-                    lambda: self.all_sick or self.over and not any(one.alive for one in self.servers) and not any(
-                        self.processes[name].alive for name in self.wrong), 3600 * self.plan.hours)
+                    lambda: self.all_sick or (
+                        self.over and not any(one.alive for one in self.servers) and not any(
+                            self.processes[name].alive for name in self.wrong)),
+                    3600 * self.plan.hours)
                 if not self.all_sick:
                     self.laws.check(done)
                 self.notes["all sick"] += self.all_sick
