@@ -191,6 +191,7 @@ HOW: dict[str, dict[int, Elsewhere | Saved | Pasted]] = {
                  run="wbsp run --workers=2 cosine.py", needs="torch"),
         3: Elsewhere("needs two processes a worker; tests/worker/test_ranks.py"),
         4: Elsewhere("needs a worker on Keras beside it; tests/worker/test_every_loop.py"),
+        5: Elsewhere("a part of a script; tests/worker/test_trials.py"),
     },
     "docs/how-to/back-ends.md": {1: Elsewhere(INSTALL)},
     "docs/how-to/evaluation.md": {
