@@ -11,7 +11,7 @@ from launcher.flags import FLAGS, chosen_sync, given, run_wide_settings, say_wha
 from launcher.images import imagenet_settings, look_of
 from wbsp import heterogeneity
 from wbsp.environment import worker_num
-from wbsp.ps.flags import bandwidth, reach_of, server_config
+from wbsp.ps.flags import server_config, shard_of_flags
 from wbsp.runlog.console import say
 from wbsp.sync import create
 
@@ -61,13 +61,7 @@ def say_who_sleeps():
 def shard():
     """Return a function that waits for servers and returns an exit code. Raises ValueError or
     OSError."""
-    from wbsp.ps.sharding.process import prepare_shard
-    from wbsp.wire.addresses import own_address
-
-    host, limit = own_address(FLAGS.host), bandwidth()
-    reach = reach_of(host, FLAGS.port_base)
-    return prepare_shard(host, FLAGS.port_base, reach.token, limit,
-                         reach=[*reach.of_token(), *reach.of_shard()])
+    return shard_of_flags(FLAGS.host, FLAGS.port_base)
 
 
 def network_and_test_set(run, data_dir, test_images):

@@ -6,12 +6,12 @@ import contextlib
 import ipaddress
 import socket
 
-_ANY = "*", "0.0.0.0", "::", "[::]"
+EVERY_INTERFACE = "*", "0.0.0.0", "::", "[::]"  # addresses to listen on
 
 
 def address_for_others(host: str) -> str:
     """Return the address at which other machines probably reach a socket that listens on `host`."""
-    if host not in _ANY:
+    if host not in EVERY_INTERFACE:
         return host.strip("[]")
     # The source of packets that leave for another network, of which none is sent.
     for family, outside in (socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"):

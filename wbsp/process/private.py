@@ -6,6 +6,8 @@ import contextlib
 import os
 import secrets
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -26,6 +28,19 @@ def make_once(path: Path, text: str) -> None:
             os.link(beside, path)  # atomic, and never replaces another process's file
     finally:
         beside.unlink()
+
+
+@contextlib.contextmanager
+def kept_in_file(text: str) -> Iterator[str]:
+    """Yield the path of a file with this text, which only this user can read, and which then goes.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with tempfile.NamedTemporaryFile("w", prefix="wbsp-") as file:
+        file.write(text)
+        file.flush()
+        yield file.name
 
 
 def check(status: os.stat_result, closed: int) -> None:

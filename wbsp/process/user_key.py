@@ -59,4 +59,3 @@ def _read(path: Path) -> bytes:
     if len(key) != _SIZE:
         raise ValueError(f"{path} is damaged")
     return key
-

@@ -13,7 +13,7 @@ from absl import flags
 from wbsp.command import own_flags, run
 from wbsp.environment import worker_num
 from wbsp.process.streams import open_streams
-from wbsp.ps.flags import bandwidth, define_flags, reach_of, server_config
+from wbsp.ps.flags import define_flags, server_config, shard_of_flags
 from wbsp.ps.goal import Goal
 from wbsp.sync import create, parse_options
 
@@ -72,8 +72,6 @@ def main(argv, above=None):
     """Serve. `above`: as in `ServerConfig`, for a site."""
     # The server itself, which --help does without.
     from wbsp.ps.launch import prepare_server, where_to_listen
-    from wbsp.ps.sharding.process import prepare_shard
-    from wbsp.wire.addresses import own_address
 
     try:
         if len(argv) > 1:
@@ -87,10 +85,7 @@ def main(argv, above=None):
                              "--upstream=localhost:2606, for example")
         if FLAGS.shard:
             _check_shard()
-            host, port = own_address(FLAGS.host or "localhost"), FLAGS.port_base or SHARD_PORT
-            limit, reach = bandwidth(), reach_of(host, port)
-            return prepare_shard(host, port, reach.token, limit,
-                                 reach=[*reach.of_token(), *reach.of_shard()])()
+            return shard_of_flags(FLAGS.host or "localhost", FLAGS.port_base or SHARD_PORT)()
         workers = worker_num() if FLAGS.worker_num is None else FLAGS.worker_num
         if workers is None:
             raise ValueError("the number of workers is unknown: set --worker_num=2, or the "

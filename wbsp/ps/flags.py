@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 from absl import flags
@@ -17,7 +18,7 @@ from wbsp.ps.config import ServerConfig, ShardPlan
 from wbsp.runlog.reach import Reach
 from wbsp.sync import MODELS, SyncModel, parse_options
 from wbsp.tensors.codecs import KNOWN, parse
-from wbsp.wire.addresses import all_here, only_here
+from wbsp.wire.addresses import all_here, only_here, own_address
 
 FLAGS = flags.FLAGS
 flags.disclaim_key_flags()  # they are flags of the module that defines them by `define_flags`
@@ -115,6 +116,21 @@ def server_config(workers: int, model: type[SyncModel], host: str, port: int,
     reach = reach_of(host, port)  # the flags are good, so a token may be made
     config.token, config.reach = reach.token, reach.of_token() + reach.of_server(start_worker)
     return config
+
+
+def shard_of_flags(host: str, port: int) -> Callable[[], int]:
+    """Return a function that waits for servers there, as a shard, and returns an exit code.
+
+    Raises:
+        ValueError: a flag is bad; one line.
+        OSError: the port or the token's file cannot be used; one line.
+    """
+    from wbsp.ps.sharding.process import prepare_shard  # which --help does without
+
+    host, limit = own_address(host), bandwidth()
+    reach = reach_of(host, port)
+    return prepare_shard(host, port, reach.token, limit,
+                         reach=[*reach.of_token(), *reach.of_shard()])
 
 
 def reach_of(host: str, port: int) -> Reach:

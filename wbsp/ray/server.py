@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ import ray
 
 from wbsp import timeouts
 from wbsp.process.ports import free_port
+from wbsp.process.private import kept_in_file
 from wbsp.ray.placement import RunError
 from wbsp.runlog.files import read_document
 from wbsp.runlog.folder import SETTINGS, read_settings
@@ -81,14 +81,11 @@ class Server:
         host = ray.util.get_node_ip_address()
         port = port or free_port(host)
         begin = self._log.stat().st_size if self._log.exists() else 0
-        with (open(self._log, "ab") as output,
-              tempfile.NamedTemporaryFile("w", prefix="wbsp-") as secret):  # for this user alone
-            secret.write(self._token)
-            secret.flush()
+        with open(self._log, "ab") as output, kept_in_file(self._token) as token_file:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _COMMAND, *self._flags, "--resume",
                  f"--log_root={self._folder}", f"--host={host}", f"--port_base={port}",
-                 f"--token_file={secret.name}"],
+                 f"--token_file={token_file}"],
                 stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"})
             deadline = time.monotonic() + timeouts.PROCESS_START
@@ -152,4 +149,3 @@ class Server:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(begin, size - 4096))
             return file.read().decode(errors="replace")
-

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import ray
 from ray import cloudpickle
 
+from wbsp.process.private import kept_in_file
 from wbsp.worker.errors import TransportError
 from wbsp.worker.next_run import close_all
 
@@ -116,10 +116,8 @@ class Worker:
         os.environ.update(environment, WBSP_WORKER_INDEX=str(self._index))
         if not ray.get_runtime_context().get_accelerator_ids().get("GPU"):
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the node's GPUs belong to other workers
-        with tempfile.NamedTemporaryFile("w", prefix="wbsp-") as secret:  # for this user alone
-            secret.write(token)
-            secret.flush()
-            os.environ["WBSP_TOKEN_FILE"] = secret.name
+        with kept_in_file(token) as token_file:
+            os.environ["WBSP_TOKEN_FILE"] = token_file
             try:
                 return Outcome(train(*arguments))
             except TransportError as error:

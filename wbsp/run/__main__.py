@@ -6,20 +6,21 @@ import contextlib
 import os
 import secrets
 import sys
-import tempfile
 from collections.abc import Sequence
 
 from absl import flags
 
 import wbsp.ps.__main__ as ps
 from wbsp import command, environment
+from wbsp.process.own_address import EVERY_INTERFACE
 from wbsp.process.ports import free_port
+from wbsp.process.private import kept_in_file
 from wbsp.process.streams import open_streams
 from wbsp.run import machine
 from wbsp.run.arguments import Words, split
 from wbsp.run.hosts import HERE, Host, Place, parse_hosts
 from wbsp.run.log import ServerLines
-from wbsp.run.member import Command, Member
+from wbsp.run.member import Command, Member, name_of, workers_of
 from wbsp.run.supervisor import Supervisor
 from wbsp.wire.addresses import is_loopback, split_addresses
 
@@ -27,7 +28,6 @@ FLAGS = flags.FLAGS
 OWN = "workers", "max_restarts", "server", "hosts"
 WITH_SERVER = "token_file", "transport"  # flags of the server that workers elsewhere need, too
 REFUSED = {"shard": "starts a shard", "standby_of": "starts a standby"}
-EVERYWHERE = "*", "0.0.0.0", "::", "[::]"
 
 flags.DEFINE_integer("workers", None, "number of workers on this machine; default: one for each "
                      "GPU that it shows", lower_bound=1)
@@ -108,21 +108,13 @@ def _supervisor(said: Words, until_the_end: contextlib.ExitStack) -> Supervisor:
         task, server, log = _server(said, workers, everyone, token_file)
     # Else the server gives the indices, because workers elsewhere need some, too.
     indexed = everyone == workers
-    kind = "worker" if indexed else "process"
-
-    def worker(place: int, number: int, numbers: Sequence[int]) -> Member:
-        own = {"WBSP_WORKER_INDEX": str(number)} if indexed else {}
-        how = Command([sys.executable, *said.script],
-                      machine.of_worker(place, len(numbers), gpus, os.environ) | task | own)
-        return Member(f"{kind} {number}", lambda again: how, FLAGS.max_restarts,
-                      numbers=[number] if indexed else [])
 
     def host(place: Place, numbers: Sequence[int]) -> Host:
         return Host(place, lambda: {
             "place": place.name, "numbers": list(numbers), "indexed": indexed,
             "everyone": everyone, "names": names, "script": said.script, "token": secret,
             "max_restarts": FLAGS.max_restarts, "port": task["WBSP_SERVER"].rpartition(":")[2],
-            "host": None if FLAGS.host in (None, *EVERYWHERE) else FLAGS.host},
+            "host": None if FLAGS.host in (None, *EVERY_INTERFACE) else FLAGS.host},
             FLAGS.max_restarts, numbers if indexed else ())
 
     secret = environment.read_token(token_file).decode() if token_file else ""
@@ -132,11 +124,11 @@ def _supervisor(said: Words, until_the_end: contextlib.ExitStack) -> Supervisor:
     for place in places:
         numbers = range(first, first := first + place.workers)
         if place.name == HERE:
-            members += [worker(number - numbers[0], number, numbers) for number in numbers]
+            members += workers_of(numbers, indexed, said.script, task, gpus, FLAGS.max_restarts)
             lines += machine.shares(numbers, gpus)
         else:
             members.append(host(place, numbers))
-    names = ["server", *(f"{kind} {number}" for number in range(workers)),
+    names = ["server", *(name_of(number, indexed) for number in range(workers)),
              *(member.name for member in members)]
     supervisor = Supervisor(server, log, members, indexed, names)
     for line in [f"the server is {task['WBSP_SERVER']}", *lines]:
@@ -170,10 +162,7 @@ def _token_file(until_the_end: contextlib.ExitStack) -> str:
     chosen one."""
     if FLAGS.token_file or environment.token(None) is not None:
         return FLAGS.token_file or os.environ["WBSP_TOKEN_FILE"]
-    secret = until_the_end.enter_context(tempfile.NamedTemporaryFile("w", prefix="wbsp-"))
-    secret.write(secrets.token_hex(32))  # for this user alone
-    secret.flush()
-    return secret.name
+    return until_the_end.enter_context(kept_in_file(secrets.token_hex(32)))
 
 
 def _elsewhere(said: Words) -> tuple[dict[str, str], None, ServerLines]:
@@ -211,7 +200,7 @@ def _server(said: Words, workers: int, everyone: int,
         raise ValueError(f"--worker_num={everyone} counts all workers of the run, of which this "
                          f"command starts {workers}: give at least {workers}")
     host = FLAGS.host or ("*" if token_file else "localhost")
-    here = "localhost" if host in EVERYWHERE or is_loopback(host) else host
+    here = "localhost" if host in EVERY_INTERFACE or is_loopback(host) else host
     port = FLAGS.port_base or free_port("127.0.0.1" if here == "localhost" else here)
     log = ServerLines()
     words = [sys.executable, "-m", "wbsp.ps", *said.server, f"--worker_num={everyone}",

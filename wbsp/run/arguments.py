@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from absl import flags
 
-HELP = {"-h", "--h", "-help", "--help", "--helpshort", "--helpfull", "--helpxml"}
+from wbsp import command
+
+_HELP = command.HELP | {"--helpfull", "--helpxml"}
 
 
 class Words(NamedTuple):
@@ -45,7 +47,7 @@ def split(words: list[str], known: flags.FlagValues, own: Collection[str]) -> Wo
         return Words(help=True)
     while rest and rest[0].startswith("-") and rest[0] != "-m":
         word = rest.pop(0)
-        if word in HELP:
+        if word in _HELP:
             return Words(help=True)
         if word == "--":
             break

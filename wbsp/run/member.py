@@ -1,13 +1,16 @@
-"""A process of a run, over all its starts."""
+"""A process of a run, over all its starts; the workers of a machine."""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from wbsp.process.restarts import Restarts
+from wbsp.run.machine import of_worker
 from wbsp.run.process import Keeper, Process
 from wbsp.run.screen import Screen
 
@@ -80,6 +83,33 @@ class Member:
 
     def tell_over(self) -> None:
         """Tell it that the run's server has ended."""
+
+
+def workers_of(numbers: Sequence[int], indexed: bool, script: Sequence[str],
+               task: dict[str, str], gpus: Sequence[str], most: int) -> list[Member]:
+    """Return the workers of this machine.
+
+    Args:
+        numbers: of these workers in the run.
+        indexed: these are their indices; otherwise the server gives each an index.
+        script: the script and its arguments, as Python takes them.
+        task: variables that name the server.
+        gpus: this machine's.
+        most: restarts in a row until one is given up.
+    """
+    def worker(place: int, number: int) -> Member:
+        own = {"WBSP_WORKER_INDEX": str(number)} if indexed else {}
+        command = Command([sys.executable, *script],
+                          of_worker(place, len(numbers), gpus, os.environ) | task | own)
+        return Member(name_of(number, indexed), lambda again: command, most,
+                      numbers=[number] if indexed else [])
+
+    return [worker(place, number) for place, number in enumerate(numbers)]
+
+
+def name_of(number: int, indexed: bool) -> str:
+    """Return a worker's name; `indexed`: its number is its index."""
+    return f"{'worker' if indexed else 'process'} {number}"
 
 
 def how(code: int) -> str:

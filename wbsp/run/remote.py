@@ -8,15 +8,15 @@ import json
 import os
 import select
 import sys
-import tempfile
 from typing import Any
 
 from wbsp import timeouts
+from wbsp.process.private import kept_in_file
 from wbsp.process.streams import open_streams
 from wbsp.run import machine
 from wbsp.run.hosts import READY
 from wbsp.run.log import ServerLines
-from wbsp.run.member import Command, Member
+from wbsp.run.member import workers_of
 from wbsp.run.supervisor import Supervisor
 
 
@@ -26,10 +26,8 @@ def main() -> int:
     job = _job()
     if job is None:
         return 1
-    with tempfile.NamedTemporaryFile("w", prefix="wbsp-") as secret:  # for this user alone
-        secret.write(job["token"])
-        secret.flush()
-        code = _supervisor(job, secret.name).run()
+    with kept_in_file(job["token"]) as token_file:
+        code = _supervisor(job, token_file).run()
     return 1 if code == 255 else code  # 255 is ssh's own
 
 
@@ -54,16 +52,9 @@ def _supervisor(job: dict[str, Any], token_file: str) -> Supervisor:
     gpus = machine.visible_gpus(os.environ)
     numbers = job["numbers"]
 
-    def worker(place: int, number: int) -> Member:
-        own = {"WBSP_WORKER_INDEX": str(number)} if job["indexed"] else {}
-        environment = machine.of_worker(place, len(numbers), gpus, os.environ) | task | own
-        command = Command([sys.executable, *job["script"]], environment)
-        return Member(f"{'worker' if job['indexed'] else 'process'} {number}",
-                      lambda again: command, job["max_restarts"])
-
-    supervisor = Supervisor(
-        None, ServerLines(), [worker(place, number) for place, number in enumerate(numbers)],
-        alone=False, names=job["names"], place=job["place"])
+    workers = workers_of(numbers, job["indexed"], job["script"], task, gpus, job["max_restarts"])
+    supervisor = Supervisor(None, ServerLines(), workers, alone=False, names=job["names"],
+                            place=job["place"])
     for line in machine.shares(numbers, gpus):
         supervisor.say(line)
     return supervisor

@@ -256,4 +256,3 @@ def mirrored(address: str, token_file: str | None, closed: threading.Event
               Mirror(address, token_file, Path(folder), closed)) as mirror):
         mirror.first()
         yield mirror
-

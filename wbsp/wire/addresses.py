@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 
 from wbsp.process.host import HOST, Network
+from wbsp.process.own_address import EVERY_INTERFACE
 
 
 def is_loopback(host: str) -> bool:
@@ -27,7 +28,7 @@ def only_here(host: str, network: Network = HOST.network) -> bool:
 
     A name that is not known yet may be another machine's.
     """
-    if is_loopback(host) or host in ("*", "::", "[::]", "0.0.0.0"):
+    if is_loopback(host) or host in EVERY_INTERFACE:
         return is_loopback(host)
     try:
         found = network.resolve(host, 0)

@@ -91,8 +91,8 @@ class NextRun:
         try:
             while True:
                 line = introduce(lambda text: self._say(text),
-                                       lambda: self._gives_up or self._interrupted(),
-                                       lambda: self._leaving)
+                                 lambda: self._gives_up or self._interrupted(),
+                                 lambda: self._leaving)
                 if self._keep(line):
                     return
                 error = line[0].error

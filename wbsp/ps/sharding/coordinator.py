@@ -22,6 +22,7 @@ from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.core.store import Whole
 from wbsp.limits import one_line
 from wbsp.process.child import ChildProcess
+from wbsp.process.own_address import EVERY_INTERFACE
 from wbsp.process.signals import Interrupts
 from wbsp.process.throttle import Throttle
 from wbsp.ps.config import RunInfo
@@ -208,7 +209,7 @@ class Shards:
         self.take: Callable[[int, m.Message, memoryview | None], None] = lambda *_: None
         self._looked = -math.inf
         self._nap = Nap(server.on.clock.monotonic())
-        here = "localhost" if config.host in ("*", "0.0.0.0", "::", "[::]") else config.host
+        here = "localhost" if config.host in EVERY_INTERFACE else config.host
         lead = s.Lead(m.PROTOCOL, info.run, info.epoch, config.worker_num)
         key = key_of_shards(info.secret)
         started = [] if plan.addresses or plan.single else [
