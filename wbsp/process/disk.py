@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import pathlib
+import shutil
 import time
 from typing import IO, Any
 
@@ -40,6 +41,10 @@ class Disk:
                 os.fsync(fd)
             finally:
                 os.close(fd)
+
+    def remove(self, folder: pathlib.Path) -> None:
+        """Remove a folder with all that is in it, as far as that is possible."""
+        shutil.rmtree(folder, ignore_errors=True)
 
     def lock(self, file: IO[Any], shared: bool = False) -> None:
         """Lock an open file until it is closed or this process ends.

@@ -330,6 +330,9 @@ class Cluster:
     notes:  what happened, counted: faults by kind, phases that were struck
     """
 
+    _judged_by, _member = Laws, Member
+    _flags = {}  # of its servers, beside those of each plan
+
     def __init__(self, plan: Plan, seed: int, folder: Path, loud: bool = False):
         self.plan, self.number, self.loud, self.folder = plan, seed, loud, folder
         self.world = World(f"{plan.sync} {seed}", plan.drift)
@@ -355,14 +358,14 @@ class Cluster:
         self.harsh = False
         self._away_since = self._back_at = -1e9
         self._aimed = [*plan.aimed]
-        self.laws = Laws(self)
+        self.laws = self._judged_by(self)
         for index in range(plan.shards):
             self.start_shard(index)
         self.start_server("server", resume=False)
         if plan.standby:
             self.start_server("standby", resume=False)
         steps = [self.rng.randint(1, plan.steps) for _ in range(plan.workers)]
-        self.members = [Member(self, index, steps[index]) for index in range(plan.workers)]
+        self.members = [self._member(self, index, steps[index]) for index in range(plan.workers)]
         for member in self.members:
             world.after(self.rng.uniform(0, 0.2), member.start)
         horizon = max(0.4, 0.9 * max(m.speed for m in self.members) * max(steps))
@@ -437,7 +440,7 @@ class Cluster:
                     outer=create_outer(plan.outer),
                     host=name, port=PORT, token=self.token, base_dir=plan.sync,
                     log_root=ROOT, resume=resume, shards=ShardPlan.parse(shards),
-                    standby_of=f"server:{PORT}" if name == "standby" else None)
+                    standby_of=f"server:{PORT}" if name == "standby" else None, **self._flags)
                 serve = prepare_server(
                     settings, model, config,
                     (lambda: self.start_evaluator(process)) if plan.evaluator else None,

@@ -157,6 +157,12 @@ class Disk:
             self._process.sleep(machine.slow * world.rng.expovariate(1))
         machine.sync(_Inode())
 
+    def remove(self, folder):
+        self.step()
+        machine = self.machine
+        machine.folders.discard(str(folder))
+        machine.change({name: None for name in machine.names if name.startswith(f"{folder}/")})
+
     def lock(self, file, shared=False):
         inode = file.inode
         if inode.owner not in (None, file) and not inode.owner.closed:

@@ -8,7 +8,6 @@ only if it is the only one.
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -117,7 +116,7 @@ class Runs:
         """Remove the folder of a run that will not begin; return whether it was one."""
         if self.current is None or (self.current / CHECKPOINT).exists():
             return False
-        shutil.rmtree(self.current, ignore_errors=True)
+        disk_of(self.current).remove(self.current)
         return True
 
     def unfinished(self) -> Path:

@@ -1,0 +1,656 @@
+"""A series of fits in the simulated world: one server, with workers that call `fit` k times.
+
+What runs is what runs in earnest, from `prepare_server` to a worker's connection between two fits.
+The model has one float for each example of each fit, and a step raises those of its examples by 1.
+So a run's final version says which fits' examples were trained in it, and how often, whatever has
+struck it: nothing is counted apart.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from simulated.cluster import Cluster
+from simulated.laws import Broken, Laws, state_in
+from simulated.own_modules import own_modules
+from simulated.plan import Plan
+from wbsp.core.permutation import examples
+from wbsp.tensors.layout import TensorSpec
+from wbsp.wire.messages import codec as m
+from wbsp.worker import loop
+from wbsp.worker.errors import TransportError
+from wbsp.worker.share import Share
+
+# The end of a fit: all have left, have the final version; `over` is saved, the last files are
+# there; `ended` is written; the server waits for the next fit.
+MOMENTS = "t0", "t1", "t2", "t3", "t4", "t5"
+_STEPS = 30  # of a process, changes of its disk and messages, from a moment until it dies
+_LEAVING, _GOODBYE, _WELCOME, _ACK, _HELD = (
+    b"\xa7Leaving", b"\xa7Goodbye", b"\xa7Welcome", b"\xa3Ack", b"\xa4Held")
+# Models and options that take each update whole, so that an example is 1 after each epoch.
+WHOLE = {"fedasync": {"tau": 1, "alpha": 1.0, "staleness": "constant", "weight": "plain"},
+         "ringmaster": {"r": 1000}}
+CONNECT = 120.0  # seconds: as users have it who give no connect_timeout
+
+
+@dataclass
+class SeriesPlan(Plan):
+    """A series; see `simulated.plan.Plan` for what has no line here.
+
+    fits:    of each worker's script
+    pauses:  seconds between two fits of a worker, as drawn
+    data:    n, batch and epochs of each fit
+    one_run: the server serves the first fit alone
+    struck:  (moment, fit, what strikes, whom); what: "kill" within some steps of its process or
+             some milliseconds, "sleep", "isolate", "full" (its disk, for 5 s); whom: "server" (the
+             one that serves), "standby", "worker", "workers", or several of these, as "server
+             worker"
+    reborn:  seconds until a killed worker is started again
+    """
+
+    sync: str = "fedasync"
+    options: dict = field(default_factory=lambda: dict(WHOLE["fedasync"]))
+    fits: int = 3
+    pauses: tuple[float, ...] = (0.0, 0.3, 1.5)
+    data: tuple[int, int, int] | None = (24, 4, 1)
+    one_run: bool = False
+    struck: tuple[tuple[str, int, str, str], ...] = ()
+    reborn: tuple[float, float] = (0.05, 2.0)
+    lasts: float = 0.0  # seconds of a fit's last phase, in which an evaluator saves the model
+
+    @property
+    def faults(self):
+        return super().faults | {"struck"} if self.struck else super().faults
+
+
+class Replica:
+    """One float for each example of each fit; a step of a fit raises those of its examples by 1."""
+
+    def __init__(self, plan, fit):
+        n = plan.data[0]
+        self.layout = [TensorSpec("examples", (n * plan.fits,))]
+        self.x = self.anchor = np.zeros(n * plan.fits, np.float32)
+        self._first = n * (fit - 1)
+
+    def step(self, indices):
+        self.x = self.x.copy()
+        self.x[self._first + indices] += 1
+
+    def read(self):
+        return self.x
+
+    def cut(self):
+        update, self.anchor = self.x - self.anchor, self.x
+        return update
+
+    def adopt(self, vector, how):
+        self.x = vector if how == "replace" else vector + (self.x - self.anchor)
+        self.anchor = vector
+
+    def bring(self, vector):
+        return vector
+
+    def put_back(self):
+        return False
+
+    def stepped(self):
+        pass
+
+    hold = stepped
+
+
+class Block(loop.Loop):
+    """A loop whose end is always noticed."""
+
+    def __init__(self):
+        self._left = False
+
+    @property
+    def running(self):
+        return not self._left
+
+    def forget(self):
+        self._left = True
+
+
+class Signalled(BaseException):
+    """A signal has ended the process, after its worker has left."""
+
+
+class Signals:
+    """SIGTERM of a simulated process; see `wbsp.worker.signals`."""
+
+    def __init__(self):
+        self.caught, self.holds = None, False
+
+    def hold(self, needed):
+        self.caught, self.holds = None, True
+
+    def release(self):
+        self.holds = False
+
+    def raise_again(self):
+        caught, self.caught = self.caught, None
+        if caught is not None:
+            raise Signalled
+
+
+class Worker(loop.Worker):
+    """What differs from a real one: its secret is in no file, its signals are the plan's."""
+
+    def __init__(self, script, process):
+        self._script = script
+        plan = script.cluster.plan
+        super().__init__(script.cluster.address, None if plan.chosen else script.index, "", CONNECT,
+                         None, None, script.cluster.say, 600.0, "tcp", process.host)
+
+    def _begin(self):
+        super()._begin()
+        self._signals = Signals()
+
+    @property
+    def secret(self):
+        return self._script.cluster.token
+
+
+class Script:
+    """A worker's script, over all its processes.
+
+    models: fit -> (run's id, final version), of each fit that it has trained to its end
+    passed: fits that it was told to have ended before it came
+    code:   with which the last process has ended by itself
+    """
+
+    def __init__(self, cluster, index, steps):
+        self.cluster, self.index = cluster, index
+        self.models, self.passed = {}, set()
+        self.process = self.worker = self.code = self.given_up = None
+        self.fit, self.lives = 0, 0
+        self.leaving = False
+        self.speed = cluster.rng.choice(cluster.plan.speeds)
+        self.left_at, self.deaths = float("inf"), []
+
+    @property
+    def ended(self):
+        return self.code is not None
+
+    @property
+    def runtime(self):
+        return None if self.worker is None else self.worker.runtime
+
+    def start(self):
+        if self.cluster.idle:
+            return
+        process = self.process = self.cluster.process(f"w{self.index}")
+        self.lives += 1
+        self.worker, self.fit, self.leaving = None, 0, False
+        process.start(lambda: self.run(process))
+
+    def run(self, process):
+        """The script; its exit code, or None: it is started again."""
+        cluster, plan = self.cluster, self.cluster.plan
+        try:
+            self.worker = worker = Worker(self, process)
+            for fit in range(1, plan.fits + 1):
+                self.fit = fit
+                self._train(worker, process, fit)
+                if fit < plan.fits:
+                    process.sleep(cluster.rng.choice(plan.pauses))
+        except TransportError as error:
+            if not process.alive:
+                raise
+            self.given_up = error
+            cluster.say(f"w{self.index}: {error}")
+            cluster.ends_at_exit.run()
+            return 1
+        except Signalled:
+            if process.alive:
+                cluster.ends_at_exit.run()
+            return None
+        cluster.ends_at_exit.run()
+        return 0
+
+    def _train(self, worker, process, fit):
+        """One `fit` of the script."""
+        cluster = self.cluster
+        n, batch, epochs = cluster.plan.data
+        replica = Replica(cluster.plan, fit)
+        worker.share = share = Share(n, batch, on=process.host)
+        share.wants(epochs)
+        worker.enter(Block())
+        with worker.leaving_on_error():
+            _, welcome = worker.connect()
+            settings = welcome.settings
+            cluster.laws.came(self, fit, settings)
+            if worker.passes:
+                self.passed.add(fit)
+                worker.end(None)
+                return
+            worker.join(replica)
+            while not worker.stop_reason:
+                taken = share.take()
+                if taken.start == taken.stop:
+                    worker.connected()
+                    continue
+                worker.step_begins()
+                process.sleep(self.speed * cluster.rng.lognormvariate(0, 0.3))
+                replica.step(examples(taken.start, taken.stop, n, share.data.seed))
+                worker.runtime.step_done(0, 0.0)
+                worker.stop_due()
+            worker.finish(worker.interrupted)
+            if worker.runtime.has_final:
+                self.models[fit] = settings["id"], replica.x.copy()
+                cluster.laws.has_final(self, fit)
+        worker.end(None)
+
+    def signal(self):
+        """SIGTERM: within a fit the worker leaves in good order; elsewhere the process ends."""
+        if self.worker._signals.holds:
+            self.worker._signals.caught = 15
+            self.worker.interrupt("interrupted by SIGTERM")
+            self.leaving = True
+        else:
+            self.kill()
+
+    def kill(self):
+        self.process.kill()
+        self.comes_again()
+
+    def comes_again(self):
+        self.deaths.append(self.cluster.world.now)
+        self.cluster.world.after(self.cluster.rng.uniform(*self.cluster.plan.reborn), self._again)
+
+    def _again(self):
+        if not self.process.alive:
+            self.start()
+
+
+class SeriesLaws(Laws):
+    """The laws of a series, whatever strikes it:
+
+    21. Each fit has one model, in which each of its examples is once an epoch; what a server counts
+        as not trained is missing.
+    22. No other fit's examples are in it, and all its workers are in one run of one series.
+    23. A series ends with the models of all its fits, or a process ends with an exit code that is
+        not 0. Without faults that last, all end with 0.
+    24. No worker is refused while a fit follows; and where none follows, within seconds.
+    """
+
+    def __init__(self, cluster):
+        super().__init__(cluster)
+        self.series, self.runs = {}, {}  # fit -> ids of series, of runs
+        self.reached = set()  # (moment, fit)
+        self._left, self._have = {}, {}  # fit -> workers that have left it, that have its version
+        self.serves = "server"
+        self._kept_settings = {}  # (machine, folder) -> run.json
+        self.heard_ends = False
+
+    @property
+    def begun(self):
+        return bool(self._states)
+
+    def reach(self, moment, fit):
+        if (moment, fit) not in self.reached:
+            self.reached.add((moment, fit))
+            self.cluster.moment(moment, fit)
+
+    def came(self, script, fit, settings):
+        """A worker is told which run its fit is."""
+        self.cluster.say(f"w{script.index}: fit {fit} is run {settings.get('id')}, fit "
+                         f"{settings.get('fit')}{' and passes' * ('passes' in settings)}")
+        if "passes" in settings:
+            if int(settings["passes"]) != fit:
+                self.broken(22, f"worker {script.index}: its fit {fit} passes as fit "
+                                f"{settings['passes']}")
+        elif int(settings["fit"]) != fit:
+            self.broken(22, f"worker {script.index}: its fit {fit} is fit {settings['fit']} of the "
+                            "server's series")
+
+    def has_final(self, script, fit):
+        have = self._have.setdefault(fit, set())
+        have.add(script.index)
+        if len(have) == self.cluster.plan.workers:
+            self.reach("t1", fit)
+
+    def sent(self, process, frames):
+        head = bytes(frames[0][1:12])
+        if process.name[0] == "w" and head.startswith(_LEAVING):
+            if m.decode(m.FromWorker, bytes(frames[0])).finished:
+                fit = self.cluster.members[int(process.name[1:])].fit
+                left = self._left.setdefault(fit, set())
+                left.add(process.name)
+                if len(left) == self.cluster.plan.workers:
+                    self.reach("t0", fit)
+        elif process.name in ("server", "standby") and head.startswith((_WELCOME, _ACK)):
+            self.serves = process.name
+        elif head.startswith(_HELD) and frames[0][6]:
+            self._holders.add(process)
+
+    def written(self, machine, path, data):
+        fit = None
+        folder = str(path.parent)
+        if path.name == "run.json":
+            run = json.loads(data)
+            self._kept_settings[machine, folder] = run
+            fit = run["fit"]
+            if (run["id"], run["epoch"]) not in self._epochs:
+                self._epochs[run["id"], run["epoch"]] = machine
+            elif self._epochs[run["id"], run["epoch"]] != machine:
+                self.broken(4, f"both servers serve run {run['id']} in epoch {run['epoch']}")
+            if run["ended"]:
+                self.reach("t4", fit)
+            elif fit > 1:
+                self.reach("t5", fit - 1)
+        elif path.name in ("checkpoint.safetensors", "summary.json"):
+            run = self._kept_settings.get((machine, folder))
+            if path.name == "summary.json":
+                if run is not None:
+                    self.reach("t3", run["fit"])
+            else:
+                self._states[machine] = state = state_in(data)
+                self.cluster.machines[machine].begun = True
+                if state["over"] and run is not None:
+                    self.reach("t2", run["fit"])
+
+    def writes(self, process):
+        pass
+
+    def died(self, name):
+        pass
+
+    def has(self, member):
+        return True
+
+    def gave_up(self, code):
+        pass
+
+    def said(self, name, text):
+        if "\n[" in text or not text.replace("\n", "").isprintable():
+            self.broken(15, f"{name} prints {text!r}")
+
+    # At the end.
+
+    def check(self, done):
+        self._it_ends(done)
+        ended = self._models()
+        self._once(ended)
+        self._finals(ended)
+        self._all_or_a_code(ended)
+
+    def _it_ends(self, done):
+        if not done:
+            raise Broken(9, "the series does not end")
+
+    def _models(self):
+        """fit -> run's id -> final version, of all runs that have ended."""
+        found, newest = {}, {}
+        for name in ("server", "standby"):
+            machine = self.cluster.machines.get(name)
+            for path, inode in sorted(machine.names.items()) if machine else ():
+                folder, _, last = path.rpartition("/")
+                if last != "run.json" or "/." in path:
+                    continue
+                run = json.loads(bytes(inode.data))
+                there = machine.names.get(f"{folder}/checkpoint.safetensors")
+                if run["ended"] and there is not None:
+                    if run["epoch"] >= newest.get(run["id"], 0):
+                        newest[run["id"]] = run["epoch"]
+                        found.setdefault(run["fit"], {})[run["id"]] = vector_in(bytes(there.data))
+        return found
+
+    def _once(self, ended):
+        plan = self.cluster.plan
+        n, _, epochs = plan.data
+        for fit, runs in sorted(ended.items()):
+            if len(runs) > 1:
+                raise Broken(21, f"fit {fit} was trained as {len(runs)} runs: {sorted(runs)}")
+            for run, vector in runs.items():
+                blocks = vector.reshape(plan.fits, n)
+                others = [other + 1 for other in range(plan.fits)
+                          if other != fit - 1 and blocks[other].any()]
+                if others:
+                    raise Broken(22, f"examples of fit {others} are in run {run}, of fit {fit}")
+                mine = blocks[fit - 1]
+                if plan.options == WHOLE.get(plan.sync):
+                    missing = int(np.maximum(epochs - mine, 0).sum())
+                    if (mine > epochs).any() or missing not in (0, self._untrained(run)):
+                        raise Broken(21, f"fit {fit}, run {run}: examples were trained "
+                                         f"{Counter(mine.tolist())} times, for {epochs}")
+                elif not (mine > 0).all():
+                    raise Broken(21, f"fit {fit}, run {run}: examples {np.flatnonzero(mine <= 0)} "
+                                     "were never trained")
+
+    def _untrained(self, run):
+        """Examples that the server of a run has counted as not trained."""
+        said = [line for line in self.cluster.said if "not trained: " in line]
+        return sum(int(line.split("not trained: ")[1].split()[0].replace(",", ""))
+                   for line in said)
+
+    def _finals(self, ended):
+        for script in self.cluster.members:
+            for fit, (run, vector) in script.models.items():
+                if fit not in ended:
+                    continue
+                if run not in ended[fit]:
+                    raise Broken(22, f"worker {script.index} has fit {fit} of run {run}, which "
+                                     f"ended as {sorted(ended[fit])}")
+                if not np.array_equal(vector, ended[fit][run]):
+                    raise Broken(2, f"worker {script.index} has another final version of fit "
+                                    f"{fit} than the disk")
+
+    def _all_or_a_code(self, ended):
+        cluster = self.cluster
+        due = 1 if cluster.plan.one_run else cluster.plan.fits
+        missing = [fit for fit in range(1, due + 1) if fit not in ended]
+        codes = {name: codes[-1] for name, codes in cluster.codes.items()
+                 if name in ("server", "standby")} | {
+            f"w{script.index}": script.code for script in cluster.members}
+        if missing and not any(codes.values()):
+            raise Broken(23, f"fits {missing} are missing, and all processes ended with 0")
+        for script in cluster.members:
+            if script.code == 0 and missing:
+                raise Broken(23, f"worker {script.index} ended with 0; fits {missing} are missing")
+        if not cluster.harsh:
+            if missing:
+                raise Broken(23, f"fits {missing} are missing: exit codes {codes}")
+            if not any(0 in cluster.codes.get(name, []) for name in ("server", "standby")):
+                raise Broken(23, f"no server ended well: {cluster.codes}")
+
+    def refused(self, script):
+        """A worker has given up."""
+        cluster = self.cluster
+        error = str(script.given_up)
+        if cluster.harsh or cluster.plan.one_run and script.fit > 1:
+            return
+        # It came once all had ended.
+        if script.deaths and cluster.ended_well:
+            return
+        self.broken(24, f"worker {script.index} has given up its fit {script.fit}: {error}")
+
+
+def vector_in(data):
+    """The version in the bytes of a checkpoint."""
+    (size,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + size])
+    low, high = header["00000/examples"]["data_offsets"]
+    return np.frombuffer(data[8 + size + low:8 + size + high], "<f4")
+
+
+class Series(Cluster):
+    """A series of `plan`, with the faults at the times and moments that `seed` draws."""
+
+    _judged_by, _member = SeriesLaws, Script
+
+    def __init__(self, plan: SeriesPlan, seed, folder, loud=False):
+        self._flags = {"one_run": plan.one_run}
+        self.idle = False
+        self._struck = [*plan.struck]
+        super().__init__(plan, seed, folder, loud)
+
+    def run(self):
+        with own_modules(self) as self.ends_at_exit:
+            return super().run()
+
+    @property
+    def ended_well(self):
+        return any(codes[-1] == 0 for name, codes in self.codes.items()
+                   if name in ("server", "standby"))
+
+    def _draw_faults(self, horizon):
+        plan = self.plan
+        n, batch, epochs = plan.data
+        fit = 0.1 + n * epochs / batch / plan.workers * max(self.plan.speeds)
+        super()._draw_faults((fit + max(plan.pauses)) * plan.fits)
+
+    def _ended(self, process, code):
+        name = process.name
+        if name[0] == "w":
+            script = self.members[int(name[1:])]
+            if script.process is not process:
+                return
+            if code is None:
+                script.comes_again()
+                return
+            self.say(f"{name}: ended with exit code {code}")
+            script.code = code
+            if code:
+                self.laws.refused(script)
+        elif name in ("server", "standby"):
+            self.ends[name] = self.world.now
+            self.say(f"{name}: ended with exit code {code}")
+            self.codes.setdefault(name, []).append(code)
+            if code and not self.over:  # as a supervisor of processes does
+                self.world.after(2.0, lambda: self._again(name))
+        elif name[0] == "s" and name[1:].isdigit() and not self.over:
+            self.world.after(1.0, lambda: self.start_shard(int(name[1:])))
+
+    # Faults.
+
+    def phase(self, name, process):
+        pass
+
+    def _may_die(self, name):
+        return True
+
+    def _again(self, name):
+        # A server ends by itself once all workers have, and is started again if it dies before.
+        super()._again(name)
+
+    def _goes(self):
+        script = self.rng.choice(self.members)
+        if script.ended or script.runtime is None or not script.process.alive or script.leaving:
+            return None
+        return script
+
+    def kill_worker(self):
+        if (script := self._goes()) is not None:
+            self.say(f"--- kill w{script.index}")
+            self.notes["kill_workers"] += 1
+            script.kill()
+
+    def leave(self):
+        if (script := self._goes()) is not None:
+            self.say(f"--- SIGTERM to w{script.index}")
+            self.notes["leaves"] += 1
+            script.signal()
+
+    def moment(self, moment, fit):
+        """The series has come to a moment: what was aimed at it strikes."""
+        self.say(f"--- {moment} of fit {fit}")
+        for one in [*self._struck]:
+            if one[:2] == (moment, fit):
+                self._struck.remove(one)
+                self._hit(*one)
+
+    def _hit(self, moment, fit, what, whom):
+        serves = self.laws.serves
+        names = {"server": serves, "standby": "standby" if serves == "server" else "server",
+                 "worker": f"w{self.rng.randrange(self.plan.workers)}"}
+        for one in whom.split():
+            for name in ([f"w{script.index}" for script in self.members] if one == "workers"
+                         else [names[one]]):
+                if name not in self.processes:
+                    continue
+                process = self.processes[name]
+                if what == "kill" and self.rng.random() < 0.5 and name[0] != "w":
+                    self.world.doomed[process] = self.rng.randrange(_STEPS)
+                    continue
+                after = self.rng.choice([0.0, 1e-5, 0.001, 0.005, 0.02, 0.1])
+                self.world.after(after, lambda name=name: self._does(moment, what, name))
+
+    def _dies_taking_over(self, process):
+        if self.processes[process.name] is process and process.alive:
+            self._does("doomed", "kill", process.name)
+
+    def _does(self, moment, what, name):
+        process = self.processes[name]
+        if not process.alive:
+            return
+        self.notes[f"moment {moment}"] += 1
+        self.notes[f"{what} {'worker' if name[0] == 'w' else name}"] += 1
+        if name[0] == "w":
+            script = self.members[int(name[1:])]
+            if what == "kill":
+                self.say(f"--- kill {name}")
+                script.kill()
+            elif what == "leave":
+                self.say(f"--- SIGTERM to {name}")
+                script.signal()
+            else:
+                self.sleep(name) if what == "sleep" else self.isolate(name)
+        elif what == "kill":
+            self._dies(name)
+        elif what == "full":
+            self._fill(name)
+        else:
+            self.sleep(name) if what == "sleep" else self.isolate(name)
+
+    def _fill(self, name):
+        machine = self.machines[name]
+        self.say(f"--- the disk of {name} is full")
+        full, machine.full = machine.full, 1.0
+
+        def again():
+            machine.full = full
+            self.say(f"--- the disk of {name} has room")
+        self.world.after(5.0, again)
+
+
+def drawn(sync: str, seed: int) -> SeriesPlan:
+    """A plan as the seed draws it."""
+    draw = random.Random(f"series {sync} {seed}")
+
+    def some(chance, most):
+        return draw.randint(1, most) if draw.random() < chance else 0
+    whole = draw.choice([None, *WHOLE])
+    if whole is not None:
+        sync = whole
+    standby = draw.random() < 0.4
+    plan = SeriesPlan(sync, WHOLE.get(sync, {}), workers=draw.choice([1, 2, 2, 3]),
+                      fits=draw.choice([2, 3, 3, 4]), standby=standby, period=draw.choice([0.1, 0.2, 1.0]),
+                      data=(draw.choice([8, 24, 45]), draw.choice([4, 7]), draw.choice([1, 1, 2])))
+    plan.shards = 0 if standby or draw.random() < 0.85 else 2
+    plan.power = draw.random() < 0.2
+    plan.slow = draw.choice([0.0, 0.002, 0.02, 0.3]) if draw.random() < 0.5 else 0.002
+    if draw.random() < 0.75:
+        whom = ["server", "server", "worker", "server worker", "server workers", "workers",
+                *["standby", "server standby", "server"] * standby]
+        plan.struck = tuple((draw.choice(MOMENTS), draw.randint(1, plan.fits),
+                             draw.choice(["kill", "kill", "kill", "sleep", "full"]),
+                             draw.choice(whom)) for _ in range(draw.choice([1, 1, 2, 3])))
+        plan.struck = tuple(one for one in plan.struck
+                            if one[2] != "full" or "worker" not in one[3])
+    plan.kills, plan.kill_workers, plan.leaves = some(0.2, 2), some(0.3, 3), some(0.2, 2)
+    plan.kill_shards = some(0.5, 2) if plan.shards else 0
+    plan.cuts, plan.breaks, plan.sleeps = some(0.15, 2), some(0.3, 4), some(0.2, 2)
+    plan.full = 0.1 if draw.random() < 0.1 else 0.0
+    plan.drift = draw.choice([0.001, 0.02]) if draw.random() < 0.1 else 0.0
+    plan.one_run = draw.random() < 0.05
+    plan.chosen = not plan.cuts and draw.random() < 0.2
+    return plan
