@@ -69,7 +69,7 @@ def count_events(sync: str, workers: int, events: int) -> dict:
     """Run a cluster of `workers` for about `events` events; its making does not count."""
     from wbsp.simulate.nodes.cluster import Cluster
     from wbsp.simulate.world.machine import Machine, lognormal
-    from wbsp.simulate.world.shards import ServerSpec
+    from wbsp.simulate.world.server import ServerSpec
     from wbsp.sync import create
 
     machines = [Machine(lognormal(1.0 + index % 2, 0.2, seed=index), 0.001, 1e8, 1e8)

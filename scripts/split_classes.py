@@ -19,7 +19,7 @@ from wbsp.figures.table import markdown
 from wbsp.process.imports import heavy_imports
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.study.spec import ClusterSpec, Group
-from wbsp.simulate.world.shards import ServerSpec
+from wbsp.simulate.world.server import ServerSpec
 from wbsp.sync import create
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))  # data and models of the checkout

@@ -17,7 +17,7 @@ from wbsp.simulate.nodes.server import Evaluator
 from wbsp.simulate.workloads.base import TimingWorkload
 from wbsp.simulate.workloads.keras import Experiment
 from wbsp.simulate.world.machine import Machine, constant, lognormal
-from wbsp.simulate.world.shards import ServerSpec
+from wbsp.simulate.world.server import ServerSpec
 from wbsp.sync import create
 
 MBIT = 1e6 / 8

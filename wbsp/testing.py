@@ -24,7 +24,7 @@ from wbsp.core.messages import Ack
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.nodes.worker import Observer
 from wbsp.simulate.world.machine import Incarnation, Machine, StepTime, trace
-from wbsp.simulate.world.shards import ServerSpec
+from wbsp.simulate.world.server import ServerSpec
 from wbsp.sync.base import Push, SyncModel
 
 __all__ = ["laws"]

@@ -10,7 +10,6 @@ import time
 import pytest
 from jobs import Jobs, until
 from proxy import Proxy
-from server_and_standby import shards_of
 from shared_sites import EPOCHS, SharedSites
 
 KILLS = int(os.environ.get("WBSP_KILLS", "1"))
@@ -70,35 +69,6 @@ def test_a_site_server_that_is_killed_and_resumed_trains_no_example_twice(tmp_pa
             sites.sites[0].kill()
             sites.start_site(0, "--resume").until("resuming from version")
             sites.sites[0].until("is a worker of the server")
-        sites.tell_to_stop()
-        sites.end_well()
-        sites.check()
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("victim", ["shard", "server", "standby"])
-@pytest.mark.parametrize("above, inside", [("asp", "asp"), ("bsp", "bsp"), ("pcc", "pcc")])
-@pytest.mark.skipif(KILLS < 2, reason="takes minutes: WBSP_KILLS=2")
-def test_a_site_with_shards_trains_no_example_twice(tmp_path, above, inside, victim):
-    draw = random.Random(f"shards {above} {inside} {victim}")
-    with Jobs(tmp_path) as jobs:
-        sites = SharedSites(jobs, above, inside, shards=2)
-        begin(sites, victim == "standby")
-        for _ in moments(sites, draw, 1 if victim == "standby" else KILLS):
-            server = sites.sites[0]
-            joined = len(server.find(JOINED))
-            match victim:
-                case "shard":
-                    draw.choice(shards_of(server)).kill()
-                    until(lambda s=server, n=joined: len(s.find(JOINED)) > n, "the site")
-                case "server":
-                    server.kill()
-                    sites.start_site(0, "--resume").until(JOINED)
-                case "standby":
-                    server.until("the standby at .* holds version")
-                    server.kill()
-                    sites.standbys[0].until(JOINED)
-                    sites.sites[0] = sites.standbys[0]
         sites.tell_to_stop()
         sites.end_well()
         sites.check()

@@ -11,7 +11,6 @@ import pytest
 from integer_replica import IntegerReplica, read_result
 from jobs import Jobs, interrupted, until
 from proxy import Proxy
-from server_and_standby import shards_of
 from site_server import noted
 from sites import Sites, cuts
 
@@ -235,7 +234,9 @@ def test_a_site_without_the_secret_between_says_so_and_ends(tmp_path):
     (["--site=1"], "--site and --upstream_token_file need the server above: give"),
     (["--upstream=nowhere", "--site=0"], "address 'nowhere' is not host:port"),
     (["--upstream=h:1", "--site=0", "--epochs=2"], "--epochs and --upstream do not go together"),
-    (["--upstream=h:1", "--site=0", "--shard"], "--shard and --upstream do not go together")])
+    (["--upstream=h:1", "--site=0", "--shard"], "--shard and --upstream do not go together"),
+    (["--upstream=h:1", "--site=0", "--shards=2", "--worker_num=1"],
+     "--shards and --upstream do not go together: a site's server holds its model itself")])
 def test_what_a_site_does_not_have_is_refused_in_one_line(tmp_path, flags, line):
     with Jobs(tmp_path) as jobs:
         site = jobs.server(*flags)
@@ -376,63 +377,3 @@ def test_a_standby_that_is_no_site_is_refused_in_one_line(tmp_path):
         assert standby.ends() == 1
         assert standby.find("the server has upstream=.*, and the standby has none"), standby.text
         standby.was_clean()
-
-
-JOINED = "is a worker of the server"
-
-
-@pytest.mark.timeout(200)
-@pytest.mark.parametrize("above, inside, options", [("asp", "asp", ())] + [
-    (*rules, options) for rules in EACH for options in [(), ("--shards=2",)]] * (KILLS > 2))
-def test_a_site_with_shards_learns_what_the_others_do(tmp_path, above, inside, options):
-    """The server above may have shards, too."""
-    with Jobs(tmp_path) as jobs:
-        sites = Sites(jobs, above, inside, options=options, shards=2).start(
-            steps=12, seconds=0.01)
-        sites.end_well()
-        sites.conserved()
-        assert all(sites.events(site, "adopt") for site in range(2))
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("victim, above, inside", [("shard", "pcc", "pcc")] + [
-    (victim, *rules) for victim in ("shard", "server", "standby", "shard before a standby")
-    for rules in EACH] * (KILLS > 2))
-def test_whatever_dies_at_a_site_with_shards_pushes_nothing_twice(tmp_path, victim, above, inside):
-    draw = random.Random(f"shards {victim} {above} {inside}")
-    with Jobs(tmp_path) as jobs:
-        sites = Sites(jobs, above, inside, shards=2)
-        standby = victim.endswith("standby")
-        for site in range(2):
-            sites.start_site(site)
-        if standby:
-            sites.start_standby(0)
-        for site in range(2):
-            sites.start_workers(site, stop_when_told=True, seconds=0.01)
-        for _ in range(1 if standby or KILLS == 2 else KILLS):
-            server = sites.sites[0]
-            if standby:
-                server.until("the standby at .* holds version")
-            after_cuts(sites, 0, draw.randint(1, 6))
-            time.sleep(draw.uniform(0, 0.3))  # anywhere between two cuts
-            before = len(server.find(JOINED))
-            if victim.startswith("shard"):
-                draw.choice(shards_of(server)).kill()
-            else:
-                server.kill()
-            if standby:
-                sites.standbys[0].until(JOINED)
-                sites.sites[0] = sites.standbys[0]
-                if victim.startswith("shard"):
-                    server.until("follow|holding version")
-            elif victim == "shard":
-                server.until("ended with exit code -9; resuming from the newest checkpoint")
-                until(lambda s=server, n=before: len(s.find(JOINED)) > n, "the site to be back")
-            else:
-                sites.start_site(0, "--resume").until(JOINED)
-        after_cuts(sites, 0, 2)
-        sites.tell_to_stop()
-        sites.end_well()
-        if victim == "shard before a standby":
-            server.ends_well()
-        sites.conserved(told=True)

@@ -31,7 +31,6 @@ def note_cuts(record: Path) -> None:
 
     def noting(self: Upstream) -> None:
         nonlocal newest
-        # with shards it comes later than it is taken
         update = None if self._cut is None else self._progress.cut
         if update is not None and self._cut is not newest:
             newest = self._cut

@@ -35,12 +35,11 @@ class Sites:
 
     def __init__(self, jobs: Jobs, above: str = "asp", inside: str = "asp", sites: int = 2,
                  each: int = 2, options: tuple[str, ...] = (), inner: tuple[str, ...] = PLAIN,
-                 hosts: Hosts | None = None, shards: int = 1):
+                 hosts: Hosts | None = None):
         """`hosts`: "top", and "site0" ... for the server and the workers of each site; None: all
-        are on this one. `shards`: of the first site."""
+        are on this one."""
         self.jobs, self.above, self.inside, self.each = jobs, above, inside, each
         self.number, self._options, self._inner, self.hosts = sites, options, inner, hosts
-        self.number_of_shards = shards
         if hosts:
             token = jobs.folder / "token"
             token.write_text(TOKEN)
@@ -88,7 +87,7 @@ class Sites:
             f"--upstream={address or self.top.address}", f"--site={site}",
             f"--worker_num={self.each}", f"--sync={self.inside}", f"--port_base={port}",
             *self._inner, "--check_period=0.1", f"--base_dir=site{site}",
-            f"--shards={1 if site else self.number_of_shards}", *flags, kind=ServerJob,
+            *flags, kind=ServerJob,
             space=self._space(f"site{site}"), fork=forked.WBSP)
         job.address, job.cwd = f"localhost:{port}", self.jobs.folder
         return job

@@ -6,7 +6,7 @@ from random_clusters import Judge, Witness, many, plans
 
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Machine, constant, lognormal
-from wbsp.simulate.world.shards import ServerSpec
+from wbsp.simulate.world.server import ServerSpec
 from wbsp.sync import Accept, Commit, Direct, Grant, Push, create
 from wbsp.sync.late import JustInTime
 

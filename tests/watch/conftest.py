@@ -10,7 +10,7 @@ from wbsp.simulate.study.cluster_file import read_cluster
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, simulate
 from wbsp.simulate.study.spec import Group, published
-from wbsp.simulate.world.shards import ServerSpec
+from wbsp.simulate.world.server import ServerSpec
 from wbsp.sync import MODELS
 from wbsp.watch.run import WatchedRun
 

@@ -237,6 +237,9 @@ class ServerConfig:
         if self.epochs:
             raise ValueError("--epochs and --upstream do not go together: the server above sets "
                              "the end of the run")
+        if not self.shards.single:
+            raise ValueError("--shards and --upstream do not go together: a site's server holds "
+                             "its model itself; give --shards to the server above")
         self.one_run = True  # the server above serves one run, too
 
     @property

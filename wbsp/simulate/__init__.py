@@ -4,7 +4,7 @@ The world, independent of synchronization models:
     world/clock.py        the queue of events
     world/links.py        bandwidth, shared fairly by transfers that run at the same time
     world/lines.py        the same for transfers through several links: the lines of sites
-    world/shards.py       a server, as one process or in shards, and its transfers in slices
+    world/server.py       a server: its interface, its time for a push, and its shards
     world/machine.py      a machine: its step times, its link, the presence of its worker
 
 The cluster, which drives the real engine and the real agents in that world:
@@ -44,8 +44,8 @@ from wbsp.simulate.world.machine import (
     lognormal,
     trace,
 )
-from wbsp.simulate.world.shards import ServerSpec, Shard
+from wbsp.simulate.world.server import ServerSpec
 
 __all__ = ["Cluster", "Evaluator", "Incarnation", "Line", "Machine", "Observer", "ServerSpec",
-           "Shard", "Site", "TimingWorkload", "Workload", "changing", "constant", "lognormal",
+           "Site", "TimingWorkload", "Workload", "changing", "constant", "lognormal",
            "trace"]

@@ -43,7 +43,7 @@ from wbsp.simulate.study.screen import LATE, best_of, closest, noise_of
 from wbsp.simulate.study.spec import ClusterSpec, Group, published
 from wbsp.simulate.study.variants import Variant, variants
 from wbsp.simulate.workloads.base import check_back_end
-from wbsp.simulate.world.shards import check_number
+from wbsp.simulate.world.server import check_number
 from wbsp.sync import BSP, MODELS, parse_options
 from wbsp.sync.auto import Auto
 from wbsp.tensors.codecs import KNOWN, parse
@@ -337,14 +337,8 @@ def _shards() -> list[int]:
 
 def _sharded(plan: Plan, count: int) -> Plan:
     """Return the plan with `count` shards like the server in place of the cluster file's."""
-    spec = plan.cluster
-    if spec.sites:
-        raise ValueError(f"--shards and {FLAGS.cluster}: a server with shards whose workers stand "
-                         "at sites is not simulated; leave out one of them")
-    if spec.server.shards and spec != spec.sharded(len(spec.server.shards)):
-        raise ValueError(f"--shards and {FLAGS.cluster}, whose shards have links of their own, "
-                         "both describe the shards; give one")
-    return replace(plan, cluster=spec.sharded(count), settings={**plan.settings, "shards": count})
+    return replace(plan, cluster=plan.cluster.sharded(count),
+                   settings={**plan.settings, "shards": count})
 
 
 def _plan() -> Plan:
@@ -391,7 +385,7 @@ def _plan() -> Plan:
             FLAGS["check_period"].value = f"{period:g}s"
     if FLAGS.wire is not None:
         parse(FLAGS.wire)
-    shards = {"shards": len(cluster.server.shards)} if cluster.server.shards else {}
+    shards = {"shards": cluster.server.shards} if cluster.server.shards > 1 else {}
     return Plan(cluster, experiment, FLAGS.batch_size, stop, until, target,
                 _time("check_period"), growth, FLAGS.outer, parse_options(FLAGS.outer_option),
                 FLAGS.wire, {**_settings(), **shards}, FLAGS.lr_steps == "mean", data)

@@ -1,7 +1,6 @@
 """The replica of a site: its newest version is the live model, and its versions are the steps.
 
-No sockets, threads or clocks: a real site and one in virtual time both keep this object, and a
-shard of a site keeps it for its range.
+No sockets, threads or clocks: a real site and one in virtual time both keep this object.
 """
 
 from __future__ import annotations
@@ -48,9 +47,8 @@ class SiteProgress:
         found = {ANCHOR: self.anchor, CUT: self.cut, OWED: self.owed}
         return {name: vector for name, vector in found.items() if vector is not None}
 
-    def take(self, x: np.ndarray | None) -> None:
+    def take(self, x: np.ndarray) -> None:
         """Cut x - anchor, and set anchor = x; `x`: the site's newest version."""
-        assert x is not None, "the tensors are here"
         self.cut = _kept(x - self.anchor)
         self.anchor = x
 
@@ -58,7 +56,7 @@ class SiteProgress:
         """Note that the newest cut is answered."""
         self.cut = None
 
-    def adopt(self, above: np.ndarray, x: np.ndarray | None, drop: bool = False) -> np.ndarray:
+    def adopt(self, above: np.ndarray, x: np.ndarray, drop: bool = False) -> np.ndarray:
         """Return the site's next version, above + (x - anchor), and set anchor = above.
 
         Args:
@@ -66,7 +64,6 @@ class SiteProgress:
             x: the site's newest version.
             drop: leave out the uncut progress, because the server above could not use it.
         """
-        assert x is not None, "the tensors are here"
         progress = x - self.anchor
         self.anchor = _kept(above)
         self.dropped = False

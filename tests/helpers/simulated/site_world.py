@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from integer_replica import UNIT, IntegerReplica, pattern
 
-from simulated.cluster import ROOT, Lines, Member, _derive_keys, alone, prepare_shard_on
+from simulated.cluster import ROOT, Lines, Member, _derive_keys, alone
 from simulated.disk import Disk, Machine
 from simulated.laws import Broken
 from simulated.memory import Memory
@@ -25,7 +25,7 @@ from simulated.plan import PORT, Plan
 from simulated.threads import Scheduler
 from simulated.world import World
 from wbsp.process.host import Clock, Host
-from wbsp.ps.config import ServerConfig, ShardPlan
+from wbsp.ps.config import ServerConfig
 from wbsp.ps.launch import prepare_server
 from wbsp.site.upstream import Upstream, Way
 from wbsp.sync import create
@@ -65,8 +65,6 @@ class SitesPlan:
     validate: str = "newest"
     kill_workers: int = 0
     patience: float = 3600.0  # virtual seconds in which it must end
-    shards: int = 0  # of each site, on hosts of their own
-    kill_shards: int = 0
     top_standby: bool = False
 
 
@@ -129,7 +127,6 @@ class Site:
         self.plan = Plan(steps=world.plan.steps, workers=world.plan.workers, data=world.plan.data,
                          validate=world.plan.validate)
         self.names = [self.name, f"standby{index}"][:1 + world.plan.standby]  # of its servers
-        self.shards = [f"{self.name}s{shard}" for shard in range(world.plan.shards)]
         self.address, self.run_id = ",".join(f"{name}:{PORT}" for name in self.names), None
         self.heard: NotingUpstream | None = None  # the process that the server above hears
         self.cuts: dict[int, float] = {}
@@ -166,7 +163,6 @@ class Sites:
         self.world, self.rng = World(draw, plan.drift), random.Random(draw)
         self.world.on_end, self.world.on_send = self._ended, self._sent
         self.world.storm, self.world.storms = plan.storm, 8 if plan.storm else 0
-        self.world.may_break = lambda connection: not self._to_shard(connection)
         self.said, self.notes, self.laws = [], Counter(), _Nothing()
         self.token = b"no secret at all, here"
         self.curve = _derive_keys(self.token).server_public
@@ -178,8 +174,6 @@ class Sites:
             self.start_top(False, name)
         self.sites = [Site(self, index) for index in range(plan.sites)]
         for site in self.sites:
-            for name in site.shards:
-                self.start_shard(name)
             for name in site.names:
                 self.start_site(site, False, name)
             for member in site.members:
@@ -188,8 +182,7 @@ class Sites:
         for number, act in ((plan.kills, self.kill_site), (plan.kill_top, self.kill_top),
                             (plan.breaks, self.break_connection), (plan.cuts, self.cut),
                             (plan.isolations, self.isolate), (plan.sleeps, self.sleep),
-                            (plan.kill_workers, self.kill_worker),
-                            (plan.kill_shards, self.kill_shard)):
+                            (plan.kill_workers, self.kill_worker)):
             for _ in range(number):
                 self.world.after(self.rng.uniform(0.02, horizon), act)
 
@@ -224,8 +217,7 @@ class Sites:
                             Memory(process), Lines(self, name))
         return process
 
-    def _start_server(self, name, sync, options, workers, resume, above=None, standby_of=None,
-                      shards=()):
+    def _start_server(self, name, sync, options, workers, resume, above=None, standby_of=None):
         process, model = self.process(name), create(sync, **options)
 
         def main():
@@ -234,7 +226,6 @@ class Sites:
                 serve = prepare_server(settings, model, ServerConfig(
                     workers, check_period=self.plan.period, share=False, host=name, port=PORT,
                     token=self.token, base_dir=sync, log_root=ROOT, resume=resume, above=above,
-                    shards=ShardPlan.parse(",".join(f"{one}:{PORT}" for one in shards) or "1"),
                     standby_of=standby_of, one_run=True), on=process.host)
             except (ValueError, OSError) as error:
                 self.say(f"{name}: {error}")
@@ -259,11 +250,7 @@ class Sites:
             upstream.site = site
             return upstream
         self._start_server(name, self.plan.inside, {}, self.plan.workers, resume, above,
-                           None if name == site.name else f"{site.name}:{PORT}", site.shards)
-
-    def start_shard(self, name):
-        process = self.process(name)
-        process.start(prepare_shard_on(process, self.token))
+                           None if name == site.name else f"{site.name}:{PORT}")
 
     def _sent(self, process, frames):
         head = bytes(frames[0][1:12])
@@ -271,8 +258,6 @@ class Sites:
             self.holders.add(process)
 
     def _ended(self, process, code):
-        if any(process.name in site.shards for site in self.sites) and not self.over:
-            self.world.after(1.0, lambda: self.start_shard(process.name))
         if process.name in self.names:
             self.say(f"{process.name}: ended with exit code {code}")
             self.codes.setdefault(process.name, []).append(code)
@@ -366,15 +351,6 @@ class Sites:
             member.process.kill()
             member.comes_again()
 
-    def kill_shard(self):
-        """Its server ends with it, and resumes in the same process."""
-        site = self.rng.choice(self.sites)
-        name = self.rng.choice(site.shards)
-        if self.plan.standby and not self.over and not self._held(site.names):
-            self.world.after(0.5, self.kill_shard)
-        elif self._begun(site.name) and self._dies(name, self.kill_shard):
-            self.world.after(self.rng.uniform(0.05, 2.0), lambda: self.start_shard(name))
-
     def _dies(self, name, again):
         if self.over or not self.processes[name].alive:
             return False
@@ -385,7 +361,7 @@ class Sites:
         self.last_death = self.world.now
         self.say(f"--- kill {name}")
         self.notes["kill_top" if name in self.tops else
-                   "kills" if name in self.names else "kill_shards"] += 1
+                   "kills"] += 1
         self.processes[name].kill()
         return True
 
@@ -396,16 +372,10 @@ class Sites:
     def break_connection(self):
         found = [socket.connection for process in self.world.processes
                  for socket in process.sockets
-                 if socket.connection is not None and socket.connection.open
-                 and not self._to_shard(socket.connection)]
+                 if socket.connection is not None and socket.connection.open]
         if found and not self.over:
             self.notes["breaks"] += 1
             self.rng.choice(found).close()
-
-    def _to_shard(self, connection):
-        """It is a server's own: the server dies with it."""
-        return connection.dealer.process.name in self.names and any(
-            connection.router.process.name in site.shards for site in self.sites)
 
     def cut(self):
         """A site's line to the outside is cut for a while."""
@@ -576,8 +546,6 @@ def drawn(seed: int, data: bool | None = None) -> SitesPlan:
         plan.data = draw.choice([24, 45, 60, 200]), draw.choice([1, 4, 7]), draw.choice([1, 2, 3])
         plan.validate = draw.choice(["newest", "newest", "wait"])
         plan.kill_workers = some(0.3, 2)
-    if draw.random() < 0.2:
-        plan.shards, plan.kill_shards = 2, some(0.6, 2)
     plan.top_standby = draw.random() < 0.3
     if plan.top_standby and not plan.isolations:
         plan.isolations = some(0.3, 2)

@@ -12,7 +12,6 @@ from wbsp.limits import SHARDS
 from wbsp.ps.config import ShardPlan
 from wbsp.ps.sharding.shard import Shard
 from wbsp.tensors.ops import bounds
-from wbsp.tensors.site_progress import ANCHOR, CUT
 from wbsp.wire.assembly import VectorStream, floats_of, split
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
@@ -94,73 +93,6 @@ def test_shards_make_the_same_bytes_as_one_store(count, outer):
         parts = [state[name] for _, _, state in found]
         whole = parts[0] if name in store.outer.NUMBERS else np.concatenate(parts)
         assert whole.tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_shards_of_a_site_cut_and_adopt_the_same_bytes_as_one_store(count):
-    draw = np.random.default_rng(count)
-    vector, above, *updates = draw.standard_normal((7, SIZE)).astype(np.float32)
-    store, ends = Store(vector, site={}), bounds(SIZE, count)
-    shards = [begun(start, stop, vector, state={ANCHOR: vector[start:stop].copy()})
-              for start, stop in zip(ends, ends[1:], strict=False)]
-
-    def learn(seq):
-        for shard in shards:
-            hand_over(shard, updates[seq], seq)
-            shard.follow(s.Apply(0, seq, False, 0.5, 1))
-            shard.follow(s.Commit(store.latest.version + 1))
-        store.accept(updates[seq].copy(), 0.5)
-        store.commit()
-
-    def tell(message):
-        for shard in shards:
-            shard.follow(message)
-
-    def adopt(drop):
-        version = store.latest.version + 1
-        for shard in shards:
-            part = above[shard.start:shard.start + shard.size].copy()
-            shard.adopt(s.Adopt(version, drop), part)
-        store.adopt(version, store.progress.adopt(above.copy(), store.latest.vector, drop))
-
-    def same():
-        found = [everything(shard) for shard in shards]
-        assert {version for version, _, _ in found} == {store.latest.version}
-        version = np.concatenate([part for _, part, _ in found])
-        assert version.tobytes() == store.latest.vector.tobytes()
-        names = {frozenset(state) for _, _, state in found}
-        assert names == {frozenset(store.progress.state())}
-        for name, whole in store.progress.state().items():
-            assert np.concatenate([state[name] for *_, state in found]).tobytes() == whole.tobytes()
-        return set(store.progress.state())
-
-    assert same() == {ANCHOR}
-    learn(0)
-    tell(s.Cut())
-    store.progress.take(store.latest.vector)
-    assert same() == {ANCHOR, CUT}
-    learn(1)
-    adopt(drop=False)
-    same()
-    tell(s.Settle(back=True))
-    store.progress.take_back()
-    assert same() == {ANCHOR}
-    learn(2)
-    adopt(drop=False)
-    tell(s.Cut())
-    store.progress.take(store.latest.vector)
-    learn(3)
-    adopt(drop=True)
-    assert (store.latest.vector == above).all()
-    tell(s.Settle())
-    store.progress.answered()
-    assert same() == {ANCHOR}
-
-
-def test_a_shard_of_no_site_has_nothing_to_cut():
-    shard = begun(0, 10, np.zeros(10, np.float32))
-    with pytest.raises(m.WireError, match="Cut is not part of the log"):
-        shard.follow(s.Cut())
 
 
 def test_a_fetch_is_of_the_version_at_its_place_in_the_log():

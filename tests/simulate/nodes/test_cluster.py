@@ -21,7 +21,7 @@ from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.nodes.server import Evaluator
 from wbsp.simulate.nodes.worker import Observer
 from wbsp.simulate.world.machine import Incarnation, Machine, changing, constant, lognormal
-from wbsp.simulate.world.shards import ServerSpec
+from wbsp.simulate.world.server import ServerSpec
 from wbsp.sync import create
 
 # with 10 bytes: push 0.3 s, fetch 0.4 s, or 0.2 s for a model that follows an Ack

@@ -9,7 +9,7 @@ from wbsp.core.store import UNSENT
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.links import Interface
 from wbsp.simulate.world.machine import Machine, constant
-from wbsp.simulate.world.shards import ServerSpec, Shard, Shards
+from wbsp.simulate.world.server import ServerSpec
 from wbsp.sync import create
 from wbsp.tensors.codecs import FLOAT32, Ranges, parse
 from wbsp.tensors.error_feedback import advanced
@@ -28,13 +28,12 @@ def trained(wire, sync="pcc", until=60.0, model_bytes=4.0 * SIZE, workers=3, wat
             sent.append((args[1], size, done.__self__.held))
         return original(self, machine, size, done, *args)
 
-    interface = Shards if "server" in options else Interface
-    original = interface.send
+    original = Interface.send
     rate = 2 * model_bytes  # a second
     machines = [Machine(constant(1.0 + index / 3), 0.01, rate, rate) for index in range(workers)]
     workload = QuadraticWorkload(workers, SIZE, rate=0.002)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interface, "send", watched)
+        patch.setattr(Interface, "send", watched)
         cluster = Cluster(create(sync), machines, workload, model_bytes=model_bytes,
                           stop_samples=2_000, wire=wire, **options)
         cluster.run(until)
@@ -97,7 +96,7 @@ def test_workers_train_from_the_version_that_was_sent(name):
 def test_each_shard_encodes_its_range_by_itself(name):
     """As real ones do: what a version's difference means is the same, range by range."""
     wire, ends = Ranges(parse(name), bounds(SIZE, 3)), bounds(SIZE, 3)
-    cluster, _, sent = trained(parse(name), server=ServerSpec(shards=(Shard(),) * 3))
+    cluster, _, sent = trained(parse(name), server=ServerSpec(shards=3))
     assert cluster.reports[0].push_bytes == 4 * wire.words(SIZE)
     seen = {snapshot.version: snapshot for snapshot, _, _ in sent}
     steps = [(seen[version - 1], seen[version]) for version in seen if version - 1 in seen]
@@ -112,8 +111,7 @@ def test_each_shard_encodes_its_range_by_itself(name):
 @pytest.mark.parametrize("name", ["bfloat16", "int8"])
 def test_ranges_of_whole_blocks_are_encoded_as_without_shards(name):
     one, _, _ = trained(parse(name), "bsp")
-    two, _, _ = trained(parse(name), "bsp",
-                        server=ServerSpec(shards=(Shard(),) * 2))  # of 256 floats each
+    two, _, _ = trained(parse(name), "bsp", server=ServerSpec(shards=2))  # of 256 floats each
     assert one.engine.store.latest.version == two.engine.store.latest.version > 10
     assert one.engine.store.latest.vector.tobytes() == two.engine.store.latest.vector.tobytes()
 

@@ -6,7 +6,7 @@ from quadratic import QuadraticWorkload
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.workloads.base import TimingWorkload
 from wbsp.simulate.world.machine import Incarnation, Machine, constant
-from wbsp.simulate.world.shards import ServerSpec
+from wbsp.simulate.world.server import ServerSpec
 from wbsp.sync.asp import ASP
 from wbsp.sync.base import Accept, Commit, Direct, Grant, WorkerRule
 from wbsp.sync.bsp import BSP

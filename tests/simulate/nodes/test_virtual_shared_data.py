@@ -16,7 +16,7 @@ from wbsp.core.agent import Cut
 from wbsp.core.messages import SharedData
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Incarnation, Machine, constant, lognormal
-from wbsp.simulate.world.shards import ServerSpec
+from wbsp.simulate.world.server import ServerSpec
 from wbsp.sync import MODELS, create
 
 

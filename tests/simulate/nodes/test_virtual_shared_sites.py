@@ -19,7 +19,7 @@ from wbsp.core.messages import SharedData
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.nodes.site import Site
 from wbsp.simulate.world.machine import Incarnation, Line, Machine, constant, lognormal
-from wbsp.simulate.world.shards import ServerSpec
+from wbsp.simulate.world.server import ServerSpec
 from wbsp.sync import MODELS, create
 
 REFUSED = "lbbsp", "saps"

@@ -10,7 +10,7 @@ from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.nodes.server import Evaluator
 from wbsp.simulate.nodes.site import SimulatedSite, Site
 from wbsp.simulate.world.machine import Incarnation, Line, Machine, constant, lognormal
-from wbsp.simulate.world.shards import ServerSpec
+from wbsp.simulate.world.server import ServerSpec
 from wbsp.site.upstream import Upstream
 from wbsp.sync import create
 from wbsp.tensors.codecs import parse

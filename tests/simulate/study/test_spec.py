@@ -8,7 +8,7 @@ from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.study.cluster_file import read_cluster
 from wbsp.simulate.study.spec import Group, published
 from wbsp.simulate.world.machine import INF, Incarnation, Line
-from wbsp.simulate.world.shards import ServerSpec, Shard
+from wbsp.simulate.world.server import ServerSpec
 from wbsp.sync import create
 
 CLUSTERS = sorted((Path(__file__).parents[3] / "scripts/clusters").glob("*.toml"))
@@ -147,27 +147,18 @@ apply_seconds = "0.1s"
 """
 
 
-@pytest.mark.parametrize("shards, links", [
-    ("1", ()),
-    ("3", 3 * (Shard(4e6, 8e6),)),
-    ("""[{ latency = "2ms" }, { bandwidth = "1MB" }, { bandwidth = "1MB", egress = "none" }]""",
-     (Shard(4e6, 8e6, 2e-3), Shard(1e6, 1e6), Shard(1e6, INF))),
-])
-def test_shards_have_links_like_the_servers_or_of_their_own(tmp_path, shards, links):
+@pytest.mark.parametrize("shards", [1, 3])
+def test_shards_have_links_like_the_servers(tmp_path, shards):
     plain = described(tmp_path, LINE)
     cluster = described(tmp_path, f"{LINE}shards = {shards}\n")
-    assert (plain.server.shards, cluster.server.shards) == ((), links)
-    assert cluster.server == ServerSpec(4e6, 8e6, 0.1, 6.0, links)
+    assert cluster.server == ServerSpec(4e6, 8e6, 0.1, 6.0, shards)
     assert plain.sharded(3) == described(tmp_path, f"{LINE}shards = 3\n")
     assert cluster.sharded(1) == plain
 
 
-def test_a_cycle_takes_as_long_as_the_slowest_shard(tmp_path):
+def test_shards_divide_what_a_cycle_takes_at_the_server(tmp_path):
     step = 1 + 0.1 / 2  # two shards, at the same time
     assert described(tmp_path, f"{LINE}shards = 2\n").cycle(16e6) == pytest.approx(step + 2 + 1)
-    own = described(tmp_path, f"{LINE}shards = [{{ latency = 1 }}, {{ ingress = '2MB' }}]\n")
-    # 8 MB into the first shard and out of it take 2 + 1 s, and each way back and forth 2 s.
-    assert own.cycle(16e6) == pytest.approx(step + max(2 + 2, 4) + max(2 + 1, 1))
 
 
 @pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.stem)
@@ -249,9 +240,7 @@ OF_SITE = "[[sites.workers]]\nstep_seconds = 1\n"
     (WORKER + "[server]\nbandwith = '1Gbit'", "server: unknown key 'bandwith'; known: bandwidth, "),
     (WORKER + "[server]\napply_seconds = 'x'", "server: apply_seconds: 'x' is not a time"),
     (WORKER + "[server]\nshards = 0", "server: shards: 0 is not a whole number of 1 or more"),
-    (WORKER + "[server]\nshards = [{}]", "server: shards: give two or more; one shard is the serv"),
-    (WORKER + "[server]\nshards = [{}, { up = 3 }]", "shards: unknown key 'up'; known: bandwidth,"),
-    (WORKER + "[server]\nshards = [3, 4]", "shards: 3 is not a table"),
+    (WORKER + "[server]\nshards = [{}, {}]", "server: shards: shards have no links of their own: "),
     ("model_size = 3\n" + WORKER, "mine.toml: unknown key 'model_size'; known: model_bytes, "),
     ("[[workers]\n", "mine.toml: .*line 1"),
     (SITE, r"mine.toml: sites: site 1: no \[\[sites.workers\]\]: a site needs at least one group"),
@@ -261,7 +250,6 @@ OF_SITE = "[[sites.workers]]\nstep_seconds = 1\n"
     (SITE + "speed = 3\n" + OF_SITE, "site 1: unknown key 'speed'; known: count, latency, bandwid"),
     (SITE + "up = '0B'\n" + OF_SITE, "site 1: up: a bandwidth must be above 0, not '0B'"),
     (SITE + "server = { shards = 2 }\n" + OF_SITE, "site 1: server: shards: the server of a site "),
-    ("[server]\nshards = 2\n" + SITE + OF_SITE, "server: shards: a server with shards whose worke"),
 ])
 def test_an_error_names_file_and_key(tmp_path, text, words):
     with pytest.raises(ValueError, match=words) as error:

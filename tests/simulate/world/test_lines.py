@@ -9,7 +9,6 @@ from wbsp.simulate.world.clock import Clock
 from wbsp.simulate.world.lines import Network
 from wbsp.simulate.world.links import INF, FairShareLink
 from wbsp.simulate.world.machine import Line, Machine, constant
-from wbsp.simulate.world.shards import ServerSpec, Shard
 from wbsp.sync import create
 
 
@@ -86,8 +85,3 @@ def test_the_workers_of_a_star_push_and_fetch_through_their_sites_lines():
     # a version, 0.1 + 20 / 20, a step and a push: the first fetch is requested, the others follow.
     assert commits == exactly([4.5, 8.7])
     assert cluster.moved == {0: 10.0 * 2 * (3 + 3), 1: 0.0}, "one has no line"
-
-
-def test_a_server_with_shards_has_no_workers_at_sites():
-    with pytest.raises(ValueError, match="a server with shards whose workers stand at sites is n"):
-        Cluster(create("bsp"), [at_site(0, (1.0, 1.0))], server=ServerSpec(shards=(Shard(),) * 2))

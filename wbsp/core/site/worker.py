@@ -228,8 +228,8 @@ class SiteWorker:
         """Cut what the versions have added since the last cut, into `_progress.cut`."""
         engine, progress = self._engine, self._progress
         assert engine is not None
-        if progress is not None:
-            progress.take(engine.store.latest.vector)
+        if progress is not None and (newest := engine.store.latest.vector) is not None:
+            progress.take(newest)
         self._uncut = replace(self._untold)
         engine.log(now, "cut", seq=cut.push.seq, version=engine.store.latest.version,
                    steps=cut.push.steps, samples=cut.push.samples)
@@ -246,8 +246,9 @@ class SiteWorker:
         engine, progress, agent = self._engine, self._progress, self._agent
         assert engine is not None and agent is not None
         dropped = drop = drop or agent.finished
-        if vector is not None and progress is not None:
-            vector = progress.adopt(vector, engine.store.latest.vector, drop)
+        newest = engine.store.latest.vector
+        if vector is not None and progress is not None and newest is not None:
+            vector = progress.adopt(vector, newest, drop)
             dropped = progress.dropped
         if dropped and self._work is not None:
             self._work.ledger.dropped()

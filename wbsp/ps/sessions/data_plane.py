@@ -340,7 +340,8 @@ class ShardedPlanes(DataPlanes):
 
     def store(self, initial: np.ndarray, version: int, outer: OuterOptimizer,
               unsent: np.ndarray | None, site: Mapping[str, np.ndarray] | None) -> Store:
-        return ShardedStore(initial, version, outer, self._shards, self._wire, unsent, site)
+        assert site is None, "a site has no shards"
+        return ShardedStore(initial, version, outer, self._shards, self._wire, unsent)
 
     def end(self, reason: str, follows: bool = False) -> None:
         self._shards.end(reason, follows)

@@ -12,7 +12,6 @@ import json
 import math
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import zmq
 from msgspec import structs
 
@@ -345,14 +344,6 @@ class Shards:
                 self.tell(s.Drop(record.worker, record.seq))
             case Committed():
                 self.tell(s.Commit(record.version))
-
-    def adopt(self, version: int, above: np.ndarray, drop: bool) -> None:
-        """Send each shard its range of a version from above, of which it makes `version`."""
-        now, ends = self.on.clock.monotonic(), bounds(above.size, len(self))
-        for link, start, stop in zip(self._links, ends, ends[1:], strict=False):
-            link.post((m.encode(s.Adopt(version, drop)),), now)
-            for frames in floats_of(0, above[start:stop]):
-                link.post(frames, now)
 
     def end(self, reason: str, follows: bool = False) -> None:
         """End the run in good order; `follows`: another run follows."""

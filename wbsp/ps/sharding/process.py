@@ -45,7 +45,7 @@ class _Leader:
     epoch: int
     key: bytes  # of the run's shards: a later server of the run proves itself by it
     liveness: Liveness
-    head: s.Begin | s.Adopt | None = None  # whose floats arrive
+    head: s.Begin | None = None  # whose floats arrive
     floats: VectorStream | None = None  # these
     shard: Shard | None = None
     collecting: deque[Iterator[Frames]] = field(default_factory=deque)
@@ -272,15 +272,10 @@ class ShardServer:
             case s.Floats() if leader.head and leader.floats and body is not None:
                 if vectors := leader.floats.add(message.offset, body):
                     leader.floats = None
-                    if isinstance(leader.head, s.Begin):
-                        state = dict(zip(leader.head.state, vectors[1:], strict=True))
-                        leader.shard = Shard(leader.head, vectors[0], state)
-                    elif shard is not None:
-                        shard.adopt(leader.head, vectors[0])
+                    state = dict(zip(leader.head.state, vectors[1:], strict=True))
+                    leader.shard = Shard(leader.head, vectors[0], state)
             case _ if shard is None:
                 raise RuntimeError(f"the log begins with {type(message).__name__}")
-            case s.Adopt():
-                leader.head, leader.floats = message, VectorStream([shard.size])
             case s.Send():
                 if found := shard.version(message):
                     self._queues.transfer(*found, self._clock.monotonic())

@@ -18,7 +18,6 @@ from wbsp.core.store import UNSENT, Snapshot, Store
 from wbsp.tensors.blocks import Blocks
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.codecs import parse
-from wbsp.tensors.site_progress import ANCHOR
 from wbsp.wire.assembly import Updates, floats_of, split
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
@@ -90,8 +89,7 @@ class Shard:
         outer, self._wire = create_outer(rule["name"], **rule["options"]), parse(rule["wire"])
         outer.restore(state)
         self.start, self.size, self._whole = begin.start, begin.stop - begin.start, begin.size
-        self.store = Store(vector, begin.version, outer, self._wire, state.get(UNSENT),
-                           state if ANCHOR in state else None)
+        self.store = Store(vector, begin.version, outer, self._wire, state.get(UNSENT))
         self._pool = BufferPool()
         self._of: dict[int, Attachment] = {}  # worker -> its attachment
         self._by_name: dict[int, Attachment] = {}
@@ -129,8 +127,7 @@ class Shard:
     # The log.
 
     def follow(self, message: m.Message) -> None:
-        """Carry out a message of the log; `adopt` those with floats."""
-        progress = self.store.progress
+        """Carry out a message of the log."""
         match message:
             case s.Admit():
                 self._forget(message.worker)
@@ -148,20 +145,8 @@ class Shard:
                 self._of[message.worker].release(message.seq, False)
             case s.Commit():
                 self.store.commit(message.version)
-            case s.Cut() if progress is not None:
-                progress.take(self.store.latest.vector)
-            case s.Settle(back) if progress is not None:
-                progress.take_back() if back else progress.answered()
             case _:
                 raise m.WireError(f"{type(message).__name__} is not part of the log")
-
-    def adopt(self, message: s.Adopt, above: np.ndarray) -> None:
-        """Make a version of this range of a version from above, float32 [size]."""
-        progress = self.store.progress
-        assert progress is not None, "the server is a site's"
-        vector = progress.adopt(above, self.store.latest.vector, message.drop)
-        assert progress.dropped == message.drop, "the server has bounded the values"
-        self.store.adopt(message.version, vector)
 
     def made(self) -> s.Made | None:
         """Return the notice of a version that is not told yet, or None."""

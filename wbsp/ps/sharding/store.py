@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import Future
 
 import numpy as np
@@ -13,11 +12,9 @@ from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.core.overflow import Reach
 from wbsp.core.store import UNSENT, Snapshot, Store, Whole, initial_vector
 from wbsp.ps.sharding.coordinator import ShardLost, Shards
-from wbsp.ps.sharding.progress import ShardedProgress
 from wbsp.tensors.blocks import Blocks
 from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.ops import bounds, largest
-from wbsp.tensors.site_progress import SiteProgress
 from wbsp.wire.assembly import VectorStream
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
@@ -26,17 +23,11 @@ _GRAIN = 0.005  # seconds between two checks meanwhile
 
 
 class _Collection:
-    """A version that is being collected from all shards.
-
-    Attributes:
-        changes: as of `ShardedProgress`, at the begin.
-    """
+    """A version that is being collected from all shards."""
 
     def __init__(self, version: int, size: int, shards: int, outer: OuterOptimizer,
-                 future: Future[Whole], progress: ShardedProgress | None):
+                 future: Future[Whole]):
         self.version, self.future = version, future
-        self.changes = 0 if progress is None else progress.changes
-        self._here = {} if progress is None else progress.state()
         self._vector, self._bounds = np.empty(size, np.float32), bounds(size, shards)
         self._states: dict[int, dict[str, np.ndarray]] = {}  # shard -> of the outer step
         self._numbers = outer.NUMBERS
@@ -82,17 +73,14 @@ class _Collection:
                  for name, first in parts[0].items()}
         for vector in state.values():
             vector.flags.writeable = False
-        return state | self._here
+        return state
 
 
 class ShardedStore(Store):
     """Versions and the pending sum, whose tensors are in the shards."""
 
-    progress: ShardedProgress | None
-
     def __init__(self, initial: np.ndarray, version: int, outer: OuterOptimizer, shards: Shards,
-                 wire: Codec = FLOAT32, unsent: np.ndarray | None = None,
-                 site: Mapping[str, np.ndarray] | None = None):
+                 wire: Codec = FLOAT32, unsent: np.ndarray | None = None):
         """Start; arguments as for `Store`.
 
         Raises:
@@ -102,19 +90,13 @@ class ShardedStore(Store):
         vector = initial_vector(initial)
         state = outer.state() | ({} if unsent is None else {UNSENT: unsent})
         self.reach = Reach(outer, vector, state, wire.lossless)
-        here: dict[str, np.ndarray] = {}
-        if site is not None:
-            progress = SiteProgress.of(site, vector)
-            self.progress = ShardedProgress(progress, self.reach, shards.tell)
-            here, progress.owed = self.progress.state(), None
-            state |= progress.state()
-        whole = Whole(Snapshot(version, vector), state | here)
+        whole = Whole(Snapshot(version, vector), state)
         self._size = vector.size
         self._shards = shards
-        shards.begin(whole._replace(outer=state), outer, wire)
+        shards.begin(whole, outer, wire)
         shards.take = self._take
         # the newest requested one; kept, so that it is requested once
-        self._whole = self._place, Future[Whole]()
+        self._whole = version, Future[Whole]()
         self._whole[1].set_result(whole)
         outer.restore({})
         self._made: dict[int, list[float]] = {}  # version -> squared norms of ranges of its sum
@@ -134,12 +116,6 @@ class ShardedStore(Store):
         self._shards.log(record)
         super().apply(record, update)
 
-    def adopt(self, version: int, vector: np.ndarray | None) -> Snapshot:
-        assert vector is not None and self.progress is not None, "this is a site"
-        self._shards.adopt(version, vector, self.progress.dropped)
-        self.latest = Snapshot(version, None)
-        return self.latest
-
     def _summed(self, version: int) -> None:
         """Do nothing: each shard says the norm of its range."""
 
@@ -147,22 +123,17 @@ class ShardedStore(Store):
         """Do nothing: each collected version is measured when it arrives."""
 
     def whole(self) -> Future[Whole]:
-        place, future = self._whole
-        if place == self._place:
+        version, future = self._whole
+        if version == self.latest.version:
             return future
         self._number += 1
         one = _Collection(self.latest.version, self._size, len(self._shards), self.outer,
-                          self._shards.on.scheduler.future(), self.progress)
+                          self._shards.on.scheduler.future())
         self._collections[self._number] = one
         self.reach.since = 0.0
-        self._whole = self._place, one.future
+        self._whole = self.latest.version, one.future
         self._shards.tell(s.Collect(self._number))
         return one.future
-
-    @property
-    def _place(self) -> tuple[int, int]:
-        """The place in the log of what is collected now."""
-        return self.latest.version, 0 if self.progress is None else self.progress.changes
 
     def settle(self) -> None:
         """Wait for all requested versions, and the newest.
@@ -198,8 +169,6 @@ class ShardedStore(Store):
             raise ShardLost(f"shard {shard} sent version number {number} without a request")
         if one.take(shard, message, body):
             del self._collections[number]
-            if self.progress is not None:
-                self.progress.collected(one.changes, one.future.result().outer)
             if number == self._number:
                 whole = one.future.result()
                 self.reach.measured(largest(whole.snapshot.vector)

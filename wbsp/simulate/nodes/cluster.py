@@ -12,7 +12,7 @@ With sites, the same holds between a site's server and its workers, and between 
 the sites: see `site`.
 
 An update or a version takes the link's latency plus its bytes at the link's bandwidth, shared with
-others at the server's interface (where the server has shards: in slices, see `shards`); a control
+others at the server's interface ; a control
 message takes the latency alone, so that messages to one worker arrive in the order in which the
 engine sent them.
 """
@@ -39,7 +39,7 @@ from wbsp.simulate.world.lines import Lines
 from wbsp.simulate.world.links import INF
 from wbsp.simulate.world.machine import Incarnation, Machine
 from wbsp.simulate.world.payload import Payload
-from wbsp.simulate.world.shards import UNLIMITED, ServerSpec
+from wbsp.simulate.world.server import UNLIMITED, ServerSpec
 from wbsp.sync.base import SyncModel
 from wbsp.tensors.codecs import FLOAT32, Codec
 
@@ -92,7 +92,7 @@ class Cluster:
         self.workers: dict[int, SimulatedWorker] = {}  # index -> newest incarnation
         initial = trained.initial()
         size = 0 if initial is None else initial.size
-        self.payload = payload = Payload(model_bytes, wire, size, len(server.shards))
+        self.payload = payload = Payload(model_bytes, wire, size, server.shards)
         self.evaluations: list[Evaluation] = [] if evaluator is None else evaluator.results
         mine = [site.machine for site in sites] or self.machines
         starts = [machine.incarnations[0].start for machine in machines]
@@ -208,7 +208,7 @@ class Cluster:
         """Return the server of a site, which has joined nothing yet."""
         machines, above = [self.machines[worker] for worker in site.workers], self.server.context
         initial = self.engine.store.latest.vector
-        payload = Payload(model_bytes, site.wire, self.engine.store.size, len(site.server.shards))
+        payload = Payload(model_bytes, site.wire, self.engine.store.size, site.server.shards)
         context = Context(self.clock, above.workload, above.observer,
                           site.server.interface(self.clock, machines), payload,
                           sum(len(machine.incarnations) for machine in machines))

@@ -21,7 +21,7 @@ from wbsp.core.store import Snapshot
 from wbsp.simulate.nodes.worker import Context, Join, Peer
 from wbsp.simulate.world.clock import Turns
 from wbsp.simulate.world.links import INF
-from wbsp.simulate.world.shards import ServerSpec
+from wbsp.simulate.world.server import ServerSpec
 
 
 class Evaluation(NamedTuple):
@@ -77,8 +77,7 @@ class SimulatedServer:
         self.engine = engine
         self.ended: float | None = None  # when the last worker had left
         self.context, self._clock, self._turns = context, context.clock, Turns(context.clock)
-        # With shards this is the coordinator, and the shards take the time.
-        self._apply_seconds = 0.0 if spec.shards else spec.apply_seconds
+        self._push_seconds = spec.push_seconds
         self._detect_seconds = spec.detect_seconds
         self._evaluator = evaluator
         self._data = data
@@ -88,7 +87,7 @@ class SimulatedServer:
     def receive(self, worker: Peer, message: Join | AskWork | Command,
                 update: np.ndarray | None = None) -> None:
         """Handle a message of a worker, with its update if it is a Cut."""
-        cost = self._apply_seconds if isinstance(message, Cut) else 0.0
+        cost = self._push_seconds if isinstance(message, Cut) else 0.0
         self._turns.take(cost, self._handle, worker, message, update)
 
     # Events that no message brings.

@@ -41,7 +41,7 @@ from wbsp.simulate.nodes.worker import Context, Join, Peer
 from wbsp.simulate.world.lines import Flow
 from wbsp.simulate.world.links import Transfer
 from wbsp.simulate.world.machine import Machine
-from wbsp.simulate.world.shards import UNLIMITED, ServerSpec, Slices
+from wbsp.simulate.world.server import UNLIMITED, ServerSpec
 from wbsp.sync.base import UNFIT, SyncModel
 from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.error_feedback import ErrorFeedback
@@ -87,7 +87,7 @@ class SimulatedSite(SiteWorker):
         super().__init__()
         self.context, self.tell, self.index, self.machine = context, tell, index, machine
         self.alive = True
-        self.incoming: Transfer | Flow | Slices | None = None
+        self.incoming: Transfer | Flow | None = None
         self.begun = False  # W_0, or a later version, has come from above
         self.server: SiteServer
         self._engine = engine

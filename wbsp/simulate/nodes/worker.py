@@ -35,7 +35,6 @@ from wbsp.simulate.world.lines import Flow, Lines
 from wbsp.simulate.world.links import INF, Interface, Transfer
 from wbsp.simulate.world.machine import Machine
 from wbsp.simulate.world.payload import Payload
-from wbsp.simulate.world.shards import Shards, Slices
 from wbsp.tensors.error_feedback import ErrorFeedback
 
 
@@ -96,7 +95,7 @@ class Context:
     clock: Clock
     workload: Workload
     observer: Observer | None
-    interface: Interface | Lines | Shards
+    interface: Interface | Lines
     payload: Payload
     present: int = 0
 
@@ -117,7 +116,7 @@ class Peer(Protocol):
     index: int
     machine: Machine
     alive: bool
-    incoming: Transfer | Flow | Slices | None
+    incoming: Transfer | Flow | None
 
     @property
     def held(self) -> int | None:
@@ -163,8 +162,8 @@ class SimulatedWorker:
         self.leaving = False
         self.snapshot: Snapshot | None = None  # newest fetched
         # The newest update and the newest version, which may have arrived.
-        self.outgoing: Transfer | Flow | Slices | None = None
-        self.incoming: Transfer | Flow | Slices | None = None
+        self.outgoing: Transfer | Flow | None = None
+        self.incoming: Transfer | Flow | None = None
         self.push_since = self.fetch_since = 0.0
         self.sending = ErrorFeedback(context.payload.wire)
         self.work: WorkSequence | None = None  # in data that all share

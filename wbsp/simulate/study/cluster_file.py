@@ -11,7 +11,7 @@ from typing import Any
 from wbsp import units
 from wbsp.simulate.study.spec import ClusterSpec, Group, SiteSpec
 from wbsp.simulate.world.machine import INF
-from wbsp.simulate.world.shards import ServerSpec, Shard, check_number
+from wbsp.simulate.world.server import ServerSpec, check_number
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -51,9 +51,6 @@ def read_cluster(path: str | Path) -> ClusterSpec:
                              "are a site whose line has no bandwidth")
         if not workers and not sites:
             raise ValueError("no [[workers]]: a cluster needs at least one group of them")
-        if sites and "server" in top and top["server"].shards:
-            raise ValueError("server: shards: a server with shards whose workers stand at sites is "
-                             "not simulated; leave out one of them")
     except ValueError as error:  # a TOML error is one, too
         raise ValueError(f"{path}: {error}") from None
     for place, (_, groups) in enumerate(sites):
@@ -65,23 +62,16 @@ def _server(given: Any) -> ServerSpec:
     server = _directed(_known(_table(given), {
         **LINK, "shards": _shards, "apply_seconds": units.seconds,
         "detect_seconds": units.seconds}), "ingress", "egress")
-    shards = server.pop("shards", [])
-    spec = replace(ClusterSpec.server, **server)
-    like = Shard(spec.ingress, spec.egress)
-    return replace(spec, shards=tuple(replace(like, **shard) for shard in shards))
+    return replace(ClusterSpec.server, **server)
 
 
-def _shards(given: Any) -> list[dict[str, float]]:
-    """Return the settings of each shard; empty if the server is one process."""
-    if not isinstance(given, list):
-        count = _count(given)
-        check_number(count, f"{count} shards")
-        return [{}] * count if count > 1 else []
-    if len(given) < 2:
-        raise ValueError("give two or more; one shard is the server itself, with its bandwidth")
-    check_number(len(given), f"{len(given)} shards")
-    return [_directed(_known(_table(shard), {**LINK, "latency": units.seconds}),
-                      "ingress", "egress") for shard in given]
+def _shards(given: Any) -> int:
+    if isinstance(given, list):
+        raise ValueError("shards have no links of their own: give their number; each has an "
+                         "interface like the server's")
+    count = _count(given)
+    check_number(count, f"{count} shards")
+    return count
 
 
 def _directed(link: dict[str, Any], *directions: str) -> dict[str, Any]:
@@ -117,7 +107,7 @@ def _sites(given: Any, folder: Path) -> list[tuple[SiteSpec, tuple[Group, ...]]]
             if not groups:
                 raise ValueError("no [[sites.workers]]: a site needs at least one group of them")
             made = SiteSpec(**site)
-            if made.server.shards:
+            if made.server.shards > 1:
                 raise ValueError("server: shards: the server of a site has none")
             made.machine(0)  # raises ValueError for what cannot be
         except ValueError as error:

@@ -86,7 +86,7 @@ def screen(variant: Variant, plan: Plan, seed: int) -> Screened:
             cluster.clock.late(0.0, note)  # the version is made after it was logged
 
     size = plan.cluster.size
-    workload = SlopeWorkload(size, batch, FLOATS * max(1, len(plan.cluster.server.shards)))
+    workload = SlopeWorkload(size, batch, FLOATS * plan.cluster.server.shards)
     cluster = make_cluster(plan, variant.sync, variant.options, seed, workload,
                            stop_samples=min(plan.stop_samples, STEPS * size * plan.batch_size),
                            outer=outer_step(plan, variant.sync), log=log)

@@ -21,7 +21,7 @@ from wbsp.simulate.world.machine import (
     lognormal,
     trace,
 )
-from wbsp.simulate.world.shards import ServerSpec, Shard
+from wbsp.simulate.world.server import ServerSpec
 
 
 @dataclass(frozen=True)
@@ -140,16 +140,11 @@ class ClusterSpec:
         The worker is alone on its links, and its site has no server.
         """
         server = self.server
-        shards = server.shards or (Shard(server.ingress, server.egress),)
-        parts, size = len(shards), model_bytes / len(shards)
 
         def seconds(group: Group) -> float:
-            push = max(2 * shard.latency + size / min(group.up / parts, shard.ingress)
-                       for shard in shards)
-            fetch = max(2 * shard.latency + size / min(group.down / parts, shard.egress)
-                        for shard in shards)
-            apply = server.apply_seconds / parts
-            return group.mini_batch + 2 * group.latency + apply + push + fetch
+            push = model_bytes / min(group.up, server.shards * server.ingress)
+            fetch = model_bytes / min(group.down, server.shards * server.egress)
+            return group.mini_batch + 2 * group.latency + server.push_seconds + push + fetch
         return max(seconds(self._outward(group)) for group in self.groups)
 
     def round(self, model_bytes: float) -> float:
@@ -157,9 +152,8 @@ class ClusterSpec:
 
         That is the server's interface, or the line of a site.
         """
-        shards = self.server.shards or (Shard(self.server.ingress, self.server.egress),)
-        shared = self.size * model_bytes / len(shards) * max(
-            1 / shard.ingress + 1 / shard.egress for shard in shards)
+        server = self.server
+        shared = self.size * model_bytes / server.shards * (1 / server.ingress + 1 / server.egress)
         return max([shared, *(self.workers_at(site) * model_bytes * (1 / one.up + 1 / one.down)
                               for site, one in enumerate(self.sites))])
 
@@ -196,9 +190,7 @@ class ClusterSpec:
 
         With one, the server is one process.
         """
-        like = Shard(self.server.ingress, self.server.egress)
-        shards = (like,) * count if count > 1 else ()
-        return replace(self, server=replace(self.server, shards=shards))
+        return replace(self, server=replace(self.server, shards=count))
 
     @property
     def places(self) -> list[tuple[Group, int]]:

@@ -16,13 +16,13 @@ class Payload:
         fetched: bytes of all versions that have arrived.
     """
 
-    def __init__(self, model_bytes: float, wire: Codec, size: int = 0, shards: int = 0):
+    def __init__(self, model_bytes: float, wire: Codec, size: int = 0, shards: int = 1):
         """Compute the bytes; `size`: of the computed vectors, which may differ from `model_bytes`.
         """
         self._whole, self.wire, self.fetched, self.update = model_bytes, wire, 0.0, model_bytes
         if not wire.lossless:
             floats = round(model_bytes / 4)
-            if shards:
+            if shards > 1:
                 self.wire = Ranges(wire, bounds(size, shards)) if size else wire
                 wire = Ranges(wire, bounds(floats, shards))
             self.update = 4 * wire.words(floats)

@@ -101,7 +101,7 @@ from wbsp.wire.messages.watch import FilesAt, News, Read, Watch
 __all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "ShardGroup", "SharedData",
            "WorkHeld", "WorkPlace", "Impossible", "WireError"]
 
-PROTOCOL = 30  # raise it when a message, or a type that a message embeds, changes
+PROTOCOL = 31  # raise it when a message, or a type that a message embeds, changes
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving
               | AskWork | Measured | LearningRate | StopRun | Reattach | Kept | Goodbye | Elected
               | Follow | Held | Ask | Watch | Lead | NextVersion | AskVersion

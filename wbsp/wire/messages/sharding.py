@@ -48,13 +48,13 @@ class Begin(Message, frozen=True):
     size: Size  # of the whole vector
     version: Count
     outer: State  # JSON: {"name", "options"} of the outer optimizer
-    state: States  # of the outer optimizer, and a site's progress: name -> floats
+    state: States  # of the outer optimizer: name -> floats
 
 
 class Floats(Message, frozen=True):
-    """Chunk of the floats of Begin, Adopt or Collected."""
+    """Chunk of the floats of Begin or Collected."""
 
-    number: Count  # of Collected; 0: of Begin or Adopt
+    number: Count  # of Collected; 0: of Begin
     offset: Total  # floats before this chunk, in this message's sequence
 
 
@@ -102,26 +102,6 @@ class Commit(Message, frozen=True):
     version: Count
 
 
-class Cut(Message, frozen=True):
-    """Cut what a site's versions have added since its anchor: see `SiteProgress.take`."""
-
-
-class Settle(Message, frozen=True):
-    """The newest cut is answered; or (`back`) it is progress again."""
-
-    back: bool = False
-
-
-class Adopt(Message, frozen=True):
-    """Make this version of a site, of the one above whose range follows as Floats.
-
-    drop: leave out the uncut progress
-    """
-
-    version: Count
-    drop: bool
-
-
 class Send(Message, frozen=True):
     """Send the newest version, which is this one, to a worker, in answer to its fetch."""
 
@@ -132,7 +112,7 @@ class Send(Message, frozen=True):
 
 
 class Collect(Message, frozen=True):
-    """Send the newest version, the outer optimizer's state and a site's progress to the server."""
+    """Send the newest version and the outer optimizer's state to the server."""
 
     number: Count
 
@@ -228,7 +208,7 @@ class Slice(Message, frozen=True):
     size: Size  # floats or words of the whole slice
 
 
-ToShard = (Lead | Begin | Floats | Admit | Dismiss | Apply | Drop | Commit | Cut | Settle | Adopt
-           | Send | Collect | Beat | Over | Present | Slice)
+ToShard = (Lead | Begin | Floats | Admit | Dismiss | Apply | Drop | Commit | Send | Collect | Beat
+           | Over | Present | Slice)
 FromShard = (Led | Denied | Challenge | Holds | Made | Arriving | Collected | Floats | Misuse | Beat
              | Ready | Model)
