@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 
 import zmq
 
+from wbsp import timeouts
 from wbsp.limits import one_line
 from wbsp.wire.addresses import endpoint
 from wbsp.wire.guard import ConnectionGuard
@@ -30,6 +32,7 @@ class ServerLink:
     ended:  number of connections that have ended
     doubt:  why the process there is not trusted
     says:   the reason that the process there gives for refusing
+    gone_since: time since which no process there could serve; None: one may
     """
 
     def __init__(self, server: ServerSocket, host: str, port: int, *keys: bytes):
@@ -51,6 +54,8 @@ class ServerLink:
         self._strange: str | None = None  # why connections fail, though a process listens there
         self.doubt: str | None = None
         self.says: str | None = None
+        self.gone_since: float | None = None
+        self._refused_at = -math.inf
         self._failed = False  # to connect again, after the newest connection
         self.socket.connect(endpoint(host, port))
 
@@ -90,7 +95,7 @@ class ServerLink:
                 self._strange = ("the process there closes connections in the handshake: "
                                  + foreign(self._server.token, self._mismatch))
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._strange = None
+                self._strange = self.gone_since = None
                 self.made += 1
             elif event == zmq.EVENT_CONNECTED:
                 self._guard.accepted(message["value"])
@@ -105,7 +110,12 @@ class ServerLink:
         """Call `watch`; return True if the address has just refused a connection: no process
         listens there."""
         self.watch()
-        return self._probe.refused(now, self._failed)
+        refused = self._probe.refused(now, self._failed)
+        if refused:
+            if self.gone_since is None or now - self._refused_at > timeouts.REFUSAL_GAP:
+                self.gone_since = now
+            self._refused_at = now
+        return refused
 
     def read(self) -> Iterator[list[zmq.Frame]]:
         """Yield the messages that have arrived, at most `TURN` of them."""

@@ -73,6 +73,9 @@ class World:
     def __iter__(self):
         return iter(self.members)
 
+    def of(self, worker):
+        return None
+
     def send(self, identity, message):
         self.sent.append(message)
 
@@ -362,6 +365,61 @@ def test_a_standby_that_was_started_again_at_once_ends_what_was_before(world):
     assert world.replication.alone, "until it holds something"
 
 
+@pytest.mark.parametrize(("run", "rank", "keys"), [
+    ("", 0, None), ("", 0, ["contact"]), ("ab12", 1, None)],
+    ids=["without a state", "of a new folder", "with an older state"])
+def test_a_standby_that_returns_on_its_port_ends_the_doubt(world, inquiries, run, rank, keys):
+    """As after a restart of its machine, which had a voter, too: that process votes no more."""
+    world.holds_one()
+    world.now = 40.0
+    world.replication.poll()
+    assert world.replication.doubt
+    keys = keys and [world.contact]
+    assert isinstance(world.follow(port=2608, identity=b"other", keys=keys), m.NotServing)
+    assert world.replication.doubt, "another port says nothing of this one"
+    following = world.follow(run=run, rank=rank, identity=b"another", keys=keys)
+    assert isinstance(following, m.Following) and json.loads(following.run)["epoch"] == 3
+    assert world.replication.doubt is None and world.replication.alone
+    assert world.said[-2].endswith("was started again") and "alone" in world.events
+
+
+def test_a_standby_that_returns_before_its_silence_was_noticed_is_taken(world):
+    """Its machine has lost its power, and no connection has ended."""
+    world.holds_one()
+    world.now = 20.0
+    assert isinstance(world.follow(identity=b"another"), m.Following)
+    assert world.info.epoch == 3
+
+
+def test_a_standby_that_returns_with_nothing_while_workers_know_a_later_server_is_no_proof(
+        world, inquiries):
+    """It has served, say, and was started again without --resume."""
+    world.holds_one()
+    world.replication.hear_of(2, 0)
+    assert isinstance(world.follow(identity=b"another"), m.NotServing)
+    assert world.replication.doubt and world.info.epoch == 1
+
+
+def test_a_standby_that_returns_with_a_state_of_its_own_take_over_supersedes(world, inquiries):
+    world.holds_one()
+    world.now = 40.0
+    world.replication.poll()
+    world.follow(run="ab12", rank=4, identity=b"another")
+    assert "has taken over (epoch 2, here 1)" in world.replication.superseded
+
+
+def test_a_disk_that_is_full_when_the_standby_returns_delays_that_only(world, inquiries):
+    world.holds_one()
+    world.now = 40.0
+    world.replication.poll()
+    world.full = True
+    world.follow(identity=b"another")
+    assert world.replication.doubt and world.info.epoch == 1
+    world.full = False
+    assert isinstance(world.follow(identity=b"another"), m.Following)
+    assert world.info.epoch == 3
+
+
 def test_the_end_of_the_run_waits_for_the_other_server_only_where_that_may_be_on_its_way(world):
     expected = world.replication.expected
     assert not expected(), "there has been none"
@@ -390,7 +448,7 @@ def test_where_the_run_s_time_is_set_forward_no_worker_was_silent_for_that_long(
 class Inquiry:
     """Finds out nothing."""
 
-    why = None
+    why = gone_since = None
 
     def __init__(self, _, host, port, *__):
         self.address = f"{host}:{port}"
@@ -451,6 +509,7 @@ class Refuses(Inquiry):
 
     def refused(self, now):
         self.world.now += self.world.takes
+        self.gone_since = self.world.now if self.gone_since is None else self.gone_since
         return True
 
 
@@ -500,6 +559,57 @@ def test_proof_counts_by_the_time_at_which_it_is_seen(dead):
     dead.in_touch()
     dead.takes = 30.0
     assert not quiet(dead)
+
+
+def waits(world, seconds, act=lambda: None):
+    for _ in range(int(4 * seconds)):
+        act()
+        world.replication.poll()
+        world.now += 0.25
+    return "alone" in world.events
+
+
+@pytest.mark.parametrize("worker", [0, None], ids=["with its index", "without an index"])
+def test_a_voter_that_was_started_again_counts_once_the_standby_has_ended(dead, worker):
+    """Both were on one machine, which was restarted; no standby comes again."""
+    dead.now = 40.0
+    assert not waits(dead, 12)
+    assert waits(dead, 1, lambda: dead.replication.came(worker, b"new"))
+    assert "workers that it could have served have been started again; continuing" in dead.said[-1]
+
+
+def test_a_worker_s_new_process_ends_no_doubt_while_the_standby_may_live(world, inquiries):
+    world.holds_one()
+    world.now = 40.0
+    assert not waits(world, 60, lambda: world.replication.came(0, b"new"))
+
+
+def test_a_hello_does_not_count_out_a_process_that_is_connected(dead):
+    dead.now = 40.0
+    dead.of = lambda worker: "its session"
+    dead.reaches = lambda session: True
+    assert not waits(dead, 60, lambda: dead.replication.came(0, b"new"))
+
+
+def test_a_worker_of_another_index_replaces_no_voter(dead):
+    dead.now = 40.0
+    assert not waits(dead, 60, lambda: dead.replication.came(7, b"new"))
+
+
+def test_a_new_process_from_before_the_standby_s_end_says_nothing(dead):
+    """The process before it may have voted for the standby, which served then."""
+    dead.now = 40.0
+    dead.replication.poll()
+    dead.replication.came(0, b"new")
+    dead.now = 41.0
+    assert not waits(dead, 60)
+
+
+def test_workers_that_know_a_later_server_keep_the_doubt(dead):
+    dead.now = 40.0
+    dead.replication.poll()
+    dead.replication.hear_of(2, 0)
+    assert not waits(dead, 60, lambda: dead.replication.came(0, b"new"))
 
 
 def test_a_process_that_has_slept_asks_again_before_anything_is_proof(dead):

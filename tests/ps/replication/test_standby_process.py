@@ -15,11 +15,13 @@ from wbsp import timeouts
 from wbsp.core.store import Snapshot, Whole
 from wbsp.process.host import HOST
 from wbsp.process.signals import Interrupts
-from wbsp.ps.checkpoint.state import RunState
+from wbsp.ps.checkpoint.format import Checkpoint
+from wbsp.ps.checkpoint.state import IndexOwner, RunState
 from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, Standing
-from wbsp.ps.replication.snapshot import messages
+from wbsp.ps.replication.snapshot import RunCopy, messages
 from wbsp.ps.replication.standby import PrimaryLink, Standby
 from wbsp.ps.sessions.handlers import Peer
+from wbsp.tensors.frozen import NOTHING
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import FromShard, Lead
@@ -507,15 +509,37 @@ def test_a_run_that_may_have_ended_without_a_worker_does_not_continue_with_it(se
 
 def test_the_standby_keeps_the_time_since_the_server_refuses_connections(server):
     primary, times = server.primary, iter([True, True, True, False])
-    primary.refused = lambda now: next(times)
+    primary._probe.refused = lambda now, failed: next(times)
     primary.poll(10.0)
     primary.poll(14.0)
     assert primary.gone_since == 10.0
     primary.poll(30.0)
     assert primary.gone_since == 30.0, "another one may have been there between"
-    primary._seen -= 1
-    primary.poll(31.0)
-    assert primary.gone_since is None
+    primary._probe.refused = lambda now, failed: False
+    server.until(m.Follow)
+    assert primary.gone_since is None, "a process is there"
+
+
+def test_a_standby_serves_for_most_workers_once_their_server_has_ended_too_late_for_a_proof(server):
+    """As after a machine with the server and a worker was restarted: some voters are no more."""
+    own = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), STANDBY_STEP, secret=SECRET)
+    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
+    server.primary.close()
+    server.primary, now = standby._primary, HOST.clock.monotonic()
+    places = {0: IndexOwner("a", None), 1: IndexOwner("b", None)}
+    standby._primary._copies.newest = RunCopy(
+        1, {"id": "ab12", "epoch": 1, "workers": 2, "secret": SECRET.hex()},
+        Checkpoint(np.zeros(3, np.float32), LAYOUT, RunState(
+            version=7, elapsed=1.0, next_seq={}, totals=(0, 0), places=places), {}, NOTHING))
+    ended(standby)
+    later = now + timeouts.ELECTION + 1
+    come(standby, 0, "a", 1)
+    assert not standby._proves(standby._primary, own, later), "half of the workers"
+    standby._handle(b"new", [zmq.Frame(m.encode(m.Hello(m.PROTOCOL, 1, {})))])
+    assert not standby._proves(standby._primary, own, now + 1), "others may know more"
+    assert standby._proves(standby._primary, own, later)
+    come(standby, 1, "b", 3)
+    assert not standby._proves(standby._primary, own, later), "that server went on alone"
 
 
 # What is said while a server is waited for.

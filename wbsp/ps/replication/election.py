@@ -12,7 +12,10 @@ run would have two histories. So a server needs one of these to serve alone:
   which had a proof. Without workers, the server that serves continues, and one that waits to serve
   waits. A worker's process votes for only one of the servers that follow an epoch, so that not both
   can win. Only the processes in the state vote, each of which proves its identity: not processes
-  that have taken over their indices since, nor strangers.
+  that have taken over their indices since, nor strangers;
+- that the other's process has ended, too late for a proof, and as many workers here, in any of
+  their processes. What the other one did alone, workers know, and are given time to report. If
+  they have died with it, it is lost: nobody can tell.
 
 The epochs of the two never meet: from epoch e the standby continues with e + 1, the server with
 e + 2.
@@ -38,6 +41,7 @@ from wbsp.wire.sockets import ServerSocket
 
 STANDBY_STEP, SERVER_STEP = 1, 2  # from the epoch of the state to one's own
 _NOTICE = 10.0  # seconds between two lines
+_NEW_PROCESSES = 4096  # that an election remembers, at most
 
 
 class Votes:
@@ -72,6 +76,21 @@ class Votes:
         """True if enough workers have voted for this server."""
         return all(2 * (len(self.promised & workers) + sum(map(self._voiceless, workers)))
                    + (not self._strict) > len(workers) for workers in self._electorates)
+
+    def here(self, returned: Collection[int], unnamed: int = 0) -> bool:
+        """Return whether enough workers are here, by their votes or as new processes.
+
+        Args:
+            returned: workers of which a new process has connected.
+            unnamed: further new processes, whose workers are not known.
+        """
+        for workers in self._electorates:
+            away = workers - self.promised
+            back = {voter for voter in away if self._voiceless(voter) or voter[0] in returned}
+            count = len(workers - away) + min(len(back) + unnamed, len(away))
+            if not 2 * count + (not self._strict) > len(workers):
+                return False
+        return True
 
     @property
     def needed(self) -> str:
@@ -246,24 +265,44 @@ class Election:
         self.asked = False
         self._asked_at = 0.0
         self.since = now
+        self._came: dict[int | bytes, float] = {}  # new process of a worker -> newest time
         self._notice = Throttle(_NOTICE, now + _NOTICE)
 
     def served(self, now: float) -> int | None:
         """Return the epoch that the standby serves, or None without an answer."""
         return self._inquiry.epoch(now)
 
-    def why_alone(self, clock: Callable[[], float]) -> str | None:
+    def came(self, worker: int | None, own: bytes, now: float) -> None:
+        """Handle a new process, of this worker or without an index; `own`: as in `Hello`."""
+        if worker is not None or own in self._came or len(self._came) < _NEW_PROCESSES:
+            self._came[own if worker is None else worker] = now
+
+    def why_alone(self, clock: Callable[[], float], later: bool) -> str | None:
         """Return why this server serves and the standby does not, in one line, or None.
 
         Args:
             clock: returns the time, which is read again once the standby's address refuses
                 connections.
+            later: a worker knows a later server of the run.
         """
-        if self._inquiry.refused(clock()) and self._beats.fresh(clock()):
+        refused = self._inquiry.refused(clock())
+        if refused and self._beats.fresh(clock()):
             return f"the standby at {self._inquiry.address} has ended"
         if self.votes.won:
             return f"{self.votes} voted for this server"
+        if refused and not later and self._enough_are_here(clock()):
+            return (f"the standby at {self._inquiry.address} has ended, and workers that it could "
+                    "have served have been started again")
         return None
+
+    def _enough_are_here(self, now: float) -> bool:
+        """Return whether enough workers have connected since the standby's process has ended."""
+        gone = self._inquiry.gone_since
+        if gone is None or now < gone + timeouts.ELECTION:
+            return False
+        came = [process for process, at in self._came.items() if at > gone]
+        named = {process for process in came if isinstance(process, int)}
+        return self.votes.here(named, len(came) - len(named))
 
     def due(self, now: float) -> bool:
         """Return whether to ask the workers to vote now."""

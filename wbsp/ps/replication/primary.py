@@ -131,6 +131,7 @@ class Replication:
         self._full = False  # the disk
         self._lost_at = -math.inf
         self._doubted_at = -math.inf  # a worker reported a later server
+        self._later = 0  # epoch of the latest server that a worker has proven to know
         self.superseded: str | None = None
 
     @property
@@ -247,8 +248,7 @@ class Replication:
             self._tell(f"refused: {reason}")
             return
         if old is not None and old.identity != identity:
-            again = (old.host, old.port) == (host, request.port)  # one process can listen there
-            if again and (self.alone or old.beats.fresh(now)):
+            if (old.host, old.port) == (host, request.port) and self._has_ended(old, request, now):
                 self._forget(now)
                 if self._standby is not None:
                     return  # it will ask again
@@ -273,6 +273,24 @@ class Replication:
         self._tell(f"standby at {self._standby}, over {way}", "standby",
                    address=str(self._standby))
         self._send(m.Following(json.dumps(self._run_settings())))
+
+    def _has_ended(self, old: StandbySession, request: m.Follow, now: float) -> bool:
+        """Return whether the standby has ended, and has not served, as one at its address proves.
+
+        Only one process can listen there, so the snapshots of the old one are lost. If that had
+        served from one, the new one would have the later state, or workers would know.
+        """
+        return (self.alone or old.beats.fresh(now)
+                or (request.rank // 2 < self._info.epoch and self._later <= self._info.epoch))
+
+    def came(self, worker: int | None, own: bytes) -> None:
+        """Handle a worker's new process that connects while another server may serve.
+
+        It replaces a process that could vote, unless that is still connected.
+        """
+        old = None if worker is None else self._sessions.of(worker)
+        if self._election is not None and not (old and self._sessions.reaches(old)):
+            self._election.came(worker, own, self._clock.now())
 
     def held(self, peer: Peer, held: m.Held) -> None:
         """Handle the standby's heartbeat, with the number of the snapshot that it holds.
@@ -330,6 +348,7 @@ class Replication:
     def hear_of(self, epoch: int, worker: int) -> None:
         """Handle a worker that knows a later server of this run: check whether that serves."""
         now = self._clock.now()
+        self._later = max(self._later, epoch)
         if (self.superseded is not None or self._election is not None
                 or now < self._doubted_at + timeouts.LOOKED_INTO):
             return
@@ -505,7 +524,7 @@ class Replication:
         epoch = election.served(now)
         if epoch is not None and epoch > self._info.epoch:
             self._supersede(epoch, str(standby))
-        elif reason := election.why_alone(self._clock.now):
+        elif reason := election.why_alone(self._clock.now, self._later > self._info.epoch):
             self._forget(now)
             if self._election is None:
                 self._tell(f"{reason}; continuing without one")

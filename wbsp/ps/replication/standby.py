@@ -51,7 +51,6 @@ class PrimaryLink(ServerLink):
         epoch: of the server at its last acceptance; 0: never.
         refuses: its address has just refused a connection.
         vacant: the process there holds no state of the run.
-        gone_since: time since which no process there could serve; None: one may.
         rank: of the process there if it waits, too, as in Follow; 0: not known.
         refusal: why it refuses this standby.
         over: why the run has ended.
@@ -82,8 +81,6 @@ class PrimaryLink(ServerLink):
         self._asked_at: float | None = None  # when the question left that Following may answer
         self.refuses = self.vacant = False
         self.rank = 0
-        self.gone_since: float | None = None
-        self._refused_at = -math.inf
         self.refusal: str | None = None
         self.over: str | None = None
         self.another_follows = False
@@ -102,12 +99,7 @@ class PrimaryLink(ServerLink):
             self.renew()
             self.vacant = False
             self.rank = 0
-            self.gone_since = None
             self._ask_again()
-        if self.refuses:
-            if self.gone_since is None or now - self._refused_at > timeouts.REFUSAL_GAP:
-                self.gone_since = now
-            self._refused_at = now
         if now - self._told >= timeouts.STANDBY_BEAT:
             self._tell(now)
         for frames in self.read():
@@ -432,15 +424,17 @@ class Standby:
         """Return whether the end of the other process proves that no server has run since."""
         if primary.epoch > state.epoch:
             return False
-        if primary.copy is not None:
-            return primary.beats.fresh(now)
-        # The state is the checkpoint of a restarted server. Its standby may have served since then:
-        # workers know that, and are given time to report it. The standby may also have ended the
-        # run without some workers: those with the final version have ended, and do not connect.
+        held = primary.copy is not None
+        if held and primary.beats.fresh(now):
+            return True
+        # The other process may have served since then: workers know that, and are given time to
+        # report it. It may also have ended the run without some workers: those with the final
+        # version have ended, and do not connect.
         later = any(now < since + timeouts.LATER_SERVER for since in self._later.values())
         named = {worker for worker, _ in state.voters}
-        return (not later and now > self._began + timeouts.ELECTION
-                and (not named or 2 * self._here(named) > len(named)))
+        since = self._primary.gone_since if held else self._began
+        return (not later and since is not None and now > since + timeouts.ELECTION
+                and (2 * self._here(named) > len(named) or not (held or named)))
 
     def _here(self, named: Collection[int]) -> int:
         """Return how many of these workers have connected since the other process ended.

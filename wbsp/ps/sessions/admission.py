@@ -50,6 +50,9 @@ class OtherServer(Protocol):
     def hear_of(self, epoch: int, worker: int) -> None:
         """Handle a worker that knows a later server of this run."""
 
+    def came(self, worker: int | None, own: bytes) -> None:
+        """Handle a worker's new process that connects while there is a doubt."""
+
 
 class Begin(Protocol):
     """Function that takes W_0 (float32 [size]), its layout, and frozen values; see `Server`."""
@@ -125,6 +128,7 @@ class Entrance(ABC):
             return
         if self._over is None and (doubt := self._other.doubt or self._unsafe) is not None:
             # the serving server takes it; if that is this one, the worker retries
+            self._other.came(hello.worker, hello.own)
             self._sessions.refuse(identity, hello.worker, doubt, elsewhere=True)
             return
         old = self._sessions.owned(hello.own)
