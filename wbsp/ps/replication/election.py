@@ -77,16 +77,16 @@ class Votes:
         return all(2 * (len(self.promised & workers) + sum(map(self._voiceless, workers)))
                    + (not self._strict) > len(workers) for workers in self._electorates)
 
-    def here(self, returned: Collection[int], unnamed: int = 0) -> bool:
+    def here(self, returned: Callable[[Any], bool], unnamed: int) -> bool:
         """Return whether enough workers are here, by their votes or as new processes.
 
         Args:
-            returned: workers of which a new process has connected.
+            returned: true for a voter that a new process of its worker has replaced.
             unnamed: further new processes, whose workers are not known.
         """
         for workers in self._electorates:
             away = workers - self.promised
-            back = {voter for voter in away if self._voiceless(voter) or voter[0] in returned}
+            back = {voter for voter in away if self._voiceless(voter) or returned(voter)}
             count = len(workers - away) + min(len(back) + unnamed, len(away))
             if not 2 * count + (not self._strict) > len(workers):
                 return False
@@ -302,7 +302,7 @@ class Election:
             return False
         came = [process for process, at in self._came.items() if at > gone]
         named = {process for process in came if isinstance(process, int)}
-        return self.votes.here(named, len(came) - len(named))
+        return self.votes.here(lambda voter: voter[0] in named, len(came) - len(named))
 
     def due(self, now: float) -> bool:
         """Return whether to ask the workers to vote now."""
