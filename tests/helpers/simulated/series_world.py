@@ -185,8 +185,6 @@ class Script:
         return None if self.worker is None else self.worker.runtime
 
     def start(self):
-        if self.cluster.idle:
-            return
         process = self.process = self.cluster.process(f"w{self.index}")
         self.lives += 1
         self.worker, self.fit, self.leaving = None, 0, False
@@ -489,9 +487,21 @@ class Series(Cluster):
 
     def __init__(self, plan: SeriesPlan, seed, folder, loud=False):
         self._flags = {"one_run": plan.one_run}
-        self.idle = False
+        self._down = set()  # servers that are to be started again
         self._struck = [*plan.struck]
         super().__init__(plan, seed, folder, loud)
+
+    @property
+    def over(self):
+        return super().over and not self._down
+
+    def start_server(self, name, resume=True):
+        self._down.discard(name)
+        super().start_server(name, resume)
+
+    def _dies(self, name):
+        self._down.add(name)
+        super()._dies(name)
 
     def run(self):
         with own_modules(self) as self.ends_at_exit:
@@ -526,6 +536,7 @@ class Series(Cluster):
             self.say(f"{name}: ended with exit code {code}")
             self.codes.setdefault(name, []).append(code)
             if code and not self.over:  # as a supervisor of processes does
+                self._down.add(name)
                 self.world.after(2.0, lambda: self._again(name))
         elif name[0] == "s" and name[1:].isdigit() and not self.over:
             self.world.after(1.0, lambda: self.start_shard(int(name[1:])))
@@ -537,10 +548,6 @@ class Series(Cluster):
 
     def _may_die(self, name):
         return True
-
-    def _again(self, name):
-        # A server ends by itself once all workers have, and is started again if it dies before.
-        super()._again(name)
 
     def _goes(self):
         script = self.rng.choice(self.members)
@@ -633,7 +640,8 @@ def drawn(sync: str, seed: int) -> SeriesPlan:
         sync = whole
     standby = draw.random() < 0.4
     plan = SeriesPlan(sync, WHOLE.get(sync, {}), workers=draw.choice([1, 2, 2, 3]),
-                      fits=draw.choice([2, 3, 3, 4]), standby=standby, period=draw.choice([0.1, 0.2, 1.0]),
+                      fits=draw.choice([2, 3, 3, 4]), standby=standby,
+                      period=draw.choice([0.1, 0.2, 1.0]),
                       data=(draw.choice([8, 24, 45]), draw.choice([4, 7]), draw.choice([1, 1, 2])))
     plan.shards = 0 if standby or draw.random() < 0.85 else 2
     plan.power = draw.random() < 0.2
