@@ -12,11 +12,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import zmq
@@ -27,9 +25,10 @@ from wbsp.limits import one_line
 from wbsp.process.streams import fill_numbers
 from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.format import Checkpoint, load
+from wbsp.runlog.awaited import Awaited
 from wbsp.runlog.console import say
 from wbsp.wire.addresses import all_here, endpoints, split_addresses, to_check
-from wbsp.wire.line import TROUBLE, Foreign, Line, Nobody, Refused, read_version
+from wbsp.wire.line import TROUBLE, Foreign, Line, Nobody, Refused, read_version, version_folder
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.reading import METRICS
 from wbsp.wire.proof import STRANGER, Claim
@@ -131,7 +130,8 @@ def versions(address: str | None = None, *, at: str = "checkpoints", every: floa
 
     Raises:
         ValueError: an argument is wrong.
-        OSError: the token file cannot be read.
+        OSError: the token file cannot be read, or a version cannot be written to the folder for
+            temporary files (TMPDIR); one line.
         ConnectionError: no server answers, or it refuses; one line.
     """
     if at not in (_CHECKPOINTS, _EPOCHS):
@@ -175,6 +175,8 @@ class _Server:
         self._line: Line | None = None
         self._run, self._newest = "", m.NONE  # of the newest version that was read
         self._over = False  # that version was the final one of the current run
+        self._awaited = Awaited(say)
+        self._unread_since: float | None = None  # no version could be read since then
 
     def next(self, due: float) -> Version | None:
         """Return the newest version, once it is a new one and `due` (time.monotonic) has come;
@@ -191,14 +193,26 @@ class _Server:
                 return None
             self._over = answer.last and answer.version == m.NONE
             if answer.version != m.NONE and (answer.last or time.monotonic() >= due):
-                with tempfile.TemporaryDirectory(prefix="wbsp-version-") as folder:
-                    path = Path(folder) / "version"
+                with version_folder() as folder:
+                    path = folder / "version"
                     assert self._line is not None, "over which the answer came"
-                    if read_version(self._line.host, answer, self._credentials.token, path):
+                    problem = read_version(self._line.host, answer, self._credentials.token, path)
+                    if problem is None:
                         self._run, self._newest = answer.run, answer.version
-                        self._over = answer.last
+                        self._over, self._unread_since = answer.last, None
                         return Version(load(path), answer, self)
+                self._await_files(one_line(problem))
             time.sleep(_PAUSE)
+
+    def _await_files(self, problem: str) -> None:
+        """Wait for the file server of the run. Raises ConnectionError, in one line, at the end."""
+        now = time.monotonic()
+        self._unread_since = self._unread_since or now
+        left = self._unread_since + self._patience - now
+        if not self._awaited.wait("the server's file server", f"to send a version ({problem})",
+                                  left, "this process gives up", now):
+            raise ConnectionError(f"{self._address}: no version could be read within "
+                                  f"{self._patience:g} s: {problem} (--watch_port of the server)")
 
     def report(self, found: m.Evaluated) -> None:
         """Send the metrics to the server. Raises ConnectionError in one line."""

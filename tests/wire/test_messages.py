@@ -210,7 +210,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {30: "98cb07f5c3fbdff3d20846dc64427f22750a0091cc38daa1ebbef57bf81ab5bc"}
+BYTES = {30: "e00912c24f06493edd55f981d1666897284fbac985ba70f05cae21c06108a83f"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

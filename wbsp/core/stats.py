@@ -22,11 +22,13 @@ Phase = Literal["compute", "push", "pull", "wait", "data", "validation", "callba
                 "data or compute"]
 Lane = Literal["compute", "network"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
+WAITING = "push", "pull", "wait"  # for the server, or for others
 ALWAYS = PHASES[:5]  # every worker reports these, and the others only if it has any
 # A worker sends its report to the server; values beyond these bounds do not decode.
 Spent = Annotated[float, Meta(ge=-1e9, le=1e9)]  # below 0 where a clock was set
 Booked = Annotated[dict[Annotated[str, Meta(max_length=16)], float], Meta(max_length=len(PHASES))]
-_SUMS = "steps", "samples", "losses", "measured", "pushes", "push_seconds", "pulls", "pull_seconds"
+_SUMS = ("steps", "samples", "losses", "measured", "pushes", "push_seconds", "pulls",
+         "pull_seconds", "signs")
 
 
 class PhaseTimer:
@@ -86,6 +88,12 @@ class Report:
     control_bytes: Count = 0  # of the messages around the newest update
     pull_bytes: Count = 0  # of one model
     behind: Count | None = None  # of a site: its workers that take part now
+    signs: Count = 0  # of work: seconds in which the process used its processors
+
+    @property
+    def own(self) -> float:
+        """Seconds of its own work, in which it waited for nothing of the run."""
+        return sum(seconds for phase, seconds in self.seconds.items() if phase not in WAITING)
 
     @property
     def wall(self) -> float:

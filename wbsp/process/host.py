@@ -46,6 +46,10 @@ def _monotonic() -> Callable[[], float]:
     return time.monotonic if counts is None else functools.partial(time.clock_gettime, counts)
 
 
+def _processor() -> float:
+    return time.process_time() - time.thread_time()
+
+
 def _date() -> str:
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
@@ -58,11 +62,13 @@ class Clock:
         monotonic: returns seconds since an arbitrary moment; only differences are meaningful.
         sleep: waits for some seconds.
         date: returns the time of day for a user, in the form of ISO 8601, with its zone.
+        processor: returns the seconds of processor time of all other threads of this process.
     """
 
     monotonic: Callable[[], float] = field(default_factory=_monotonic)
     sleep: Callable[[float], None] = time.sleep
     date: Callable[[], str] = _date
+    processor: Callable[[], float] = _processor
 
 
 class Scheduler:

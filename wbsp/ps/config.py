@@ -48,9 +48,11 @@ class Above(Protocol):
             no cut waits.
         settled: this site has the last version of the run above, or has left that run.
         wakes: a file descriptor that can be read when `poll` is due.
+        signs: returns a number that changes as the site's workers work; any thread calls it.
     """
 
     wakes: int
+    signs: Callable[[], int]
 
     @property
     def waits(self) -> bool: ...
@@ -100,7 +102,8 @@ class Above(Protocol):
     def version_at(self) -> VersionAt | None:
         """Return, once, the answer to the newest `ask_version`."""
 
-    def read_version(self, at: VersionAt, path: pathlib.Path) -> Future[bool]:
+    def read_version(self, at: VersionAt, path: pathlib.Path
+                     ) -> Future[str | None]:
         """Read the file of that version into `path`; as `wbsp.wire.line.read_version`."""
 
     def state(self) -> AboveState:

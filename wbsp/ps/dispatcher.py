@@ -14,6 +14,7 @@ from typing import Any
 
 import zmq
 
+from wbsp import timeouts
 from wbsp.core.engine import Engine
 from wbsp.limits import one_line
 from wbsp.ps.config import Reporter, RunInfo
@@ -34,6 +35,9 @@ from wbsp.wire.sockets import ServerSocket
 
 _WITH_FLOATS = m.Initial | m.Update | m.Kept  # these come with floats, or are heads of them
 _FRAMES = 20  # of a traceback, in the log
+_VALIDATES, _ENDS = "to validate the last epoch", "to end training"
+_HANGS = {_VALIDATES: timeouts.VALIDATOR_HANGS, _ENDS: timeouts.LOOP_HANGS}
+_WORKS = 5.0  # seconds since its last sign of work, within which a worker works
 _LOOK = 0.25  # seconds between two checks of all workers, which take time if there are many
 
 
@@ -58,7 +62,8 @@ class Dispatcher:
         shards.hear = self.hear_shard
         self.sessions = SessionRegistry(socket, info.config, reporter, shards, info.series)
         self.replication = Replication(info, record, socket, self.sessions, reporter)
-        self.readers = Readers(socket, info, reporter, files_at, self._tell_worker)
+        self.readers = Readers(socket, info, reporter, files_at, self._tell_worker,
+                               self.sessions.idle_at_work)
         self._lobby = Lobby(info, self.sessions, self._clock, self.replication, on_initial)
         self.entrance: Entrance = self._lobby
         self._handlers = self._handlers_of(self._lobby)
@@ -202,23 +207,52 @@ class Dispatcher:
         self.replication.woke(now)
         self.sessions.woke(now)
 
-    def lose_idle(self, since: float, patience: float) -> None:
-        """Drop workers without progress for `patience` seconds, from `since` on."""
+    def lose_idle(self, since: float, patience: float, left: bool) -> None:
+        """Drop workers without progress for `patience` seconds, from `since` on.
+
+        left: also those that have left, and can fetch the final version now
+        """
         for session in self.sessions.idle(since, patience):
-            if self.readers.closing(session.worker):
+            if self.readers.closing(session.worker) or not (session.joined or left):
                 continue
             what = "its last push" if session.joined else "the final version"
             self._say(f"worker {session.worker}: no progress on {what} for {patience:g} "
                       "s; ending the run without it")
             self.send_off(session, f"no progress for {patience:g} s")
 
-    def idle_for(self, since: float, patience: float) -> tuple[list[int], float]:
+    def lose_hanging(self, since: float) -> tuple[list[int], str, float | None]:
+        """Drop workers that hang although all data are trained, from `since` on.
+
+        One that validates the last epoch has `VALIDATOR_HANGS` to show a sign of work, and one that
+        has not left `LOOP_HANGS`; one that waits for results has no limit, because others' ends it.
+
+        Returns:
+            The workers that are waited for, what for, and the seconds left; None: they work.
+        """
+        idle: dict[str, dict[int, float]] = {what: {} for what in _HANGS}  # seconds of workers
+        for session in list(self.sessions):
+            worker, closing = session.worker, self.readers.closing(session.worker)
+            if session.plane is None or closing == "waits" or not (closing or session.joined):
+                continue
+            what = _VALIDATES if closing else _ENDS
+            idle[what][worker] = seconds = self.sessions.idle_at_work(worker, since)
+            if seconds > _HANGS[what]:
+                del idle[what][worker]
+                self._say(f"worker {worker}: no sign of work for {_HANGS[what]:g} s, and all data "
+                          f"are trained: no longer waiting for it {what}")
+                self.send_off(session, f"it hangs: no sign of work for {_HANGS[what]:g} s")
+        what = _VALIDATES if idle[_VALIDATES] else _ENDS
+        newest = min(idle[what].values(), default=0.0)
+        return [*idle[what]], what, None if newest < _WORKS else _HANGS[what] - newest
+
+    def idle_for(self, since: float, patience: float, left: bool) -> tuple[list[int], float]:
         """Return the members whose end `lose_idle` waits for, and the seconds of that wait."""
         now = self._clock.now()
-        left = {session.worker: patience - (now - max(since, session.progress.changed))
-                for session in self.sessions
-                if session.plane is not None and not self.readers.closing(session.worker)}
-        return [*left], max(left.values(), default=0.0)
+        seconds = {session.worker: patience - (now - max(since, session.progress.changed))
+                   for session in self.sessions
+                   if session.plane is not None and (session.joined or left)
+                   and not self.readers.closing(session.worker)}
+        return [*seconds], max(seconds.values(), default=0.0)
 
     def send_off(self, session: WorkerSession, reason: str) -> None:
         """End a session for good: the worker must not reconnect."""

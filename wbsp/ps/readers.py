@@ -32,7 +32,8 @@ from wbsp.ps.config import Above, Reporter, RunInfo
 from wbsp.ps.goal import plain, validation
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.session import WorkerSession, other_protocol
-from wbsp.ps.sessions.versions_above import VersionsAbove, is_fast
+from wbsp.ps.sessions.versions_above import Closing, VersionsAbove, is_fast
+from wbsp.runlog.awaited import Awaited
 from wbsp.runlog.files import read_document, write_document
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Request
@@ -71,6 +72,14 @@ class _Question:
         return now - self.at >= seconds
 
 
+@dataclass(frozen=True)
+class _Validation:
+    """A version that a worker validates, given `at` that time (the server's own)."""
+
+    one: EpochVersion
+    at: float
+
+
 class Readers:
     """The readers of one server's run; used by the event loop.
 
@@ -83,8 +92,14 @@ class Readers:
     """
 
     def __init__(self, socket: ServerSocket, info: RunInfo, reporter: Reporter,
-                 files_at: Callable[[], m.FilesAt], answer: Callable[[int, m.Message], None]):
-        """Start; `answer`: sends a worker a message."""
+                 files_at: Callable[[], m.FilesAt], answer: Callable[[int, m.Message], None],
+                 idle: Callable[[int, float], float]):
+        """Start.
+
+        Args:
+            answer: sends a worker a message.
+            idle: returns the seconds since a worker's newest sign of work, from a time on.
+        """
         self._socket = socket
         self._info = info
         self._say = reporter.say
@@ -92,9 +107,10 @@ class Readers:
         self._clock = reporter.clock
         self._files_at = files_at
         self._answer_worker = answer
+        self._idle = idle
         self._readers: dict[bytes, _Reader] = {}
         self._questions: dict[int, _Question] = {}  # worker -> its newest, not answered
-        self._validates: dict[int, EpochVersion] = {}  # worker -> the version that it validates
+        self._validates: dict[int, _Validation] = {}  # worker -> the version that it validates
         self._validated: EpochVersion | None = None  # the newest validated one
         self._evaluated: set[int] = set()
         self._above: VersionsAbove | None = None  # of a site
@@ -109,6 +125,7 @@ class Readers:
         self._pool: Executor | None = None  # copies the best version
         self._keeping: list[Future] = []
         self._problem = ""  # why no version can be read
+        self._awaited = Awaited(reporter.say)
 
     def begin(self, engine: Engine, checkpoints: Checkpoints, epochs: EpochVersions, take: Take,
               tell: Callable[[m.Measured], None], best: Best | None) -> None:
@@ -139,7 +156,8 @@ class Readers:
         """Have the server above decide which worker of this site validates."""
         assert self._engine is not None, "a run has begun"
         self._above = VersionsAbove(above, self._engine, self._folder, self._files_at,
-                                    self._answer_worker, self._info.run, self._clock.now)
+                                    self._answer_worker, self._info.run, self._clock.now,
+                                    self._tell)
 
     def epoch_is_trained(self, now: float, state: Callable[[float], RunState]) -> None:
         """Note that the newest version, or the next, holds a whole epoch; `now` is of the run."""
@@ -149,12 +167,12 @@ class Readers:
 
     def worker_found(self, epoch: int, values: Mapping[str, float]) -> None:
         """Note a worker's results of an epoch's version."""
-        for one in self._validates.values():
+        for one in (theirs.one for theirs in self._validates.values()):
             if one.epoch == epoch:
                 self._found(one.t, one.version, plain(values), one)
                 break
-        self._validates = {worker: one for worker, one in self._validates.items()
-                           if one.epoch != epoch}
+        self._validates = {worker: theirs for worker, theirs in self._validates.items()
+                           if theirs.one.epoch != epoch}
         self._tidy()
 
     @property
@@ -200,6 +218,8 @@ class Readers:
             return
         reader = self._readers.get(peer.identity)
         if reader is None:
+            if len(self._readers) >= _MOST:
+                self._forget_lost()
             if len(self._readers) >= _MOST:
                 self._answer(peer, m.Refused(f"{_MOST} processes read this run's versions, which "
                                              "is the limit"))
@@ -268,13 +288,50 @@ class Readers:
             self._say(problem)
         if now >= self._look_at:
             self._look_at = now + _LOOK
-            alive = m.encode(m.Alive())
-            for identity, reader in list(self._readers.items()):
-                if not self._socket.reaches(identity, alive):
-                    del self._readers[identity]
-                    self._tidy()
-                    if not reader.told:
-                        self._say(f"lost the evaluator at {reader.host}")
+            self._forget_lost()
+            self._replace_hanging()
+        self._tell_of_results(now)
+
+    def _forget_lost(self) -> None:
+        """Forget readers whose connection has ended."""
+        alive = m.encode(m.Alive())
+        for identity, reader in list(self._readers.items()):
+            if not self._socket.reaches(identity, alive):
+                del self._readers[identity]
+                self._tidy()
+                if not reader.told:
+                    self._say(f"lost the evaluator at {reader.host}")
+
+    def _tell_of_results(self, now: float) -> None:
+        """Print whom workers wait for that wait for an epoch's results."""
+        work = None if self._engine is None else self._engine.work
+        asked = [one for one in self._questions.values() if one.ask.validates]
+        if work is None or work.data.validate != "wait" or not asked:
+            return
+        epoch, since = max(one.ask.epoch for one in asked), min(one.at for one in asked)
+        hosts = {reader.host for reader in self._readers.values() if reader.epochs}
+        validate = [worker for worker, theirs in self._validates.items()
+                    if theirs.one.epoch == epoch]
+        if hosts:
+            self._awaited.wait(f"the evaluator at {' and '.join(sorted(hosts))}",
+                               f"to evaluate epoch {epoch + 1}",
+                               since + timeouts.EVALUATOR_HANGS - now,
+                               "the workers continue without its results", now)
+        elif validate and not work.ledger.over:  # else `Run` names it
+            self._awaited.wait(validate, f"to validate epoch {epoch + 1}", None,
+                               "the other workers continue", now)
+
+    def _replace_hanging(self) -> None:
+        """Let others validate what a worker that does not work was given, while it may train on."""
+        if self._engine is None or self._engine.work is None or self._engine.work.ledger.over:
+            return  # the server gives such a worker up: see `Dispatcher.lose_hanging`
+        for worker, theirs in list(self._validates.items()):
+            if self._idle(worker, theirs.at) > timeouts.VALIDATOR_HANGS:
+                del self._validates[worker]
+                self._tidy()
+                self._say(f"worker {worker}: no sign of work for {timeouts.VALIDATOR_HANGS:g} s in "
+                          f"its validation of epoch {theirs.one.epoch + 1}; another worker may "
+                          "validate that")
 
     def awaited(self, final: int) -> bool:
         """Return whether to wait for a reader after the run's end.
@@ -290,12 +347,14 @@ class Readers:
         if (len(self._readers) < self._info.series.readers
                 and now - self._over_since < timeouts.OTHERS_BACK):
             return True
-        late = now - self._over_since > timeouts.EVALUATOR_HANGS
-        waiting = [reader for reader in self._readers.values() if not reader.told]
-        if late and waiting:
+        waiting = [reader.host for reader in self._readers.values() if not reader.told]
+        left = self._over_since + timeouts.EVALUATOR_HANGS - now
+        if waiting and left <= 0:
             self._say(f"version {final} was not evaluated within {timeouts.EVALUATOR_HANGS:g} s of "
                       "the run's end; ending without it")
-        return bool(waiting) and not late
+        whom = f"the evaluator at {' and '.join(sorted(set(waiting)))}" if waiting else ""
+        return self._awaited.wait(whom, f"to evaluate the final version, {final:,}", left,
+                                  "this run ends without that", now)
 
     def dismiss(self) -> None:
         """Tell the readers that the server ends, and no other run follows."""
@@ -373,17 +432,18 @@ class Readers:
                 del self._questions[worker]
                 self._answer_worker(worker, answer)
 
-    def closing(self, worker: int) -> bool:
-        """Return whether a worker still validates an ended run's last epoch, or waits for that."""
+    def closing(self, worker: int) -> Closing | None:
+        """Return what a worker still does about an ended run's last epoch; None: nothing."""
         if self._above is not None:
             return self._above.closing(worker)
         work = None if self._engine is None else self._engine.work
         if work is None or not work.ledger.over:
-            return False
+            return None
         last, question = work.data.epochs - 1, self._questions.get(worker)
         validates = self._validates.get(worker)
-        return ((validates is not None and validates.epoch == last)
-                or (question is not None and question.ask.epoch == last))
+        if validates is not None and validates.one.epoch == last:
+            return "validates"
+        return "waits" if question is not None and question.ask.epoch == last else None
 
     def _for_worker(self, worker: int, question: _Question) -> m.VersionAt | None:
         """Return the answer to a worker; None: it is not known yet."""
@@ -418,7 +478,9 @@ class Readers:
             self._tell(files.problem)
             return nothing if files.problem or one.problem else None
         if ask.validates:
-            self._validates[worker] = one
+            known = self._validates.get(worker)
+            if known is None or known.one is not one:
+                self._validates[worker] = _Validation(one, self._clock.now())
             self._tidy()
         return structs.replace(nothing, version=one.version, name=one.name, port=files.port,
                                epoch=one.epoch)
@@ -447,7 +509,7 @@ class Readers:
         assert self._engine is not None
         measured = self._engine.measured
         return (measured is not None and measured.epoch >= one.epoch) or any(
-            other != worker and other in self._engine.active and theirs.epoch >= one.epoch
+            other != worker and other in self._engine.active and theirs.one.epoch >= one.epoch
             for other, theirs in self._validates.items())
 
     # Results.
@@ -482,7 +544,8 @@ class Readers:
         """Remove files that are no longer read."""
         needed = {reader.version for reader in self._readers.values()}
         newest = None if self._epochs is None else self._epochs.newest
-        needed.update(one.version for one in (newest, self._validated, *self._validates.values())
+        validated = [theirs.one for theirs in self._validates.values()]
+        needed.update(one.version for one in (newest, self._validated, *validated)
                       if one is not None)
         names = {NAME.format(version) for version in needed}
         names.update([] if self._above is None else self._above.kept)

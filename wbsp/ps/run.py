@@ -92,6 +92,7 @@ class Run:
         self._told_of_goals = not self._goals
         self._told_of_metric = False
         self._stopping_since: float | None = None
+        self._trained_since: float | None = None  # all shared data are trained since then
         self._done_since: float | None = None
         self._leaves_above: float | None = None
         self._stopped_above: float | None = None  # time at which that was known
@@ -103,6 +104,7 @@ class Run:
         self._unsaved = Throttle(_NOTICE)
         self._requests = dispatcher.begin(self.engine, layout)
         if above is not None:
+            above.signs = lambda: dispatcher.sessions.signs
             self._requests.replies.waits = lambda: above.waits
             self._requests.above = above.tell
         self._readers.begin(
@@ -139,6 +141,8 @@ class Run:
             self._stopping_since += seconds
         if self._done_since is not None:
             self._done_since += seconds
+        if self._trained_since is not None:
+            self._trained_since += seconds
 
     @property
     def version(self) -> int:
@@ -197,6 +201,8 @@ class Run:
         elif not len(self._dispatcher.sessions):
             self._awaited.wait(self.missing, "to reconnect", self._config.connect_timeout - alone,
                                "this run ends", now)
+        elif engine.started and engine.work is not None and engine.work.ledger.over:
+            self._await_ends(now)
         self._reporter.log.tally(run_time, self.version, engine.members)
         self._show(run_time)
         return None
@@ -386,15 +392,26 @@ class Run:
     def _press(self, now: float, since: float) -> None:
         """After the stop, drop workers whose last push does not arrive."""
         if not self.hasty:
-            self._dispatcher.lose_idle(since, timeouts.LAST_PUSH)
-            away, left = self._dispatcher.idle_for(since, timeouts.LAST_PUSH)
-            self._awaited.wait(away, "to hand over what is trained", left,
-                               "this run ends without that", now)
+            self._dispatcher.lose_idle(since, timeouts.LAST_PUSH, False)
+            away, left = self._dispatcher.idle_for(since, timeouts.LAST_PUSH, False)
+            if away:
+                self._awaited.wait(away, "to hand over what is trained", left,
+                                   "this run ends without that", now)
+            else:
+                self._await_ends(now)
         elif now - since > timeouts.INTERRUPTED:
             for worker in self.engine.active:
                 if session := self._dispatcher.sessions.of(worker):
                     self._dispatcher.send_off(
                         session, f"did not finish within {timeouts.INTERRUPTED:g} s")
+
+    def _await_ends(self, now: float) -> None:
+        """Wait for workers that have not left although all data are trained; drop those that hang.
+        """
+        self._trained_since = self._trained_since or now
+        away, what, left = self._dispatcher.lose_hanging(self._trained_since)
+        then = "this run ends" + ("" if left is None else " without that")
+        self._awaited.wait(away, what, left, then, now)
 
     def _ending(self, now: float, safe: bool) -> bool | None:
         """Wait, after training, until the workers that want the final version have it.
@@ -416,9 +433,12 @@ class Run:
                 self._reporter.say("sending the final version to the standby; workers receive it "
                                    "then")
         if self._settled:
-            self._dispatcher.lose_idle(self._done_since, timeouts.GOODBYE)
-            away, left = self._dispatcher.idle_for(self._done_since, timeouts.GOODBYE)
-            self._awaited.wait(away, "to fetch the final version", left, "this run ends", now)
+            self._dispatcher.lose_idle(self._done_since, timeouts.GOODBYE, True)
+            away, left = self._dispatcher.idle_for(self._done_since, timeouts.GOODBYE, True)
+            if away:
+                self._awaited.wait(away, "to fetch the final version", left, "this run ends", now)
+            else:
+                self._await_ends(now)
         if len(self._dispatcher.sessions) or self._replication.expected() or not self._settled:
             return None
         if not self.hasty and self._readers.awaited(self.version):

@@ -118,6 +118,7 @@ class _Listener(SharedAgent):
     Attributes:
         wake: wakes the event loop; any thread may call it.
         behind: returns the number of the site's active workers; any thread may call it.
+        signs: returns a number that changes as the site's workers work; any thread may call it.
         answered: number of the newest answered cut; guarded by `changed`.
         unfit: a cut since the last version was rejected because of its values; guarded by
             `changed`.
@@ -127,6 +128,7 @@ class _Listener(SharedAgent):
 
     wake: Callable[[], object]
     behind: Callable[[], int]
+    signs: Callable[[], int]
     answered = -1
     unfit = False
     share: SiteShare | None = None
@@ -149,7 +151,7 @@ class _Listener(SharedAgent):
         return super().received(message)
 
     def report(self) -> Report:
-        return replace(super().report(), behind=self.behind())
+        return replace(super().report(), behind=self.behind(), signs=self.signs())
 
     def failed(self) -> None:
         super().failed()
@@ -169,6 +171,7 @@ class Upstream(SiteWorker):
 
     Attributes:
         wakes: a file descriptor that can be read when `poll` is due.
+        signs: as in `Above`.
     """
 
     def __init__(self, way: Way, say: Callable[[str], None], on: Host = HOST):
@@ -180,6 +183,7 @@ class Upstream(SiteWorker):
         for end in (self._waker, self._woken):
             end.setblocking(False)
         self.wakes = self._woken.fileno()
+        self.signs = lambda: 0
         self._closing = False
         self._models: queue.SimpleQueue[Model] = on.scheduler.queue()
         self._found: queue.SimpleQueue[_Joined | AboveError] = on.scheduler.queue()
@@ -352,6 +356,7 @@ class Upstream(SiteWorker):
         self._listener = _Listener(agent, self._recorder, self._say, None, on=self._on)
         self._listener.wake = lambda: self._waker.send(b"\0")
         self._listener.behind = lambda: self._engine.present if self._engine else 0
+        self._listener.signs = lambda: self.signs()
         self._listener.news, self._listener.share = [], self._share
         if self._share is not None and joined.work is not None:
             self._share.begin(joined.work, joined.seq, joined.work.own)
@@ -520,7 +525,8 @@ class Upstream(SiteWorker):
         at, self._version_at = self._version_at, None
         return at
 
-    def read_version(self, at: VersionAt, path: pathlib.Path) -> Future[bool]:
+    def read_version(self, at: VersionAt, path: pathlib.Path
+                     ) -> Future[str | None]:
         assert self._transport is not None, "its server has answered"
         self._reads = self._reads or self._on.scheduler.pool("wbsp-above-versions")
         return self._reads.submit(read_version, self._transport.host, at, self._token, path)

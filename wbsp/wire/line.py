@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,26 +102,57 @@ class Line:
             raise Nobody(self._nobody)
 
 
-def read_version(host: str, at: m.VersionAt, token: bytes | None, path: Path) -> bool:
-    """Read a version's file into `path`; return False if it, or its file server, no longer exists.
+def read_version(host: str, at: m.VersionAt, token: bytes | None, path: Path) -> str | None:
+    """Read a version's file into `path`; return why it cannot be read, None: it is read.
 
-    host: at which the server was reached that named the file
+    Args:
+        host: at which the server was reached that named the file.
+        at: where the file is.
+        token: of the run, or None.
+        path: the file to write.
+
+    Raises:
+        OSError: the file cannot be written here; one line.
     """
     context = zmq.Context()
     line = Line(context, f"tcp://{host}:{at.port}", token, threading.Event())
     try:
-        with open(path, "wb") as file:
+        with _writing(path), open(path, "wb") as file:
             while True:
                 offset = file.tell()
-                part = line.ask(ReadVersion(at.name, offset), VersionPart)
+                try:
+                    part = line.ask(ReadVersion(at.name, offset), VersionPart)
+                except TROUBLE as error:
+                    return str(error)
                 assert isinstance(part, VersionPart)
                 if not part.data or part.offset != offset:
-                    return False
+                    return f"the file server at {host}:{at.port} no longer has it"
                 file.write(part.data)
                 if file.tell() >= part.size:
-                    return True
-    except TROUBLE:
-        return False
+                    return None
     finally:
         line.close()
         context.destroy(0)
+
+
+@contextlib.contextmanager
+def version_folder() -> Iterator[Path]:
+    """Make a temporary folder for a version; delete it at the end.
+
+    Raises:
+        OSError: it cannot be made; one line.
+    """
+    with _writing(Path(os.environ.get("TMPDIR") or "/tmp")):
+        folder = tempfile.TemporaryDirectory(prefix="wbsp-version-")
+    with folder as name:
+        yield Path(name)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Name place and remedy in an OSError of the body."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"cannot keep a version in {path}: {error.strerror or error}; free some "
+                      "space there, or name another folder by TMPDIR") from error

@@ -11,6 +11,7 @@ from wbsp.process.host import HOST, Host
 from wbsp.process.throttle import Throttle
 from wbsp.runlog.worker import WorkerLog
 
+_WORKS = 0.02  # of a second of processor time a second: a process that hangs uses less
 PERIOD = 0.5  # seconds between two samples: processor time is counted in hundredths
 _BRIEF = 1e-4  # seconds: shorter phases around a step are booked, but no span of the timeline
 _AROUND: tuple[Phase, ...] = "data", "callbacks"
@@ -36,6 +37,7 @@ class Recorder:
         self._timer = PhaseTimer(self.now(), self._phase)
         self._totals = Report()
         self._final: Report | None = None
+        self._looked = self._clock.monotonic(), self._clock.processor()
 
     def now(self) -> float:
         """Return the seconds since the run's time zero, which all processes of the run share."""
@@ -101,6 +103,13 @@ class Recorder:
         self._totals.push_bytes = nbytes
 
     # Used by the communication thread.
+
+    def look(self) -> None:
+        """Count a sign of work if the rest of this process has worked since the last look."""
+        now, used = self._clock.monotonic(), self._clock.processor()
+        if used - self._looked[1] >= _WORKS * (now - self._looked[0]):
+            self._totals.signs += 1
+        self._looked = now, used
 
     def write_log(self) -> None:
         """Write the log so far."""

@@ -179,8 +179,9 @@ class SharedAgent:
             return self.agent.waiting == "model"
 
     def report(self) -> Report:
-        """Return this worker's totals; each call writes the log."""
+        """Return this worker's totals; each call writes the log, and looks for signs of work."""
         self._recorder.write_log()
+        self._recorder.look()
         return self._recorder.report()
 
     @property

@@ -416,7 +416,8 @@ class Cluster:
 
     def process(self, name):
         process = self.processes[name] = self.world.process(name, name)
-        process.host = Host(Clock(process.monotonic, process.sleep, lambda: "one day"),
+        process.host = Host(Clock(process.monotonic, process.sleep, lambda: "one day",
+                                  process.monotonic),
                             Scheduler(process),
                             Network(process), Disk(process, self.machine(name),
                                                    self.folder / "scratch"),

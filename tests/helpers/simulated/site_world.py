@@ -211,7 +211,8 @@ class Sites:
     def process(self, name):
         process = self.processes[name] = self.world.process(name, name)
         machine = self.machines.setdefault(name, Machine(self.world, self.plan.slow))
-        process.host = Host(Clock(process.monotonic, process.sleep, lambda: "one day"),
+        process.host = Host(Clock(process.monotonic, process.sleep, lambda: "one day",
+                                  process.monotonic),
                             Scheduler(process),
                             Network(process), Disk(process, machine, self.folder / "scratch"),
                             Memory(process), Lines(self, name))

@@ -53,6 +53,7 @@ class Totals(Report):
     control_bytes: Sum = 0
     pull_bytes: Sum = 0
     behind: Sum | None = None
+    signs: Sum = 0
 
     @classmethod
     def of(cls, earlier: Report | None, newest: Report) -> Totals:

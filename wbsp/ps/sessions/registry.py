@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 
@@ -99,7 +100,7 @@ class SessionRegistry:
     def open(self, identity: bytes, worker: int, own: bytes = b"") -> WorkerSession:
         """Open a session for a worker that has introduced itself; `own`: as in `WorkerSession`."""
         session = WorkerSession(identity, worker, Liveness(WORKER, self._clock()), own=own,
-                                earlier=self.reports.get(worker))
+                                earlier=self.reports.get(worker), worked_at=self._clock())
         self._by_identity[identity] = self._by_worker[worker] = session
         self.indices.came(worker)
         return session
@@ -141,6 +142,7 @@ class SessionRegistry:
         if report is not None:
             worker = session.worker
             check_report(report, worker)
+            session.take_report(report, self._clock())
             known = self.reports.get(worker)
             self.reports[worker] = Totals.of(session.earlier, report)
             if report.behind is not None and (known is None or known.behind != report.behind):
@@ -156,6 +158,7 @@ class SessionRegistry:
         for session in self:
             session.liveness.woke(now)
             session.progress.changed = max(session.progress.changed, now)
+            session.worked_at = max(session.worked_at, now)
 
     def reaches(self, session: WorkerSession) -> bool:
         """Return whether the worker's connection exists."""
@@ -166,6 +169,11 @@ class SessionRegistry:
         """Return why the worker of this session counts as lost, or None."""
         reason = session.liveness.lost(self._clock(), lambda: self.reaches(session))
         return reason or ("it does not read its messages" if session.deaf else None)
+
+    @property
+    def signs(self) -> int:
+        """A number that changes when a worker shows that it works; any thread may read it."""
+        return sum(int(session.worked_at) for session in [*self._by_identity.values()])
 
     def silent(self) -> list[int]:
         """Return the workers whose processes may have ended: silent, cut off, or expected back."""
@@ -178,6 +186,14 @@ class SessionRegistry:
         """Return the sessions without progress for `patience` seconds, from `since` on."""
         now = self._clock()
         return [s for s in self if now - max(since, s.progress.changed) > patience]
+
+    def idle_at_work(self, worker: int, since: float) -> float:
+        """Return the seconds since a worker's newest sign of work, from `since` on.
+
+        A worker that waits for others works.
+        """
+        session = self._by_worker.get(worker)
+        return self._clock() - max(since, -math.inf if session is None else session.worked_at)
 
     def silence(self, worker: int) -> float | None:
         """Return the seconds since a worker's last message; None: it has no session."""

@@ -74,6 +74,8 @@ class WorkerSession:
     # Time of its reattachment, until it is certain that no other server has its vote.
     attached_at: float | None = None
     earlier: Totals | None = None  # totals of the worker's earlier incarnations
+    report: Report | None = None  # its newest
+    worked_at: float = 0.0  # time of the newest sign that its loop works, or waits for others
     # the newest message of each kind that it may have missed, but for answers to pushes
     retained: dict[type[m.Message], m.Message] = field(default_factory=dict)
 
@@ -91,6 +93,12 @@ class WorkerSession:
     def local(self) -> list[str]:
         """Names of the variables that it keeps for itself."""
         return self.request.local if isinstance(self.request, m.Join) else []
+
+    def take_report(self, report: Report, now: float) -> None:
+        """Note its newest totals."""
+        known, self.report = self.report, report
+        if known is None or report.signs != known.signs or report.own <= known.own:
+            self.worked_at = now
 
     def alive(self) -> m.Alive:
         """Return the server's heartbeat for this worker."""

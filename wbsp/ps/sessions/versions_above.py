@@ -8,11 +8,10 @@ server gives it to the worker.
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec import structs
 
@@ -22,6 +21,8 @@ from wbsp.ps.checkpoint.epoch_versions import NAME
 from wbsp.ps.config import Above
 from wbsp.wire.messages import codec as m
 
+# Of a worker, at the end of a run: it validates the last epoch, or waits for the results.
+Closing = Literal["validates", "waits"]
 _FAST = 0.8  # a worker with this part of the most trained examples may validate
 
 
@@ -49,13 +50,14 @@ class VersionsAbove:
 
     def __init__(self, above: Above, engine: Engine, folder: pathlib.Path,
                  files_at: Callable[[], m.FilesAt], answer: Callable[[int, m.Message], None],
-                 run: str, now: Callable[[], float]):
-        """Set up; the arguments are as in `Readers`."""
+                 run: str, now: Callable[[], float], tell: Callable[[str], None]):
+        """Set up; the arguments are as in `Readers`. `tell`: prints why no version can be read."""
+        self._tell = tell
         self._above, self._engine, self._folder = above, engine, folder
         self._files_at, self._answer, self._run, self._now = files_at, answer, run, now
         self._questions: dict[int, _Question] = {}  # worker -> its newest, not answered
         self._open: _Question | None = None  # the one that the server above has not answered
-        self._found: tuple[_Question, m.VersionAt, Future[bool] | None] | None = None
+        self._found: tuple[_Question, m.VersionAt, Future[str | None] | None] | None = None
         self._validates: dict[int, int] = {}  # worker -> epoch of the version that it validates
         self._announced = False
         self.kept: list[str] = []
@@ -90,14 +92,15 @@ class VersionsAbove:
         for question in list(self._questions.values()):
             self._look_at(question, newest)
 
-    def closing(self, worker: int) -> bool:
-        """Return whether a worker still validates an ended run's last epoch, or waits for that."""
+    def closing(self, worker: int) -> Closing | None:
+        """Return what a worker still does about an ended run's last epoch; None: nothing."""
         work, question = self._engine.work, self._questions.get(worker)
         if work is None or not work.ledger.over:
-            return False
+            return None
         last = work.data.epochs - 1
-        return self._validates.get(worker) == last or (
-            question is not None and question.ask.epoch == last)
+        if self._validates.get(worker) == last:
+            return "validates"
+        return "waits" if question is not None and question.ask.epoch == last else None
 
     def _look_at(self, question: _Question, newest: int) -> None:
         """Ask the server above, or answer, if it is time; `newest`: epoch with results."""
@@ -140,18 +143,21 @@ class VersionsAbove:
             reading = self._above.read_version(at, self._folder / f".{name}")
         self._found = question, at, reading
 
-    def _give(self, question: _Question, at: m.VersionAt, reading: Future[bool] | None) -> None:
+    def _give(self, question: _Question, at: m.VersionAt,
+              reading: Future[str | None] | None) -> None:
         """Give a worker the version that was found for it, once it can be read here."""
         name, files = NAME.format(at.version), self._files_at()
         if reading is not None:
             if not reading.done():
                 return
-            there = False
-            with contextlib.suppress(Exception):
-                there = reading.result()
-                if there:
+            try:
+                problem = reading.result()
+                if problem is None:
                     (self._folder / f".{name}").replace(self._folder / name)
-            if not there:
+            except Exception as error:  # of the own disk, too
+                problem = str(error) or repr(error)
+            self._tell(problem or "")
+            if problem is not None:
                 self.kept.remove(name)
                 self._found = None
                 self._nothing(question.worker)

@@ -7,15 +7,13 @@ history. Decisions of the script that depend on these are then the same as on th
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import keras
 
 from wbsp.saved import assign, read
-from wbsp.wire.line import read_version
+from wbsp.wire.line import read_version, version_folder
 from wbsp.worker.errors import TransportError
 from wbsp.worker.keras.fit import Edge, Fit
 from wbsp.worker.loop import Worker
@@ -24,8 +22,8 @@ from wbsp.worker.loop import Worker
 class PassedFit:
     """Such a `fit`, from `on_train_begin` on.
 
-    Raises TransportError if the final version cannot be read, ValueError for a model of another
-    layout.
+    Raises TransportError if the final version cannot be read, OSError if it cannot be written
+    here, ValueError for a model of another layout.
     """
 
     def __init__(self, worker: Worker, model: keras.Model, fit: Fit):
@@ -33,12 +31,13 @@ class PassedFit:
         transport, welcome = worker.connect()
         number = welcome.settings["passes"]
         at = transport.past(worker.timeout)
-        with tempfile.TemporaryDirectory(prefix="wbsp-version-") as folder:
-            path = Path(folder) / "version"
-            if not read_version(transport.host, at, worker.secret, path):
+        with version_folder() as folder:
+            path = folder / "version"
+            problem = read_version(transport.host, at, worker.secret, path)
+            if problem is not None:
                 raise TransportError(f"cannot read the final version of fit {number}, which has "
                                      f"ended, at {transport.host}, port {at.port} (--watch_port of "
-                                     "the server)")
+                                     f"the server): {problem}")
             self._saved = read(path)
         self._of = f"the final version of fit {number}"
         self._show()

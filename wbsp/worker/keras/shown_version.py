@@ -3,13 +3,12 @@ validation, and for callbacks that save it."""
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import keras
 
+from wbsp.core.messages import Measured
+from wbsp.limits import one_line
 from wbsp.saved import assign, read
-from wbsp.wire.line import read_version
+from wbsp.wire.line import read_version, version_folder
 from wbsp.wire.messages.reading import AskVersion
 from wbsp.worker.loop import Worker
 
@@ -35,15 +34,23 @@ class ShownVersion:
         at = runtime.epoch_version(ask)
         if at is None or at.epoch == self.epoch:
             return at is not None
-        with tempfile.TemporaryDirectory(prefix="wbsp-version-") as folder:
-            path = Path(folder) / "version"
-            if not read_version(runtime.transport.host, at, self._worker.secret, path):
-                self._worker.say_once(
-                    "cannot read the version of an epoch from the run's file server "
-                    "(--watch_port): not validating it; callbacks get this worker's own training "
-                    "state")
-                return False
-            assign(read(path), self._model, f"the version of epoch {at.epoch + 1}")
+        problem: str | None
+        try:
+            with version_folder() as folder:
+                path = folder / "version"
+                problem = read_version(runtime.transport.host, at, self._worker.secret, path)
+                if problem is None:
+                    assign(read(path), self._model, f"the version of epoch {at.epoch + 1}")
+        except OSError as error:
+            problem = str(error)
+        if problem is not None:
+            self._worker.say_once(
+                "cannot read the version of an epoch from the run's file server (--watch_port): "
+                f"{one_line(problem)}; not validating it; callbacks get this worker's own "
+                "training state")
+            if ask.validates:
+                runtime.tell(Measured(at.epoch, {}))  # others may wait for its results
+            return False
         self.epoch = at.epoch
         return True
 

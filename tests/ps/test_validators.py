@@ -1,0 +1,121 @@
+"""A worker that hangs while it validates an epoch, though its heartbeats go on, is named and left
+behind; one that works is waited for, however long it takes."""
+
+import time
+
+import numpy as np
+import pytest
+from hostile_peer import Peer
+from jobs import ServerJob, free_port
+
+from wbsp.core.messages import AskWork, SharedData, Work
+from wbsp.core.stats import Report
+from wbsp.sync.base import Push
+from wbsp.tensors.layout import TensorSpec
+from wbsp.wire.messages import codec as m
+
+PATIENCE = 3.0  # seconds without a sign of work
+IMPATIENT = f"""
+import runpy
+import wbsp.runlog.awaited
+import wbsp.timeouts
+wbsp.runlog.awaited._FIRST = 0.2
+wbsp.timeouts.VALIDATOR_HANGS = {PATIENCE}
+runpy.run_module("wbsp.ps", run_name="__main__")
+"""
+
+
+class Validator(Peer):
+    """A worker of 8 floats that trains what it is given, and whose process may show work."""
+
+    def enters(self, worker, data):
+        self.worker, self.signs = worker, 0
+        self.send(m.Hello(m.PROTOCOL, worker, {}))
+        self.hears(m.Welcome)
+        self.send(m.Join([TensorSpec("w", (8,))], data=data))
+        if self.hears(m.Joined).send_initial:
+            self.send(m.Initial(0, 8), bytes(32))
+        return self
+
+    def trains(self):
+        self.send(m.AskVersion())
+        self.send(AskWork(0, 0))
+        work = self.hears(Work)
+        push = Push(self.worker, 0, 0, 1, 4, 0.01, to=work.stop - work.start)
+        self.send(m.Update(push, 0, 8), np.ones(8, np.float32).tobytes())
+        self.hears(m.Ack)
+
+    def version(self):
+        """Ask for the epoch's version until there is one to validate."""
+        while not (at := self.asks_version()).name:
+            time.sleep(0.05)
+        return at
+
+    def asks_version(self):
+        self.send(m.AskVersion(0, True))
+        return self.hears(m.VersionAt)
+
+    def beats(self, seconds, works):
+        """Send heartbeats for so long; return whether the server still takes them."""
+        end, waits = time.monotonic() + seconds, {"validation": 0.0}
+        while (now := time.monotonic()) < end:
+            self.signs += works
+            waits["validation"] = 1000 + now
+            zero = dict.fromkeys(("compute", "push", "pull", "wait", "data"), 0.0)
+            self.send(m.Heartbeat(Report(seconds=zero | waits, signs=self.signs)))
+            if isinstance(answer := self.hears(m.Alive, m.Refused), m.Refused):
+                return answer.reason
+            time.sleep(0.1)
+        return None
+
+
+@pytest.fixture
+def pair(jobs):
+    """pair(data) is a server with two workers; the first validates the first epoch."""
+    peers = []
+
+    def make(data):
+        port = free_port()
+        server = jobs.start("server", "-c", IMPATIENT, "--worker_num=2", "--sync=asp",
+                            f"--port_base={port}", "--one_run", "--check_period=0.3",
+                            kind=ServerJob)
+        server.address, server.cwd = f"localhost:{port}", jobs.folder
+        server.listens()
+        one, other = (Validator(server.address) for _ in range(2))
+        peers.extend((one, other))
+        one.enters(0, data)
+        other.enters(1, data)
+        one.hears(m.Granted)
+        one.trains()
+        assert one.version().epoch == 0
+        return server, one, other
+
+    yield make
+    for peer in peers:
+        peer.__exit__()
+
+
+def test_a_worker_that_hangs_in_the_last_validation_is_named_and_left_behind(pair):
+    server, one, other = pair(SharedData(4, 4, 1))
+    other.send(m.Leaving("finished", True, None))
+    assert one.beats(PATIENCE + 1, works=True) is None, "it works, and is waited for"
+    server.until("waiting for worker 0 to validate the last epoch; then this run ends")
+    reason = one.beats(60, works=False)
+    assert reason == "worker 0 was given up: it hangs: no sign of work for 3 s"
+    assert server.find("worker 0: no sign of work for 3 s, and all data are trained: no longer "
+                       "waiting for it to validate the last epoch")
+    other.hears(m.Final)
+    other.send(m.Goodbye())
+    server.ends_well()
+
+
+def test_another_worker_validates_what_one_that_hangs_was_given(pair):
+    server, one, other = pair(SharedData(4, 4, 2, validate="wait"))
+    other.send(m.AskVersion(0, True))
+    assert one.beats(PATIENCE + 1, works=True) is None
+    server.until("waiting for worker 0 to validate epoch 1")
+    assert one.beats(PATIENCE + 3, works=False) is None, "it stays a member"
+    assert other.hears(m.VersionAt).epoch == 0
+    assert server.find("worker 0: no sign of work for 3 s in its validation of epoch 1; another "
+                       "worker may validate that")
+    server.kill()
