@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simulated.cluster import Cluster
+from simulated.evaluator import SimulatedEvaluator
 from simulated.laws import Broken, Laws, state_in
 from simulated.own_modules import own_modules
 from simulated.plan import Plan
@@ -36,6 +37,8 @@ _LEAVING, _GOODBYE, _WELCOME, _ACK, _HELD = (
 # Models and options that take each update whole, so that an example is 1 after each epoch.
 WHOLE = {"fedasync": {"tau": 1, "alpha": 1.0, "staleness": "constant", "weight": "plain"},
          "ringmaster": {"r": 1000}}
+# A standby has no folder of the fits before it took over.
+_ELSEWHERE = "the folder with its final version is not here"
 CONNECT = 120.0  # seconds: as users have it who give no connect_timeout
 
 
@@ -103,6 +106,18 @@ class Replica:
         pass
 
     hold = stepped
+
+
+class LongSave(SimulatedEvaluator):
+    """It takes its time to save a fit's model, while the server answers its workers."""
+
+    def initial(self):
+        replica = Replica(self._plan, 1)
+        return replica.read(), replica.layout
+
+    def save(self, snapshot, path):
+        self._process.sleep(self._plan.lasts)
+        super().save(snapshot, path)
 
 
 class Block(loop.Loop):
@@ -465,6 +480,9 @@ class SeriesLaws(Laws):
         error = str(script.given_up)
         if cluster.harsh or cluster.plan.one_run and script.fit > 1:
             return
+        if cluster.plan.standby and _ELSEWHERE in error:
+            cluster.harsh = True
+            return
         # It came once all had ended.
         if script.deaths and cluster.ended_well:
             return
@@ -511,6 +529,9 @@ class Series(Cluster):
     def ended_well(self):
         return any(codes[-1] == 0 for name, codes in self.codes.items()
                    if name in ("server", "standby"))
+
+    def start_evaluator(self, process):
+        return LongSave(process, self.plan, self.rng)
 
     def _draw_faults(self, horizon):
         plan = self.plan
@@ -662,4 +683,6 @@ def drawn(sync: str, seed: int) -> SeriesPlan:
     plan.drift = draw.choice([0.001, 0.02]) if draw.random() < 0.1 else 0.0
     plan.one_run = draw.random() < 0.05
     plan.chosen = not plan.cuts and draw.random() < 0.2
+    if draw.random() < 0.2:
+        plan.evaluator, plan.lasts = "works", draw.choice([0.5, 2.0, 8.0])
     return plan
