@@ -8,6 +8,7 @@ struck it: nothing is counted apart.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import struct
@@ -48,7 +49,7 @@ class SeriesPlan(Plan):
 
     fits:    of each worker's script
     pauses:  seconds between two fits of a worker, as drawn
-    data:    n, batch and epochs of each fit
+    data:    n, batch and epochs of each fit; None: each worker has its own, of `steps` steps
     one_run: the server serves the first fit alone
     struck:  (moment, fit, what strikes, whom); what: "kill" within some steps of its process or
              some milliseconds, "sleep", "isolate", "full" (its disk, for 5 s); whom: "server" (the
@@ -72,11 +73,20 @@ class SeriesPlan(Plan):
         return super().faults | {"struck"} if self.struck else super().faults
 
 
+    @property
+    def each(self):
+        """Floats of a fit: its examples, or the steps of all workers."""
+        return self.data[0] if self.data is not None else self.workers * self.steps
+
+
 class Replica:
-    """One float for each example of each fit; a step of a fit raises those of its examples by 1."""
+    """One float for each example of each fit; a step of a fit raises those of its examples by 1.
+
+    Where workers have their own data, each step of each worker is such an example.
+    """
 
     def __init__(self, plan, fit):
-        n = plan.data[0]
+        n = plan.each
         self.layout = [TensorSpec("examples", (n * plan.fits,))]
         self.x = self.anchor = np.zeros(n * plan.fits, np.float32)
         self._first = n * (fit - 1)
@@ -229,11 +239,13 @@ class Script:
 
     def _train(self, worker, process, fit):
         """One `fit` of the script."""
-        cluster = self.cluster
-        n, batch, epochs = cluster.plan.data
-        replica = Replica(cluster.plan, fit)
-        worker.share = share = Share(n, batch, on=process.host)
-        share.wants(epochs)
+        cluster, plan = self.cluster, self.cluster.plan
+        replica, share = Replica(plan, fit), None
+        if plan.data is not None:
+            n, batch, epochs = plan.data
+            share = Share(n, batch, on=process.host)
+            share.wants(epochs)
+        worker.share = share
         worker.enter(Block())
         with worker.leaving_on_error():
             _, welcome = worker.connect()
@@ -244,21 +256,33 @@ class Script:
                 worker.end(None)
                 return
             worker.join(replica)
-            while not worker.stop_reason:
-                taken = share.take()
-                if taken.start == taken.stop:
-                    worker.connected()
-                    continue
+            for indices in self._batches(worker, share):
                 worker.step_begins()
                 process.sleep(self.speed * cluster.rng.lognormvariate(0, 0.3))
-                replica.step(examples(taken.start, taken.stop, n, share.data.seed))
-                worker.runtime.step_done(0, 0.0)
+                replica.step(indices)
+                worker.runtime.step_done(0 if share is not None else 1, 0.0)
                 worker.stop_due()
             worker.finish(worker.interrupted)
             if worker.runtime.has_final:
                 self.models[fit] = settings["id"], replica.x.copy()
                 cluster.laws.has_final(self, fit)
         worker.end(None)
+
+    def _batches(self, worker, share):
+        """The examples of each step."""
+        plan = self.cluster.plan
+        if share is None:  # an earlier process of this worker may have made some
+            steps = range(worker.runtime.steps_before, plan.steps)
+            first = worker.index * plan.steps
+            yield from itertools.takewhile(
+                lambda _: not worker.stop_reason, (np.array([first + step]) for step in steps))
+            return
+        while not worker.stop_reason:
+            taken = share.take()
+            if taken.start == taken.stop:
+                worker.connected()
+            else:
+                yield examples(taken.start, taken.stop, share.data.n, share.data.seed)
 
     def signal(self):
         """SIGTERM: within a fit the worker leaves in good order; elsewhere the process ends."""
@@ -417,7 +441,7 @@ class SeriesLaws(Laws):
 
     def _once(self, ended):
         plan = self.cluster.plan
-        n, _, epochs = plan.data
+        n, epochs = plan.each, 1 if plan.data is None else plan.data[2]
         for fit, runs in sorted(ended.items()):
             if len(runs) > 1:
                 raise Broken(21, f"fit {fit} was trained as {len(runs)} runs: {sorted(runs)}")
@@ -428,7 +452,9 @@ class SeriesLaws(Laws):
                 if others:
                     raise Broken(22, f"examples of fit {others} are in run {run}, of fit {fit}")
                 mine = blocks[fit - 1]
-                if plan.options == WHOLE.get(plan.sync):
+                if plan.data is None:
+                    self._steps_once(fit, run, mine.reshape(plan.workers, -1))
+                elif plan.options == WHOLE.get(plan.sync):
                     missing = int(np.maximum(epochs - mine, 0).sum())
                     if (mine > epochs).any() or missing not in (0, self._untrained(run)):
                         raise Broken(21, f"fit {fit}, run {run}: examples were trained "
@@ -436,6 +462,17 @@ class SeriesLaws(Laws):
                 elif not (mine > 0).all():
                     raise Broken(21, f"fit {fit}, run {run}: examples {np.flatnonzero(mine <= 0)} "
                                      "were never trained")
+
+    def _steps_once(self, fit, run, mine):
+        """Each step's push is in the model once; all of a worker that nothing has struck are."""
+        plan = self.cluster.plan
+        if plan.options == WHOLE.get(plan.sync) and (mine > 1).any():
+            raise Broken(21, f"fit {fit}, run {run}: steps were trained {Counter(mine.flat)} times")
+        for script in self.cluster.members:
+            if fit in script.models and not (script.deaths or self.cluster.harsh or plan.chosen):
+                if not (mine[script.index] > 0).all():
+                    raise Broken(21, f"fit {fit}, run {run}: worker {script.index} has trained "
+                                     f"{plan.steps} steps, and the model has {mine[script.index]}")
 
     def _untrained(self, run):
         """Examples that the server of a run has counted as not trained."""
@@ -535,8 +572,11 @@ class Series(Cluster):
 
     def _draw_faults(self, horizon):
         plan = self.plan
-        n, batch, epochs = plan.data
-        fit = 0.1 + n * epochs / batch / plan.workers * max(self.plan.speeds)
+        steps = plan.steps
+        if plan.data is not None:
+            n, batch, epochs = plan.data
+            steps = n * epochs / batch / plan.workers
+        fit = 0.1 + steps * max(plan.speeds)
         super()._draw_faults((fit + max(plan.pauses)) * plan.fits)
 
     def _ended(self, process, code):
@@ -685,4 +725,6 @@ def drawn(sync: str, seed: int) -> SeriesPlan:
     plan.chosen = not plan.cuts and draw.random() < 0.2
     if draw.random() < 0.2:
         plan.evaluator, plan.lasts = "works", draw.choice([0.5, 2.0, 8.0])
+    if draw.random() < 0.2:
+        plan.data, plan.steps = None, draw.choice([2, 5])
     return plan
