@@ -25,6 +25,7 @@ FROM_WORKER = [
     m.Hello(m.PROTOCOL, 1, {}, series="ab12", fit=2),
     m.Hello(m.PROTOCOL, 1, {}, series="ab12", fit=3, leaves=True),
     m.Hello(m.PROTOCOL, 1, {}, series="ab12", fit=3, left=True),
+    m.Hello(m.PROTOCOL, 1, {}, series="ab12", fit=3, anew=True, nonce=bytes(32), proof=bytes(32)),
     m.Join([TensorSpec("conv/kernel", (5, 5, 3, 64)), TensorSpec("scale", ())]),
     m.Join([TensorSpec("scale", ())], "wbsp-" + 32 * "0"),
     m.Join([TensorSpec("scale", ())], "", [LayerState("layer words", 32 * "0", (1.5, 0.5, -1.0))]),
@@ -91,6 +92,7 @@ FROM_SERVER = [
     m.Welcome({"folder": "wbsp/run-001"}, 1.5, WorkerRule("directed", "ack", "replace")),
     m.Welcome({}, 1.5, WorkerRule("every_step", "model", "replace", 4, 4, True, 96)),
     m.Welcome({}, 1.5, WorkerRule("every_step", "model", "replace"), 2, 7),
+    m.Welcome({}, 1.5, WorkerRule("every_step", "model", "replace"), 2, key=bytes(32)),
     m.Joined(4, 40, True, 2.5, 1),
     m.Joined(4, 40, False, 2.5, 1, work=m.WorkPlace(m.SharedData(60_000, 128, 5), 0, 0)),
     m.Work(1280, 60_000, 60_128, 1),
@@ -100,6 +102,7 @@ FROM_SERVER = [
     m.Refused("no"),
     m.Refused("no", True, bytes(32)),
     m.Refused("no", True, ends=True),
+    m.Refused("no", True, follows=True),
     m.Ack(7, False, "not finite", None, True, 0.0, 3, 40, 2),
     m.Ack(8, True, None, 3, False, 0.5, 3, 40, 3, examples=1 << 40),
     m.Ack(8, True, None, 3, False, 0.5, 3, 40, 3,
@@ -207,7 +210,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {31: "b2e06bea38f9f16b2cc15561860f7616dd1ac4ffac681a59f48ebe324faf0dd8"}
+BYTES = {31: "65b2e5d974ab1478b04d3325f5d62655dfbfff1be856df006948df10e58cf15f"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

@@ -373,6 +373,15 @@ class Engine:
             model, worker, model.rejoin(worker, 0, now)), now), *stop,
                 *self._told_so_far(worker), *self._stop_if_due(now), *self.feed(now)]
 
+    def has_final(self, worker: int, now: float) -> list[Outgoing]:
+        """Handle a worker that comes to a resumed run for the next one: it has the last version, if
+        this one has ended; or its process has ended, and another one has come."""
+        rendezvous = self.rendezvous
+        if self.started or not rendezvous.ended:
+            return []
+        rendezvous.have.add(worker)
+        return self.start(now) if rendezvous.complete(self._here) else []
+
     def leave(self, worker: int, now: float, reason: str, finished: bool = False,
               replaced: bool = False) -> list[Outgoing]:
         """Handle a worker that finished in good order or was lost; the others continue.

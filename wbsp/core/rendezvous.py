@@ -27,6 +27,7 @@ class Rendezvous:
         ended: the checkpoint holds the last version: a worker that has not finished is too late.
         owed: workers that had finished without the final version; None: not known.
         left: workers that reattached and have finished.
+        have: workers that have the last version, or whose processes have ended.
         answers: to workers that reattached before the start.
         floor: lowest number of the first version that is new to all of these.
         ahead: workers that reattached and have received no grant since.
@@ -39,9 +40,10 @@ class Rendezvous:
         self.expected = expected
         self.resumed = resumed
         self.ended = ended
-        self.owed = range(expected) if owed is None else set(owed)
+        self.owed = set(range(expected) if owed is None else owed)
         self.awaited = None if awaited is None else set(awaited)
         self.left: set[int] = set()
+        self.have: set[int] = set()
         self.answers: list[Outgoing] = []
         self.floor = 0
         self.ahead: set[int] = set()
@@ -87,11 +89,11 @@ class Rendezvous:
 
     def complete(self, active: set[int]) -> bool:
         """Return whether no worker is missing; `active`: those present that have not finished."""
-        here = active | self.left
+        here = active | self.left | self.have
         if self.awaited:
             return self.awaited <= here
-        if self.awaited is not None and self.left and not active:
-            return self.left.issuperset(self.owed)
+        if self.awaited is not None and (self.left or self.have) and not active:
+            return self.owed <= self.left | self.have
         return len(here) >= self.expected
 
     def join(self, model: SyncModel, workers: Iterable[int], members: Mapping[int, Member],

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import IO, Any
 
-from wbsp import __version__
+from wbsp import __version__, timeouts
 from wbsp import environment as cluster
 from wbsp.process.host import HOST, Host
 from wbsp.process.signals import Interrupts
+from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.format import Checkpoint, load, save
 from wbsp.ps.checkpoint.resume import BESIDE, Runs
 from wbsp.ps.checkpoint.state import check_run
@@ -78,6 +79,7 @@ def where_to_listen(host: str | None, port: int | None, default_port: int) -> tu
 _IDENTITY = {"name": "identity"}  # the outer step of a run whose run.json names none
 # What a resumed run's settings may differ in without a line; "outer" is compared apart.
 _OF_A_START = frozenset({"command", "folder", "outer", "date", "host", "python"})
+_NOTICE, _AGAIN = 15.0, 1.0  # seconds between two lines, and two attempts, where a disk is full
 _MOST_LOST = 20  # shards in a row without a checkpoint between
 
 
@@ -100,6 +102,7 @@ class _Plan:
         settings: those that joining workers must share, except those that each run adds (name ->
             text).
         runs: the folders of `config`.
+        sockets: the newest one, which the runs of a series have in common.
     """
 
     settings: dict[str, str]
@@ -110,6 +113,13 @@ class _Plan:
     start_evaluator: Callable[[], Evaluator] | None = None
     on: Host = HOST
     series: Series = field(default_factory=Series)
+    sockets: list[ServerSocket] = field(default_factory=list)
+
+    @property
+    def begun(self) -> bool:
+        """Return whether the run that is served, or was served last, has a first version."""
+        folder = self.runs.current
+        return folder is not None and (folder / CHECKPOINT).exists()
 
     def next(self) -> _Plan:
         """Return the plan of a new run after one that has ended well."""
@@ -117,14 +127,17 @@ class _Plan:
         return replace(self, runs=self.runs.next())
 
     def listen(self) -> ServerSocket:
-        """Open the server's socket.
+        """Open the server's socket, or return that of the run before, if it is still bound.
 
         Raises:
             ValueError: a setting is bad; one line.
             OSError: the port cannot be used; one line.
         """
         config = self.config
+        if self.sockets and not self.sockets[0].closed:
+            return self.sockets[0]
         socket = ServerSocket(config.host, config.port, config.token, config.worker_num, on=self.on)
+        self.sockets[:] = [socket]
         if line := too_few_files(config.worker_num):
             say(line)
         return socket
@@ -269,13 +282,26 @@ class _Plan:
         """
         earlier = self.runs.to_resume()
         folder = earlier or self.runs.new()
-        resume = earlier is not None
         hold = hold_folder(folder, _me(socket))
+        try:
+            return self._prepare(socket, other, lost, folder, hold, earlier is not None)
+        except BaseException:
+            hold.close()
+            raise
+
+    def _prepare(self, socket: ServerSocket, other: str | None, lost: ShardLost | None,
+                 folder: pathlib.Path, hold: IO, resume: bool) -> Callable[[], int]:
+        """Prepare to serve a run in this folder, which is locked; `resume`: it has files."""
         beside_of(folder / CHECKPOINT).unlink(missing_ok=True)  # of a server killed while writing
         saved = load(folder / CHECKPOINT) if resume and (folder / CHECKPOINT).exists() else None
         before: dict[str, Any] = check_run(
             read_settings(folder, with_secret=True) if (folder / SETTINGS).exists() else {},
             str(folder / SETTINGS))
+        if self.series.id is None:  # this process has served no run yet
+            if before:
+                self.series.restore(before)
+            elif self.runs.before is not None:
+                self.series.succeed(self.runs.before)
         other = other or before.get("standby") or before.get("beside")
         if saved and saved.state.over and before.get("ended"):  # named, so that it continues
             if (reached := self._reached(folder, saved)) is not None:
@@ -284,6 +310,7 @@ class _Plan:
                 hold.close()
                 return lambda: 0
             saved = saved._replace(state=replace(saved.state, over=False, ended=False))
+            self.series.have.clear()
         over = saved is not None and saved.state.over
 
         if saved and other and "id" not in before:
@@ -332,6 +359,7 @@ class _TakeOver:
         """
         assert copy is not None, "a standby serves from a snapshot"
         runs = self._plan.runs
+        self._plan.series.restore(copy.run)
         if self._hold is None:
             self._folder = runs.unfinished()
             self._hold = hold_folder(self._folder, _me(self._socket))
@@ -433,14 +461,52 @@ def _serve_all(plan: _Plan, serve: Callable[[], int]) -> int:
         del serve
         gc.collect()  # the objects of a run refer to each other, and hold its vectors
         try:
-            serve = plan.prepare(plan.listen(), None)
+            serve = _prepare_next(plan)
         except (ValueError, OSError) as error:
             say(f"stopping: {error}")
-            return 1
-        code = _serve_on(plan, serve)
-        if plan.runs.forget_unused():
+            code = 1
             break
+        code = _serve_on(plan, serve)
+        if not plan.begun:
+            if code == 0 and not plan.series.goes_on:
+                _note_end(plan)
+            plan.runs.forget_unused()
+            break
+    for socket in plan.sockets:
+        if not socket.closed:
+            socket.close(timeouts.SERVER_LINGER)
     return code
+
+
+def _prepare_next(plan: _Plan) -> Callable[[], int]:
+    """Prepare the next run of a series; wait for a full disk as for a run's last version.
+
+    Raises:
+        ValueError: the run cannot be served; one line.
+        OSError: a file or process fails; one line.
+    """
+    clock, notice = plan.on.clock, Throttle(_NOTICE)
+    end = clock.monotonic() + timeouts.LAST_SAVE
+    while True:
+        try:
+            return plan.prepare(plan.listen(), None)
+        except OSError as error:
+            now = clock.monotonic()
+            if now >= end or plan.interrupts.first is not None:
+                raise
+            if notice.due(now):
+                say(f"cannot begin the next fit: {error.strerror or error}; trying again for "
+                    f"{end - now:.0f} s more: free some space on the disk of "
+                    f"{plan.config.log_root}")
+        clock.sleep(_AGAIN)
+
+
+def _note_end(plan: _Plan) -> None:
+    """Note in the newest run of a series, which has ended, that no other one follows."""
+    folder = plan.series.folders.get(plan.series.fit - 1)
+    if folder is not None:
+        with contextlib.suppress(OSError, ValueError):
+            write_settings(folder, read_settings(folder, with_secret=True) | {"living": []})
 
 
 def _serve_on(plan: _Plan, serve: Callable[[], int]) -> int:

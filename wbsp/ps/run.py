@@ -115,9 +115,13 @@ class Run:
             self._readers.relay(above)
         if self.engine.rendezvous.ended:  # others may have its final version, and end with that
             dispatcher.entrance.dismiss("the run has ended")
+            for worker in dispatcher.info.series.have:
+                self._requests.has_final(worker)
         if self._over:
             self._reporter.say("the run has ended, except for its last files")
-            self._requests.replies.send(self.engine.start(clock.run()))
+        if self._over or (self.engine.rendezvous.ended and not self.engine.rendezvous.owed):
+            if not self.engine.started:
+                self._requests.replies.send(self.engine.start(clock.run()))
 
     def hasten(self, reason: str, failed: bool) -> None:
         """End early: a checkpoint first, no more evaluations, and all workers finish.
@@ -198,8 +202,15 @@ class Run:
                 return None
             self._stop("no worker left")
             return False
+        elif self._requests.outrun:
+            self._reporter.say(
+                f"all workers have the last version of this run, which {self._reporter.folder} "
+                f"lacks: its newest one is {self.version}, and no worker is left to train on; "
+                "ending this server")
+            self._stop("its last version was not saved")
+            return False
         elif not len(self._dispatcher.sessions):
-            self._awaited.wait(self.missing, "to reconnect", self._config.connect_timeout - alone,
+            self._awaited.wait(self._absent, "to reconnect", self._config.connect_timeout - alone,
                                "this run ends", now)
         elif engine.started and engine.work is not None and engine.work.ledger.over:
             self._await_ends(now)
@@ -314,6 +325,14 @@ class Run:
                 and (member or worker not in gone)}
 
     @property
+    def _absent(self) -> list[int]:
+        """Return the workers that a run without any waits for."""
+        rendezvous = self.engine.rendezvous
+        if rendezvous.ended and not self.engine.started:
+            return sorted(rendezvous.owed - rendezvous.have)
+        return list(self.missing)
+
+    @property
     def _reason(self) -> str:
         return self.engine.stop_reason or "all workers finished"
 
@@ -364,8 +383,9 @@ class Run:
         config = self._config
         alarm = engine.model.alarm
         if not engine.started and engine.stop_reason is None:
+            rendezvous = engine.rendezvous
             patience = timeouts.REATTACH if self._requests.returned else config.connect_timeout
-            here = [*engine.active, *engine.rendezvous.left]
+            here = [*{*engine.active, *rendezvous.left, *rendezvous.have}]
             gone = self._dispatcher.sessions.series.gone.difference(here)
             why = None
             if len(here) + len(gone) >= config.worker_num:
@@ -377,8 +397,14 @@ class Run:
                 why = f"no other joined within {patience:g} s"
             if here and why is not None:
                 self._reporter.say(
+                    f"ending the run with {len(here)} of {config.worker_num} workers: {why}"
+                    if rendezvous.ended else
                     f"starting with {len(here)} of {config.worker_num} workers: {why}")
                 self._requests.replies.send(engine.start(run_time))
+            elif here and rendezvous.ended:
+                self._awaited.wait(self._absent, "to fetch the final version",
+                                   patience - (now - self._requests.first_came), "this run ends",
+                                   now)
             elif here:
                 away = set(range(config.worker_num)).difference(here, gone)
                 self._awaited.wait(away, "to join", patience - (now - self._requests.first_came),
@@ -444,6 +470,10 @@ class Run:
         if not self.hasty and self._readers.awaited(self.version):
             return None
         if not (self._over or self.hasty):
+            if self._saves_until == -math.inf:
+                self._saves_until = now + timeouts.LAST_SAVE
+            if self._dispatcher.sessions.series.unsaved and now < self._saves_until:
+                return None  # who comes again is saved before the run is over
             self._close_book()
             self._saves_until = now + timeouts.LAST_SAVE
         return None if self._tries_to_save(now) else True

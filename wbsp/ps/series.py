@@ -1,8 +1,20 @@
-"""The runs that one server process serves, one after the other: one for each `fit` of its workers.
+"""The runs that one server serves, one after the other: one for each `fit` of its workers.
 
 A worker whose process continues reports that when it has a run's final version, and introduces
 itself for the next run at once, long before its next `fit` needs it. So the server knows which
 workers may join, and ends when all their processes have ended.
+
+The series is a state: run.json holds it before anything is said to be over, and with each later
+change. A server that resumes, or a standby that takes over, goes on from there:
+
+- a run whose checkpoint has no final version is trained on;
+- a run that has ended, but for workers without the final version: those that come for it get it. A
+  worker that comes for the next fit has it, as its `key_of_process` proves; a process without such
+  a proof is another one, in place of one that has ended;
+- a run that has ended, behind which workers come again (`living`): the next one begins, with the
+  next number. Each process says which fit it begins: one that is behind is given the final version
+  of an ended run in place of training (`passes`), and one of another series is refused, so that no
+  two fits are mixed.
 """
 
 from __future__ import annotations
@@ -12,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wbsp.runlog.folder import numbered_folders, read_settings
+from wbsp.runlog.folder import SECRET, numbered_folders, read_settings
 
 
 @dataclass
@@ -24,34 +36,83 @@ class Series:
         id: of the first run, which identifies the series.
         fit: number of the run that is served, or waited for, from 1 on.
         followed: this process has served a run of the series before.
-        living: workers whose processes continue, or may.
+        living: workers whose processes continue, or may -> the process's own number, as in
+            `messages.Hello`, or nothing if it is not known.
         gone: workers whose processes have ended in good order between two runs.
+        have: workers whose processes have the final version of the present run.
+        nameless: processes without an index that wait for the next run, by their own numbers.
         readers: processes that have read versions of the run before.
         standby: the run before had a standby at its end.
         secret: of all its runs, with which a process of one run proves itself in the next.
         folders: known folders of the runs so far, by their numbers.
+        saved: the newest entries of run.json that were written.
     """
 
     single: bool = False
     id: str | None = None
     fit: int = 1
     followed: bool = False
-    living: set[int] = field(default_factory=set)
+    living: dict[int, bytes] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
+    have: set[int] = field(default_factory=set)
+    nameless: set[bytes] = field(default_factory=set)
     readers: int = 0
     standby: bool = False
     secret: str = ""
     folders: dict[int, Path] = field(default_factory=dict)
+    saved: dict[str, Any] = field(default_factory=dict)
 
     @property
     def goes_on(self) -> bool:
         """Return whether another run may follow one that has ended well."""
-        return bool(self.living)
+        return bool(self.living or self.nameless)
+
+    @property
+    def later(self) -> bool:
+        """Return whether the present run follows another one."""
+        return self.followed or self.fit > 1
 
     @property
     def setting(self) -> str:
         """Return the setting on the server's runs for workers."""
         return "one" if self.single else "one a fit"
+
+    # The state in run.json.
+
+    def note(self) -> dict[str, Any]:
+        """Return the entries of run.json that change at the end of a run."""
+        return {} if self.single else {"living": sorted(self.living), "gone": sorted(self.gone),
+                                       "have": sorted(self.have)}
+
+    @property
+    def unsaved(self) -> bool:
+        """Return whether run.json is older than this state."""
+        return self.note() != self.saved
+
+    def restore(self, run: dict[str, Any]) -> None:
+        """Go on from the run.json of a run that has begun, or is waited for."""
+        self.id, self.fit = run.get("series") or run.get("id"), run.get("fit", 1)
+        self.secret = run.get(SECRET, "")
+        known = run.get("living", range(run.get("workers", 0)) if self.fit > 1 else ())
+        self.living = dict.fromkeys(known, b"")  # earlier releases wrote none
+        self.gone, self.have = set(run.get("gone", ())), set(run.get("have", ()))
+
+    @staticmethod
+    def continues(run: dict[str, Any]) -> bool:
+        """Return whether another run follows the one with this run.json, which has ended."""
+        return bool(run.get("ended") and run.get("living") and run.get("series"))
+
+    def succeed(self, run: dict[str, Any]) -> None:
+        """Expect the run that follows the one with this run.json, which another process served."""
+        self.restore(run)
+        self.fit += 1
+        self.have.clear()
+
+    def follow(self) -> None:
+        """Expect another run, behind one that this process has served."""
+        self.fit += 1
+        self.followed = True
+        self.have.clear()
 
     def begin(self, before: dict[str, Any], run: str, folder: Path) -> dict[str, Any]:
         """Begin or resume a run; return the entries of run.json on the series.
@@ -69,30 +130,70 @@ class Series:
                 settings = read_settings(path)
                 if settings.get("series") == self.id and settings.get("ended"):
                     self.folders.setdefault(settings["fit"], path)
-        return {"series": self.id, "fit": self.fit}
+        self.saved = self.note()
+        return {"series": self.id, "fit": self.fit, **self.saved}
 
-    def passes(self, series: str | None, fit: int) -> int:
-        """Return the number of the ended run that a process's `fit` belongs to; 0: the present one.
+    # Processes.
+
+    def due(self, series: str, fit: int, anew: bool = False, begun: bool = True) -> int:
+        """Return the number of the run that a process's `fit` belongs to.
 
         Args:
-            series: of the run that the process was in last.
-            fit: number of its `fit`.
+            series: of the run that the process was in last; empty: it was in none.
+            fit: number of its `fit` in that series; 0: it is not known.
+            anew: that series has ended for the process.
+            begun: the present run has begun.
+
+        Raises:
+            ValueError: it belongs to no run of this series; one line without the process's name.
         """
-        due = fit if series == self.id else min(fit, 1)
-        return due if due < self.fit and due in self.folders else 0
+        if not fit:
+            return self.fit
+        if series != self.id:
+            if fit > 1 and not anew:
+                raise ValueError(
+                    f"begins fit {fit} of another series of fits, and this server serves fit "
+                    f"{self.fit} of a series that the worker does not know: start this server "
+                    "with --resume to continue the worker's series, or start the worker again")
+            fit = 1
+        if fit > self.fit + begun:
+            raise ValueError(f"begins fit {fit}, and this server has not served fit {self.fit} to "
+                             "its end: what it holds is older than the worker")
+        if fit < self.fit and fit not in self.folders:
+            raise ValueError(f"begins with fit {fit}, which has ended, and the folder with its "
+                             "final version is not here: put it beside those of the later fits")
+        return fit
 
-    def follow(self) -> None:
-        """Expect another run."""
-        self.followed = True
-        self.fit += 1
+    def lives(self, worker: int, own: bytes = b"", proven: bool = False) -> None:
+        """Note that a worker's session has ended, and that its process continues or may.
 
-    def lives(self, worker: int) -> None:
-        """Note that a worker's session has ended, and that its process continues or may."""
-        if not self.single:
-            self.living.add(worker)
-            self.gone.discard(worker)
+        Args:
+            worker: index of the worker.
+            own: number of its process.
+            proven: it is the worker's process; otherwise it may be another one.
+        """
+        if self.single:
+            return
+        if proven or worker not in self.living:
+            self.living[worker] = own
+        self.gone.discard(worker)
 
-    def left(self, worker: int) -> None:
-        """Note that a worker's process has ended in good order."""
-        self.living.discard(worker)
-        self.gone.add(worker)
+    def departs(self, worker: int, own: bytes, proven: bool) -> None:
+        """Note that a process says that it ends, or comes to no other run; arguments as in `lives`.
+
+        Only the process that was a worker may say so of a worker that is expected to come again.
+        """
+        if proven or worker not in self.living or (own and self.living[worker] == own):
+            self.living.pop(worker, None)
+            self.gone.add(worker)
+
+    def comes(self, worker: int | None, own: bytes, proven: bool) -> None:
+        """Note a process that waits for the next run; `worker`: its index, if it has one."""
+        if worker is not None:
+            self.lives(worker, own, proven)
+        elif not self.single:
+            self.nameless.add(own)
+
+    def has_final(self, worker: int) -> None:
+        """Note that a worker's process has the final version of the present run."""
+        self.have.add(worker)

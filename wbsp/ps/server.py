@@ -41,6 +41,7 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.sockets import ServerSocket
 
 T = TypeVar("T")
+_NOTICE = 15.0  # seconds between two lines on one subject
 _QUIET = 1.0  # seconds behind a run's summary: most scripts end there, and nothing waits
 
 
@@ -61,7 +62,7 @@ class Waiting:
         self._awaited = Awaited(server.reporter.say)
         self._patience = Throttle(timeouts.PROGRESS)  # of a site's workers
         self._waits_since: float | None = None  # for the next run; None once that is printed
-        if server.dispatcher.info.series.followed:
+        if server.dispatcher.info.series.later:
             self._waits_since = server.reporter.clock.now()
 
     def hasten(self, reason: str, failed: bool) -> None:
@@ -100,7 +101,7 @@ class Waiting:
         sessions = self._server.dispatcher.sessions
         series = sessions.series
         say = self._server.reporter.say
-        if series.followed and not (series.living or len(sessions)):
+        if series.later and not (series.goes_on or len(sessions)):
             if self._awaits_others(series):
                 return None
             say("the processes of all workers have ended; ending this server")
@@ -113,15 +114,15 @@ class Waiting:
                 f"the files of that run will be in {self._server.reporter.folder}")
         if alone > (patience := self._server.config.connect_timeout):
             say(f"no worker connected within {patience:g} s; ending this server"
-                if not series.followed else
+                if not series.later else
                 f"lost {named(series.living)} between two fits: no reconnection within "
                 f"{patience:g} s; ending this server")
-            return series.followed
+            return series.later
         if not len(sessions):
-            workers = series.living if series.followed else range(self._server.config.worker_num)
-            self._awaited.wait(workers, "to reconnect" if series.followed else "to connect",
+            workers = series.living if series.later else range(self._server.config.worker_num)
+            self._awaited.wait(workers, "to reconnect" if series.later else "to connect",
                                patience - alone, "this server ends", now)
-        elif not series.followed:
+        elif not series.later:
             self._awaited.wait(*sessions.unready(), None, "training begins", now)
         return None
 
@@ -148,7 +149,7 @@ class Waiting:
     def _wanted(self) -> bool:
         """Whether the run is to begin: the first one, or another that a worker asks to join."""
         dispatcher = self._server.dispatcher
-        return not dispatcher.info.series.followed or any(
+        return not dispatcher.info.series.later or any(
             session.joined for session in dispatcher.sessions)
 
     def _awaits_others(self, series: Series) -> bool:
@@ -186,6 +187,9 @@ class Server:
         start_evaluator: starts the evaluator; None: versions are not evaluated, and the first
             worker sends W_0.
         hold: lock on the folder against other servers, until this one is closed.
+
+    Attributes:
+        follows: this server has ended, and another run of its process follows.
     """
 
     def __init__(self, model: SyncModel, socket: ServerSocket, info: RunInfo, reporter: Reporter,
@@ -225,6 +229,9 @@ class Server:
         self._parts: list[Part] = [self._shards, self.dispatcher]
         self._failure: str | None = None  # what went wrong in the server itself
         self._alone_since = self._clock.now()  # no worker is connected since then
+        self.follows = False
+        self._noting = Throttle(1.0)  # attempts to write the series' state, behind a failed one
+        self._unnoted = Throttle(_NOTICE)
 
     @property
     def engine(self) -> Engine | None:
@@ -348,7 +355,11 @@ class Server:
             self.close()
 
     def close(self) -> None:
-        """Release all resources; callable in any state."""
+        """Release all resources; callable in any state.
+
+        The socket stays bound for a run that follows: a refused connection proves that a process
+        has ended.
+        """
         if self._watch is not None:
             self._watch.evaluator.close()
         self.phase.abandon()
@@ -357,7 +368,8 @@ class Server:
         for part in self._parts:
             part.close()
         self.reporter.close()
-        self._socket.close(timeouts.SERVER_LINGER)
+        if not self.follows:
+            self._socket.close(timeouts.SERVER_LINGER)
         if self._hold is not None:
             self._hold.close()
         self._files.close()
@@ -438,10 +450,26 @@ class Server:
             self._alone_since += self._nap.seconds
             self.phase.woke(self._nap.seconds)
         self.dispatcher.check_silence()
+        self._note_series(now)
         if len(self.dispatcher.sessions):
             self._alone_since = now
         well = self.phase.timers(now - self._alone_since)
         return None if well is None else self._code if well else 1
+
+    def _note_series(self, now: float) -> None:
+        """Write which processes come again, and who has the final version, if that has changed."""
+        series = self.dispatcher.info.series
+        if not series.unsaved or now < self._noting.next:
+            return
+        try:
+            self._record(**series.note())
+        except OSError as error:
+            self._noting.rest(now)
+            if self._unnoted.due(now):
+                self._say(f"cannot write run.json of {self.reporter.folder}: {error.strerror}; "
+                          "trying again: free some space on its disk")
+        else:
+            series.saved = series.note()
 
     def _hasten(self) -> None:
         """End the run early after a signal or a failure."""
@@ -463,14 +491,14 @@ class Server:
         done = self.phase.finish(code == 0, self._attend)
         code = (code or self._code) or int(not done)
         readers, series = self.dispatcher.readers, self.dispatcher.info.series
-        follows = isinstance(self.phase, Run) and code == 0 and series.goes_on
+        self.follows = follows = isinstance(self.phase, Run) and code == 0 and series.goes_on
         series.readers = readers.number
         series.standby = self.dispatcher.replication.followed
         if not follows and self._failure is None and self.dispatcher.replication.superseded is None:
             readers.dismiss()
         if code == 0:
             with contextlib.suppress(OSError):
-                self._record(ended=True)
+                self._record(ended=True, **series.note())
         return code
 
     def _attend(self) -> bool:

@@ -11,7 +11,8 @@ The secret is one of these:
 
 - the run's own, created with the run's id: `wbsp.ps.launch` keeps it in run.json. Servers and
   standbys know it, workers do not;
-- a key derived from it: for the shards, and for each process of a worker (its *ticket*);
+- a key derived from it: for the shards, for each process of a worker in a run (its *ticket*), and
+  for each of these processes in all runs of one server;
 - a random number that a server gives to a worker and its shards, which prove themselves to each
   other;
 - for processes that do not know a secret of the run yet, the key of a first contact: see
@@ -36,7 +37,8 @@ STRANGER = ("it is a process of another user or of another run; start both proce
             "user, or both with the same --token_file")
 _EMPTY = b""
 
-Request = TypeVar("Request", m.Follow, m.Reattach, Lead, Present, m.NextVersion, m.Evaluated)
+Request = TypeVar("Request", m.Hello, m.Follow, m.Reattach, Lead, Present, m.NextVersion,
+                  m.Evaluated)
 
 
 def mac(key: bytes, *parts: bytes | str | int) -> bytes:
@@ -60,6 +62,15 @@ def ticket(secret: bytes, worker: int, owner: str, epoch: int) -> bytes:
     there was a server of that epoch.
     """
     return mac(secret, "ticket", worker, owner, epoch)
+
+
+def key_of_process(secret: bytes, worker: int, own: bytes) -> bytes:
+    """Return what a server gives to the process that it welcomes as this worker.
+
+    With it the process proves, to any server of the same series of runs, that it was this worker
+    in an earlier one; `own`: its random number, as in `messages.Hello`.
+    """
+    return mac(secret, "process", worker, own)
 
 
 def attachment(secret: int) -> tuple[int, bytes]:

@@ -111,6 +111,7 @@ class ServerSocket:
                 "with --token_file=FILE (openssl rand -hex 32 > FILE); or use --host=localhost")
         keep_freed()
         self.on = on
+        self.closed = False
         self.context = on.network.context()
         self.token = token
         self._authenticator = None
@@ -256,6 +257,7 @@ class ServerSocket:
 
     def close(self, patience: float = 0.0) -> None:
         """Release the port; outgoing messages may take `patience` seconds."""
+        self.closed = True
         self.socket.disable_monitor()
         self.monitor.close(0)
         self.guard.close()

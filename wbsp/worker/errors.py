@@ -23,23 +23,33 @@ class ForeignServer(TransportError):
 
 
 class RunOver(TransportError):
-    """The server refused this worker because its run has ended."""
+    """The server refused this worker because its run has ended.
+
+    Attributes:
+        follows: another run of that server follows.
+    """
+
+    follows = False
 
 
 class ServerEnds(TransportError):
     """The server refused this worker because it ends, and serves no other run."""
 
 
-def refused(reason: str, over: bool, ends: bool = False) -> TransportError:
+def refused(reason: str, over: bool, ends: bool = False, follows: bool = False) -> TransportError:
     """Return the error of a refused worker.
 
     Args:
         reason: of the refusal.
         over: the run has ended.
         ends: no other run follows.
+        follows: another run of that server follows.
     """
     kind = ServerEnds if ends else RunOver if over else TransportError
-    return kind(f"the server refused: {reason}")
+    error = kind(f"the server refused: {reason}")
+    if isinstance(error, RunOver):
+        error.follows = follows
+    return error
 
 
 @contextlib.contextmanager

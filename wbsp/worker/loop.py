@@ -20,6 +20,7 @@ from wbsp.environment import Credentials, Task, shares_memory
 from wbsp.process.forks import forget, in_child
 from wbsp.process.host import HOST, Host
 from wbsp.process.streams import fill_numbers
+from wbsp.process.throttle import Throttle
 from wbsp.replica.base import Replica
 from wbsp.replica.frozen import Frozen
 from wbsp.runlog.worker import WorkerLog
@@ -46,6 +47,7 @@ from wbsp.worker.trials import ends_trial
 
 _STOOD = 0.1  # of its time: a worker that waits for longer prints how to share data
 _SHORT = 1.0  # seconds that need no line
+_NOTICE = 15.0  # seconds between two lines about one wait
 
 # By the task as the process was started with it: without an index, if the server chooses that.
 _in_run: dict[Task, Worker] = {}  # members of a run in this process
@@ -53,7 +55,9 @@ _were_in_run: set[Task] = set()  # tasks of this process in runs, now or before
 _behind: dict[Task, tuple[str, int]] = {}  # series of runs, and number of completed fits
 _left_early: dict[Task, tuple[str, int]] = {}  # the same, of the run that it has left in mid-run
 _ended: dict[Task, str] = {}  # tasks whose servers were ended, and their reasons
+_anew: set[Task] = set()  # tasks whose series of runs has ended for them
 _given: dict[Task, int] = {}  # the newest index that a server has chosen for this process
+_keys: dict[Task, bytes] = {}  # as in `Welcome`, of the newest server
 # What a connection is made with.
 _CONNECTS = "_token_file", "_bandwidth", "_patience", "_share", "_expected", "_on"
 _own: list[bytes] = []  # one random number, by which a server knows this process again
@@ -62,6 +66,7 @@ _own: list[bytes] = []  # one random number, by which a server knows this proces
 def _forget_indices() -> None:
     """Begin without an index, as in a process that was forked: it is another worker."""
     _given.clear()
+    _keys.clear()
     _own.clear()
 
 
@@ -362,6 +367,7 @@ class Worker:
                 line = kept.take(self._say, interrupted) if kept is not None else None
             except ServerEnds as error:  # another one may run by now
                 _ended[self.task] = str(error)
+                _anew.add(self.task)
         if _were_in_run:
             gc.collect()  # objects of a run refer to each other, and hold its vectors
         self.transport, self.welcome = line or self._introduce(self._say, interrupted)
@@ -372,8 +378,9 @@ class Worker:
                    leaves: Callable[[], bool] = lambda: False) -> tuple[Transport, m.Welcome]:
         """Introduce this worker over a new connection; `leaves`: whether its process ends.
 
-        A worker that was in a run waits for a server that only saves the last version of that run;
-        it does not wait for one that was ended, unless that runs again.
+        A worker waits for a server that says that another run follows, as long as that says so, and
+        one that was in a run for a server that only saves the last version of that run. It does not
+        wait for a server that was ended, unless that runs again.
 
         Raises:
             TransportError: no server answers, or it refuses.
@@ -381,7 +388,7 @@ class Worker:
         ended = _ended.get(self.task)
         left = self.timeout if ended is None else min(self.timeout, timeouts.SERVER_ENDED)
         end = self._on.clock.monotonic() + left
-        patient = self.task in _were_in_run
+        patient, notice = self.task in _were_in_run, Throttle(_NOTICE)
         if not _own:
             _own.append(self._on.scheduler.random(16))
             in_child(_forget_indices)
@@ -397,11 +404,18 @@ class Worker:
                 early = _left_early.get(self.task)
                 series, fit = early or (series, behind + 1)
                 welcome = transport.hello(self._expected, left, series, fit, last, own=_own[0],
-                                          given=given is not None, left=early is not None)
+                                          given=given is not None, left=early is not None,
+                                          anew=self.task in _anew,
+                                          key=_keys.get(self.task, b""))
             except BaseException as error:
                 transport.close()
                 if isinstance(error, ForeignServer) and self._credentials.other() is not None:
                     continue
+                if isinstance(error, RunOver) and error.follows:
+                    now, patient = self._on.clock.monotonic(), True
+                    end = now + self.timeout
+                    if notice.due(now):
+                        say("the present fit has ended: waiting for the server's next one")
                 left = end - self._on.clock.monotonic()
                 again = patient and isinstance(error, RunOver) and left > 0 and not last
                 if not again or interrupted():
@@ -411,6 +425,8 @@ class Worker:
                 self._on.clock.sleep(timeouts.NEXT_RUN)
             else:
                 _were_in_run.add(self.task)
+                _keys[self.task] = welcome.key
+                _anew.discard(self.task)
                 if self.task.worker is None and transport.worker is not None:
                     _given[self.task] = transport.worker
                 return transport, welcome
@@ -455,7 +471,7 @@ class Worker:
         self.runtime = WorkerRuntime(
             transport, replica, welcome.rule, joined, self._log, self._say,
             lambda: self.interrupted is not None, usage, self.assignments, self.share,
-            self._again and welcome.settings.get("runs", "one") != "one")
+            self._again and not self._single)
         self.runtime.start()
 
     def begun(self) -> WorkerRuntime:
@@ -600,6 +616,7 @@ class Worker:
         self.end("its callback was closed")
         if (line := line_of(self.task)) is not None:
             line.close()
+        _anew.add(self.task)
 
     def end(self, reason: str | None) -> None:
         """Leave the run and release the signals; a delayed signal is raised now.
@@ -636,6 +653,9 @@ class Worker:
         if not passes and self.runtime is not None and self.runtime.server_ends:
             _ended[self.task] = (f"the server at {self.task.address} was ended "
                                  f"({self.runtime.stopped})")
+            _anew.add(self.task)
+        elif self._single:
+            _anew.add(self.task)
         elif again:
             NextRun(self.task, self._introduce, self._on)
 
@@ -644,8 +664,12 @@ class Worker:
 
         The server then expects its process for the next run, unless it refuses that, too.
         """
-        return (self._again and isinstance(transport.error, RunOver)
-                and self.welcome is not None and self.welcome.settings.get("runs", "one") != "one")
+        return self._again and isinstance(transport.error, RunOver) and not self._single
+
+    @property
+    def _single(self) -> bool:
+        """True if this worker's server serves one run only, as far as it is known."""
+        return self.welcome is None or self.welcome.settings.get("runs", "one") == "one"
 
     def _count_fit(self, transport: Transport, passes: bool) -> None:
         """Count a fit that has ended, now or before."""

@@ -48,11 +48,12 @@ from wbsp.ps.sharding.process import prepare_shard
 from wbsp.sync import create
 from wbsp.sync.base import UNFIT
 from wbsp.tensors.codecs import parse
+from wbsp.timeouts import NEXT_RUN
 from wbsp.wire import sockets
 from wbsp.wire.liveness import SHARD
 from wbsp.wire.messages.codec import Goodbye
 from wbsp.worker.comm.transport import Transport
-from wbsp.worker.errors import TransportError
+from wbsp.worker.errors import RunOver, TransportError
 from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.share import Share
 
@@ -198,13 +199,22 @@ class Member:
         """Be this worker, or that of which the server chooses the index."""
         cluster = self.cluster
         me = None if cluster.plan.chosen else self
-        transport = NotingTransport(
-            cluster.address, None if me is None else self.index, cluster.token, None, cluster.say,
-            lambda: me is not None and me.leaving, share=cluster.plan.memory, on=process.host)
-        if me is not None:
-            me.transport = transport
+
+        def connection():
+            made = NotingTransport(
+                cluster.address, None if me is None else self.index, cluster.token, None,
+                cluster.say, lambda: me is not None and me.leaving, share=cluster.plan.memory,
+                on=process.host)
+            if me is not None:
+                me.transport = made
+            return made
+
+        transport, own = connection(), process.host.scheduler.random(16)
         try:
-            welcome = transport.hello({}, 600.0, fit=1)
+            while (welcome := self._welcome(transport, own)) is None:
+                transport.close()
+                process.sleep(NEXT_RUN)
+                transport = connection()
             if "passes" in welcome.settings:
                 transport.request(Goodbye())
                 raise TransportError("it comes too late: its fit has ended")
@@ -236,6 +246,16 @@ class Member:
                     cluster.laws.lent.left(process)
                 if me is not None and me.leaving and not me.ended:
                     me.comes_again()
+
+    @staticmethod
+    def _welcome(transport, own):
+        """The server's answer; None: it serves the next run soon."""
+        try:
+            return transport.hello({}, 600.0, fit=1, own=own)
+        except RunOver as error:
+            if not error.follows:
+                raise
+            return None
 
     def train(self, transport, welcome):
         """Join the run, and train until its end, or a signal."""

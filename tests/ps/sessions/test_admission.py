@@ -200,7 +200,7 @@ def test_a_process_whose_goodbye_was_lost_is_expected_in_the_next_run(server):
     server.dispatcher.entrance._over = "the run has ended (done)"
     _, answer = server.asked(0, own=own)
     assert answer.over and answer.reason == "the run has ended (done)"
-    assert server.dispatcher.sessions.series.living == {0}
+    assert server.dispatcher.sessions.series.living == {0: own}
     assert server.dispatcher.sessions.of(0) is None
 
 
@@ -209,7 +209,8 @@ def test_no_worker_joins_when_the_run_is_over(server):
     server.dispatcher.entrance.dismiss("the run has ended (done)")
     assert "is too late" in server.hears(waiting, m.Refused).reason
     late = server.asked(1)[1]
-    assert late.reason == "worker 1 is too late: the run has ended (done)" and late.over
+    assert late.reason == "the run has ended (done)" and late.over and late.follows
+    assert set(server.dispatcher.sessions.series.living) == {1, 2}, "they wait for the next run"
 
 
 def test_the_end_of_a_run_is_announced_after_its_last_version_is_durable(server):

@@ -18,6 +18,7 @@ from absl import flags
 from wbsp.process.disk import disk_of
 from wbsp.ps.checkpoint.state import check_run
 from wbsp.ps.checkpoint.writer import CHECKPOINT
+from wbsp.ps.series import Series
 from wbsp.runlog.folder import (
     finished_folder,
     is_held,
@@ -92,6 +93,8 @@ class Runs:
         resume: continue an earlier run, if one can be continued; text: the run of this name.
         current: folder of the run that this process serves, or served last.
         passed_over: a newer folder with a checkpoint and without a run's settings, or None.
+        before: run.json of the run that the present one follows, which a server that has ended
+            served; None: this is no such run.
     """
 
     def __init__(self, base_dir: str, log_root: str | Path, port: int, resume: bool | str = False):
@@ -102,6 +105,7 @@ class Runs:
         self._experiment = disk_of(log_root).path(log_root) / base_dir
         self.current: Path | None = None
         self.passed_over: Path | None = None
+        self.before: dict[str, Any] | None = None
 
     def new(self) -> Path:
         """Create a folder for a new run."""
@@ -112,12 +116,10 @@ class Runs:
         """Return the folders for a new run that follows one of this process."""
         return Runs(self._base_dir, self._log_root, self._port)
 
-    def forget_unused(self) -> bool:
-        """Remove the folder of a run that will not begin; return whether it was one."""
-        if self.current is None or (self.current / CHECKPOINT).exists():
-            return False
-        disk_of(self.current).remove(self.current)
-        return True
+    def forget_unused(self) -> None:
+        """Remove the folder of a run that will not begin."""
+        if self.current is not None and not (self.current / CHECKPOINT).exists():
+            disk_of(self.current).remove(self.current)
 
     def unfinished(self) -> Path:
         """Create a folder for a run that is taken over; `finished` makes it valid.
@@ -154,7 +156,10 @@ class Runs:
     def say_of_others(self, say: Callable[[str], None]) -> None:
         """Print why a new run begins, and which others are not finished."""
         earlier = [run for run in self._past if run.folder != self.current]
-        if earlier and self._ended(earlier[0]) and self._resume:
+        if self.before is not None:
+            say(f"{earlier[0].folder.name} has ended, and its workers come again: waiting for "
+                "their next fit; start this server without --resume to begin anew")
+        elif earlier and self._ended(earlier[0]) and self._resume:
             say(f"{earlier[0].folder.name} has ended: this is a new run; "
                 f"--resume={earlier[0].folder.name} continues that one")
         elif self._resume:
@@ -184,6 +189,14 @@ class Runs:
         """Return whether its server ended in mid-run."""
         return run.begun and not self._ended(run) and not is_held(run.folder)
 
+    @staticmethod
+    def _followed(run: _Past) -> dict[str, Any] | None:
+        """Return the run.json of an ended run, with its secret, if another run follows it."""
+        with contextlib.suppress(OSError, ValueError):
+            settings = check_run(read_settings(run.folder, with_secret=True), str(run.folder))
+            return settings if Series.continues(settings) else None
+        return None
+
     def _meant(self) -> Path | None:
         past = self._past
         if isinstance(self._resume, str):
@@ -203,8 +216,11 @@ class Runs:
                 return run.folder
             if run.begun:
                 break
+        if mine and mine[0].begun:
+            self.before = self._followed(mine[0])
+            return None
         if mine:  # the newest has no checkpoint: its workers, if any, know its id
-            return None if mine[0].begun else mine[0].folder
+            return mine[0].folder
         left = [run for run in past if self._unfinished(run)]
         if len(left) > 1:
             raise ValueError(f"--resume: none of the runs in {self._experiment} was served on port "

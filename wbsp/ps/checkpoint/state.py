@@ -206,6 +206,11 @@ class _Run(TypedDict, total=False):
     port: int
     ended: bool
     outer: dict[str, Any]
+    series: str
+    fit: Annotated[int, msgspec.Meta(ge=1)]
+    living: list[Worker]
+    gone: list[Worker]
+    have: list[Worker]
 
 
 _FOLLOWED = "id", "epoch", "workers"  # of a run that has a standby

@@ -29,7 +29,7 @@ from wbsp.tensors.layout import (
 )
 from wbsp.wire.assembly import VectorStream
 from wbsp.wire.messages import codec as m
-from wbsp.wire.proof import ticket
+from wbsp.wire.proof import key_of_process, ticket
 
 # How far workers may be ahead of the checkpoint that this server began with: seconds of the run's
 # time, pushes and versions. Higher claims are refused, because they could exhaust the numbers.
@@ -72,6 +72,7 @@ class Entrance(ABC):
         self._sessions = sessions
         self._clock = clock
         self._other = other
+        self._begun = False  # a model exists
         self._over: str | None = None  # why no worker can join any more
         self._ends = False  # no other run follows, either
 
@@ -85,8 +86,18 @@ class Entrance(ABC):
         """Return why the end of the run is not certain, in one line; None: it is, or it runs."""
         return None
 
-    def _has_left(self, hello: m.Hello) -> bool:
+    def _has_left(self) -> bool:
         """Return whether a process that has left this run cannot join it again, because it ends."""
+        return False
+
+    @abstractmethod
+    def _comes_for_next(self, worker: int, proven: bool) -> None:
+        """Handle a process that waits for the next run: as a worker that has the final version of
+        this one, or, unless it is `proven`, in place of a process that has ended."""
+
+    @property
+    def _awaits_some(self) -> bool:
+        """Return whether a worker may still come for this run's final version."""
         return False
 
     @abstractmethod
@@ -118,6 +129,14 @@ class Entrance(ABC):
             self._sessions.answer(identity, m.Refused(
                 f"worker {session.worker} is already connected, by another process"))
             return
+        proven = bool(hello.nonce) and hello.worker is not None
+        if proven and self._sessions.proven(identity, hello, key_of_process(
+                self._info.secret, hello.worker or 0, hello.own)) is None:
+            return
+        if hello.leaves and not proven:  # of nobody that is waited for
+            self._sessions.answer(identity, m.Refused(
+                "only the process that was a worker can say that it ends", over=True))
+            return
         if self._is_late(identity, hello):
             return
         if hello.run not in ("", self._info.run):
@@ -131,53 +150,95 @@ class Entrance(ABC):
             self._other.came(hello.worker, hello.own)
             self._sessions.refuse(identity, hello.worker, doubt, elsewhere=True)
             return
+        series = self._sessions.series
+        try:
+            due = series.due(hello.series, hello.fit, hello.anew, self._begun)
+        except ValueError as error:
+            self._sessions.refuse(identity, hello.worker, f"{_name(hello.worker)} {error}")
+            return
         old = self._sessions.owned(hello.own)
         if self._over is not None and old is not None and old.identity != identity:
             # it has left that session, and its Goodbye was lost with the connection
-            self._sessions.returns(old.worker)
+            self._sessions.returns(old)
             self.lose(old, "it left in mid-run")
-        if hello.left and self._has_left(hello) and hello.worker is not None:
-            self._sessions.returns(hello.worker)
-            if self._over is None:  # it retries until the next run begins
-                self._sessions.answer(identity, m.Refused("the run has ended", over=True))
-                return
-        if self._over is not None and hello.worker in self._sessions.series.living:
-            # as announced; it retries until the next run starts, or its process ends
-            if self._ends or hello.leaves:
-                self._sessions.series.left(hello.worker)
-            self._sessions.answer(identity, m.Refused(self._over, over=True, ends=self._ends))
-            return
         worker = hello.worker
+        rival = None if worker is None else self._sessions.of(worker)
+        if proven and rival not in (None, session) and not (rival.proven or rival.plane):
+            self.lose(rival, "the process that was this worker before has come")
+        if due > series.fit:
+            if proven and worker is not None:
+                self._comes_for_next(worker, proven)
+            self._wait_for_next(identity, hello, worker, proven)
+            return
+        if (proven and worker is not None and hello.left and due == series.fit
+                and hello.series == series.id and not series.single and self._has_left()
+                and self._over is None):  # it retries until the next run begins
+            series.comes(worker, hello.own, proven)
+            self._sessions.answer(identity, m.Refused("the run has ended", over=True, follows=True))
+            return
+        if self._over is not None:
+            self._wait_for_next(identity, hello, worker, proven)
+            return
         if worker is None or hello.given:
             worker = self._index_for(identity, hello)
             if worker is None:
                 self._refuse_without_index(identity, hello)
                 return
-        if self._is_doubtful(identity, worker, hello.replaces):
+        if self._is_doubtful(identity, worker, hello):
             self._sessions.refuse(identity, worker, (
                 f"worker {worker} has another connection, whose process may have ended; the "
                 "new process retries until that is known"), elsewhere=True)
             return
         reason = self._objection(identity, worker, hello)
         if reason:
-            self._sessions.refuse(identity, worker, reason, self._over is not None,
-                                  ends=self._ends)
+            self._sessions.refuse(identity, worker, reason)
             return
-        if session is None and not self._sessions.may_come(worker):
+        if session is None and not proven and not self._sessions.may_come(worker):
             self._put_off(identity, worker)
             return
         old = self._sessions.of(worker)
         if old is not None and old.identity != identity:
             self.lose(old, "a new connection has replaced this one", hello.replaces)
         if session is None:
-            session = self._sessions.open(identity, worker, hello.own)
-        session.line = line
-        session.passes = (0 if hello.left else
-                          self._info.series.passes(hello.series, hello.fit))
+            session = self._sessions.open(identity, worker, hello.own, proven)
+        session.line, session.proven = line, proven or session.proven
+        session.passes = 0 if hello.left or due >= series.fit else due
         passes = {"passes": str(session.passes)} if session.passes else {}
         self._sessions.send(identity, m.Welcome(
             self._info.settings | passes, self._clock.run(), self._info.rule, self._info.epoch,
-            None if worker == hello.worker else worker))
+            None if worker == hello.worker else worker,
+            key_of_process(self._info.secret, worker, hello.own)))
+
+    def _wait_for_next(self, identity: bytes, hello: m.Hello, worker: int | None,
+                       proven: bool) -> None:
+        """Have a process wait for the next run, or refuse it if none follows.
+
+        It retries until the next run begins, or its process ends. A process that has not proven to
+        be this worker can extend the series, but not end it.
+        """
+        sessions, series = self._sessions, self._sessions.series
+        reason = (self._stranger(worker, hello) if worker is None or hello.given else
+                  self._objection(identity, worker, hello))
+        if reason is not None:
+            sessions.refuse(identity, worker, reason)
+            return
+        why = self._over or "this run goes on from a version before the last one that it had"
+        known = worker in series.living
+        if proven and worker is not None and (hello.leaves or self._ends):
+            series.departs(worker, hello.own, proven)
+        ends = self._ends or not (self._over is None or self._awaits_some or len(sessions)
+                                  or series.goes_on)
+        if not (hello.leaves or ends or series.single):
+            series.comes(worker if worker in range(self._info.config.worker_num) else None,
+                         hello.own, proven)
+            if worker is not None and not proven:
+                self._comes_for_next(worker, proven)
+            sessions.answer(identity, m.Refused(why, over=True, follows=True))
+        elif hello.leaves or known:  # as announced
+            sessions.answer(identity, m.Refused(why, over=True, ends=ends))
+        else:
+            sessions.refuse(identity, worker, f"{_name(worker)} is too late: {why}", over=True,
+                            ends=ends and not series.single)
 
     def reattach(self, peer: Peer, request: m.Reattach) -> None:
         """Handle a member with a new connection, and perhaps from an earlier server of the run.
@@ -234,10 +295,10 @@ class Entrance(ABC):
         self._over = reason
         self._ends = ends
         for session in [one for one in self._sessions if one.plane is None]:
-            self._sessions.series.lives(session.worker)
+            self._sessions.lives(session)
             self._refuse(session, f"worker {session.worker} is too late: {reason}")
             if ends:
-                self._sessions.series.left(session.worker)
+                self._sessions.departs(session)
 
     def _is_late(self, identity: bytes, worker: m.Hello | m.Reattach) -> bool:
         """Return whether a worker knows a later server of this run.
@@ -281,7 +342,7 @@ class Entrance(ABC):
         known = sessions.get(identity) or sessions.owned(hello.own)
         if known is not None:
             return known.worker
-        if other_protocol("", hello.protocol) or self._over is not None:
+        if other_protocol("", hello.protocol):
             return hello.worker  # it is refused
         return sessions.indices.choose({session.worker for session in sessions}, hello.worker,
                                        self._clock.now())
@@ -289,11 +350,9 @@ class Entrance(ABC):
     def _refuse_without_index(self, identity: bytes, hello: m.Hello) -> None:
         """Refuse a process without an index, or have it wait until a silent process has ended."""
         sessions, workers = self._sessions, self._info.config.worker_num
-        over = self._over is not None
         me = _name(None)
-        if reason := other_protocol(me, hello.protocol) or (self._over and (
-                f"{me} is too late: {self._over}")):
-            sessions.refuse(identity, None, reason, over, ends=self._ends)
+        if reason := other_protocol(me, hello.protocol):
+            sessions.refuse(identity, None, reason)
         elif silent := sessions.silent():
             sessions.refuse(identity, None, (
                 f"{me} waits: all {workers} indices are taken; that of {named(silent)}, which is "
@@ -303,38 +362,44 @@ class Entrance(ABC):
                 f"{me} cannot join: all {workers} indices are taken by connected workers; start "
                 f"the server with --worker_num={workers + 1} for one more"))
 
-    def _is_doubtful(self, identity: bytes, worker: int, replaces: bool) -> bool:
+    def _is_doubtful(self, identity: bytes, worker: int, hello: m.Hello) -> bool:
         """Return whether another process has this index, and has ended or will end.
 
         A host that is cut off, or is gone, ends no connection. So its process may be restarted
         before the loss of the old one is known.
         """
         old = self._sessions.of(worker)
-        if old is None or old.identity == identity:
+        if old is None or old.identity == identity or _is_same(old, hello):
             return False
         silent = self._clock.now() - old.liveness.heard
-        return (replaces or silent > timeouts.INDEX_HELD) and self._sessions.reaches(old)
+        return (hello.replaces or silent > timeouts.INDEX_HELD) and self._sessions.reaches(old)
 
     def _objection(self, identity: bytes, worker: int, hello: m.Hello | m.Reattach) -> str | None:
         """Return why this worker is refused, in one line for both sides, or None."""
-        me, info = f"worker {worker}", self._info
+        me = f"worker {worker}"
+        if reason := self._stranger(worker, hello):
+            return reason
+        old, now = self._sessions.of(worker), self._clock.now()
+        if (old is not None and old.identity != identity and not _is_same(old, hello)
+                and self._sessions.reaches(old)):
+            return (f"{me} is already connected (last message {now - old.liveness.heard:.1f} s "
+                    "ago); start each worker with its own worker_index")
+        if self._over is not None and isinstance(hello, m.Reattach) and not hello.left:
+            return f"{me} is too late: {self._over}"
+        return None
+
+    def _stranger(self, worker: int | None, hello: m.Hello | m.Reattach) -> str | None:
+        """Return why such a process is no worker of this server, in one line, or None."""
+        me, info = _name(worker), self._info
         if reason := other_protocol(me, hello.protocol):
             return reason
         workers = info.config.worker_num
-        if not 0 <= worker < workers:
+        if worker is not None and not 0 <= worker < workers and not (
+                isinstance(hello, m.Hello) and hello.given):
             return (f"{me} does not exist: the server was started with --worker_num={workers}, so "
                     f"the index must be 0 to {workers - 1}")
         expected = hello.expected if isinstance(hello, m.Hello) else {}
-        if reason := disagreement(me, "worker", expected, info.settings):
-            return reason
-        old, now = self._sessions.of(worker), self._clock.now()
-        if old is not None and old.identity != identity and self._sessions.reaches(old):
-            return (f"{me} is already connected (last message {now - old.liveness.heard:.1f} s "
-                    "ago); start each worker with its own worker_index")
-        finished = isinstance(hello, m.Reattach) and hello.left
-        if self._over is not None and not finished:
-            return f"{me} is too late: {self._over}"
-        return None
+        return disagreement(me, "worker", expected, info.settings)
 
     def _note_layers(self, session: WorkerSession) -> None:
         """Take the run's layers from this worker, if they are not known."""
@@ -390,12 +455,12 @@ class Lobby(Entrance):
             self._sessions.note_report(session, leaving.report)
         self._end(session)
         if isinstance(leaving, m.Goodbye) and leaving.again:
-            self._sessions.returns(session.worker)
+            self._sessions.returns(session)
         else:
-            self._sessions.series.left(session.worker)
+            self._sessions.departs(session)
 
     def lose(self, session: WorkerSession, reason: str, replaced: bool = False) -> None:
-        self._sessions.series.lives(session.worker)  # its process may continue
+        self._sessions.lives(session)  # its process may continue
         self._end(session)
 
     def _end(self, session: WorkerSession) -> None:
@@ -432,6 +497,9 @@ class Lobby(Entrance):
                 self._progress_at = math.inf
             self.wait(now)
             self._sessions.tell_progress_now_and_then(session)
+
+    def _comes_for_next(self, worker: int, proven: bool) -> None:
+        """Do nothing: no run has begun."""
 
     def wait(self, now: float) -> None:
         """Have the workers wait on, because another process is at work for them."""
@@ -478,6 +546,7 @@ class Admission(Entrance):
         super().__init__(lobby._info, lobby._sessions, lobby._clock, lobby._other)
         self._bringer, self._requests, self._engine = lobby.bringer, requests, requests.engine
         self._layout, self._size = layout, total_size(layout)
+        self._begun = True
         self._digest = self._info.frozen.digest
         self._began = self._clock.run()  # time of the run since which a model exists
         # highest number of a version or push then
@@ -506,13 +575,18 @@ class Admission(Entrance):
                     "continues from the version before")
         return None
 
-    def _has_left(self, hello: m.Hello) -> bool:
-        series, engine = self._sessions.series, self._engine
-        if series.single or (hello.series, hello.fit) != (series.id, series.fit):
-            return False
+    def _has_left(self) -> bool:
         if self._requests.all_left:
             self._requests.end("all workers had left it in mid-run, and one begins anew")
-        return engine.stop_reason is not None
+        return self._engine.stop_reason is not None
+
+    def _comes_for_next(self, worker: int, proven: bool) -> None:
+        if proven or (self._awaits_some and self._sessions.of(worker) is None):
+            self._requests.has_final(worker)
+
+    @property
+    def _awaits_some(self) -> bool:
+        return self._engine.rendezvous.ended and not self._engine.started
 
     def admit_all(self) -> None:
         """Admit the workers that wait for a model."""
@@ -637,6 +711,11 @@ class Admission(Entrance):
         layers = session.request.layers if isinstance(session.request, m.Join) else None
         known = self._info.layers
         return None if layers is None or known is None else other_state(layers, known)
+
+
+def _is_same(session: WorkerSession, hello: m.Hello | m.Reattach) -> bool:
+    """Return whether it is the process of this session, over another connection."""
+    return isinstance(hello, m.Hello) and bool(hello.own) and session.own == hello.own
 
 
 def _name(worker: int | None) -> str:

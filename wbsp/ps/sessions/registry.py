@@ -81,10 +81,18 @@ class SessionRegistry:
         """Return the session of the process with this random number, or None."""
         return next((one for one in self if own and one.own == own), None)
 
-    def returns(self, worker: int) -> None:
-        """Note that a worker's session ends, and that its process introduces itself again."""
-        self.series.lives(worker)
-        self.indices.keep([worker], self._clock())
+    def returns(self, session: WorkerSession) -> None:
+        """Note that a session ends, and that its process introduces itself again."""
+        self.lives(session)
+        self.indices.keep([session.worker], self._clock())
+
+    def lives(self, session: WorkerSession) -> None:
+        """Note that a session ends, and that its process continues, or may."""
+        self.series.lives(session.worker, session.own, session.certain)
+
+    def departs(self, session: WorkerSession) -> None:
+        """Note that the process of a session says that it comes to no other run."""
+        self.series.departs(session.worker, session.own, session.certain)
 
     def unready(self) -> tuple[list[int], str]:
         """Return connected workers that have not joined yet, and what they are waited for."""
@@ -97,12 +105,16 @@ class SessionRegistry:
         """Return False if a worker opens sessions too fast, because each is an event."""
         return self._comings.setdefault(worker, TokenBucket(AT_ONCE)).may(self._clock())
 
-    def open(self, identity: bytes, worker: int, own: bytes = b"") -> WorkerSession:
-        """Open a session for a worker that has introduced itself; `own`: as in `WorkerSession`."""
+    def open(self, identity: bytes, worker: int, own: bytes = b"",
+             proven: bool = False) -> WorkerSession:
+        """Open a session for a worker that has introduced itself; `own`, `proven`: as in
+        `WorkerSession`."""
         session = WorkerSession(identity, worker, Liveness(WORKER, self._clock()), own=own,
-                                earlier=self.reports.get(worker), worked_at=self._clock())
+                                proven=proven, earlier=self.reports.get(worker),
+                                worked_at=self._clock())
         self._by_identity[identity] = self._by_worker[worker] = session
         self.indices.came(worker)
+        self.series.nameless.discard(own)
         return session
 
     def attach(self, session: WorkerSession, size: int, name: str, ledger: Ledger) -> None:
@@ -247,7 +259,8 @@ class SessionRegistry:
         self.send(session.identity, session.alive())
 
     def refuse(self, identity: bytes, worker: int | None, reason: str, over: bool = False,
-               nonce: bytes = b"", elsewhere: bool = False, ends: bool = False) -> None:
+               nonce: bytes = b"", elsewhere: bool = False, ends: bool = False,
+               follows: bool = False) -> None:
         """Refuse a peer, and print the reason at a limited rate.
 
         Args:
@@ -256,6 +269,7 @@ class SessionRegistry:
             reason: for both sides.
             over: the run has ended.
             ends: the server ends, too.
+            follows: another run follows, and the peer waits for it; nothing is printed.
             nonce: of a member of another run, whose secret is not known here; else empty.
             elsewhere: the peer retries all its addresses; the reason is printed once.
         """
@@ -267,7 +281,9 @@ class SessionRegistry:
             self._turned_away.append(reason)
         else:
             proof = answer(self._socket.contact, nonce, "refused", reason) if nonce else b""
-            self.send(identity, m.Refused(reason, over, proof, ends))
+            self.send(identity, m.Refused(reason, over, proof, ends, follows))
+        if follows:
+            return
         if self._refusals.may(self._clock()):
             self._reporter.say(f"refused: {reason}")
             self._reporter.event("refused", worker=worker, reason=reason)

@@ -38,6 +38,7 @@ class Requests:
         # Complete pushes that came while this site waits for the server above: worker -> the newest
         self._kept: dict[int, tuple[WorkerSession, m.Update, Arrived]] = {}
         self._left: set[int] = set()  # workers that have left in mid-run, and may join again
+        self._ahead: set[int] = set()  # workers with a final version that this run does not have
         # Of a site: sends what a worker says to all to the server above, which decides.
         self.above: Callable[[m.Message], None] | None = None
 
@@ -260,6 +261,27 @@ class Requests:
         """End the run."""
         self.replies.send(self.engine.stop(reason, self._clock.run()))
 
+    def has_final(self, worker: int) -> None:
+        """Handle a process that has a final version of this run: it comes for the next one."""
+        engine = self.engine
+        if not (engine.done or engine.rendezvous.ended):
+            self._ahead.add(worker)
+            return
+        self.sessions.series.has_final(worker)
+        if not engine.started:
+            self.returned, self.first_came = True, min(self._clock.now(), self.first_came)
+            self.replies.send(engine.has_final(worker, self._clock.run()))
+
+    @property
+    def outrun(self) -> bool:
+        """Return whether all workers of a resumed run have a final version of it, which was lost.
+
+        A disk that took no more, and a server that died then, leave such a run.
+        """
+        engine = self.engine
+        awaited = engine.rendezvous.awaited or range(engine.rendezvous.expected)
+        return not engine.started and bool(self._ahead) and self._ahead.issuperset(awaited)
+
     def _goes_up(self, message: m.Message) -> bool:
         """Send a message to the server above, if this is a site; return whether it is."""
         if self.above is not None:
@@ -270,7 +292,7 @@ class Requests:
         self.sessions.note_report(session, leaving.report)
         if session.plane is None:
             self.sessions.close(session)
-            self.sessions.series.left(session.worker)
+            self.sessions.departs(session)
             self._not_replaced(session)
             return
         if not session.joined:  # a repetition, because Final has not arrived yet
@@ -288,8 +310,10 @@ class Requests:
         self.sessions.log.tell(f"worker {worker}", f"worker {worker}{text}")
 
     def goodbye(self, session: WorkerSession, goodbye: m.Goodbye) -> None:
+        if self.engine.done and session.plane is not None and not session.joined:
+            self.sessions.series.has_final(session.worker)
         if goodbye.again:
-            self.sessions.returns(session.worker)
+            self.sessions.returns(session)
         self.lose(session, "it left in mid-run")
 
     def lose(self, session: WorkerSession, reason: str, replaced: bool = False) -> None:

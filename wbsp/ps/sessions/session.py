@@ -62,6 +62,7 @@ class WorkerSession:
     liveness: Liveness
     line: object = None  # the connection over which it has identified itself
     own: bytes = b""  # as in `messages.Hello`
+    proven: bool = False  # it was this worker in an earlier run, or is welcomed as it by that proof
     passes: int = 0  # number of the run that its fit was, and that has ended; 0: of none
     request: m.Join | m.Reattach | None = None  # as which it asked to be a member
     joined: bool = False  # it asked to join, and has not left
@@ -78,6 +79,11 @@ class WorkerSession:
     worked_at: float = 0.0  # time of the newest sign that its loop works, or waits for others
     # the newest message of each kind that it may have missed, but for answers to pushes
     retained: dict[type[m.Message], m.Message] = field(default_factory=dict)
+
+    @property
+    def certain(self) -> bool:
+        """True if this process is the worker: it was before, or is a member."""
+        return self.proven or self.plane is not None
 
     @property
     def layout(self) -> list[TensorSpec] | None:

@@ -24,6 +24,7 @@ class Welcome(Message, frozen=True):
     rule: WorkerRule
     epoch: Count = 0  # number of this start of the run's server
     worker: Worker | None = None  # the index that the server has chosen; None: that of Hello
+    key: Mac = b""  # proves in a later run that it is this process: see `wbsp.wire.proof`
 
 
 class Joined(Message, frozen=True):
@@ -55,12 +56,14 @@ class Refused(Message, frozen=True):
     """Refusal of a worker, with the reason in one line.
 
     over: the run has ended, so that the next run may welcome the worker
+    follows: another run of this server follows: the worker waits for it
     """
 
     reason: Line
     over: bool = False
     proof: Mac = b""  # without the run's secret: by the key of a first contact
     ends: bool = False  # the server has ended: no other run follows
+    follows: bool = False
 
 
 class Resend(Message, frozen=True):

@@ -25,6 +25,11 @@ class Hello(Message, frozen=True):
     leaves: bool = False  # this process ends, and waits until the server knows
     replaces: bool = False  # the process before it, which may still be connected: a site's server
     left: bool = False  # this process has left the run of number `fit` before its end
+    anew: bool = False  # its series has ended for it: it may begin another one with fit 1
+    # Of a process that was in an earlier run of this series: see `wbsp.wire.proof`; the key is that
+    # of Welcome. What is said of an earlier run counts only with it.
+    nonce: Mac = b""
+    proof: Mac = b""
 
 
 class Join(Message, frozen=True):

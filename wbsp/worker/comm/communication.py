@@ -377,6 +377,8 @@ class Communication:
             case m.Challenge():
                 if self._attaching is not None:
                     self._meet(message, now)
+                elif not self.session.member and self.session.meets(message):
+                    self._connection.plane.post(self.session.introduction)
             case m.Refused():
                 self._refused(message, now)
             case m.Unknown():
@@ -434,11 +436,11 @@ class Communication:
         if not self.session.member or self._trusted or hmac.compare_digest(
                 refusal.proof, answer(self._connection.contact, claim.nonce, "refused",
                                       refusal.reason)):
-            raise refused(reason, refusal.over, refusal.ends)
+            raise refused(reason, refusal.over, refusal.ends, refusal.follows)
         if self._refused_at is None:
             self._refused_at = now
         if now - self._refused_at > _DOUBT:
-            raise refused(reason, refusal.over, refusal.ends)
+            raise refused(reason, refusal.over, refusal.ends, refusal.follows)
         self._connection.monitor.turn_away(
             f"the process at {self._address} refuses this worker, and has not proven that it is of "
             f"the same user, token or run ({reason}); searching for the run's server for up to "
@@ -515,6 +517,8 @@ class Communication:
         """Introduce this worker again; a member's pending request waits for the answer."""
         self._connection.detach()
         session = self.session
+        if session.was is not None:
+            session.was.renew()
         if session.member:
             session.claim.renew()
             self._attaching = PendingRequest(Attach(), self._counts(), now, now, now)

@@ -40,6 +40,8 @@ class Session:
         left: this worker has finished, and waits for the final version.
         wire: the run's format.
         claim: proof that this process owns its index.
+        was: proof that this process was this worker in an earlier run; None: it was none, or the
+            server does not know of it.
         sending: error feedback: the sent part of a cut, and the rest for the next.
         sparse: the newest update was sent as the blocks that are not zero.
         held: version that the server may add differences to; NONE: none.
@@ -59,6 +61,7 @@ class Session:
         self.left = False
         self.wire = FLOAT32
         self.claim = Claim(on.scheduler.random)
+        self.was: Claim | None = None
         self.sending = ErrorFeedback(self.wire)
         self.sparse = False
         self.held = m.NONE
@@ -76,9 +79,22 @@ class Session:
     @property
     def introduction(self) -> m.Hello:
         """Return Hello, with this worker's present knowledge of the run."""
-        assert self.hello is not None
-        return self.hello if not self._epoch else structs.replace(
-            self.hello, run=self._run or "", epoch=self._epoch)
+        hello = self.hello
+        assert hello is not None
+        if self._epoch:
+            hello = structs.replace(hello, run=self._run or "", epoch=self._epoch)
+        return hello if self.was is None else self.was.sealed(hello)
+
+    def has_been(self, key: bytes) -> None:
+        """Introduce this worker as the process with this key; as in `Welcome`, of a run before."""
+        self.was = Claim(self._on.scheduler.random, key)
+
+    def meets(self, challenge: m.Challenge) -> bool:
+        """Return whether to send the introduction again, after this answer to it."""
+        met = None if self.was is None else self.was.meets(challenge)
+        if met is False:  # a server that begins anew, which knows nothing of the run before
+            self.was = None
+        return met is not None
 
     def outdated(self, epoch: int) -> str | None:
         """Return why this worker avoids a server of this epoch, in one line, or None."""

@@ -112,19 +112,22 @@ class Transport:
 
     def hello(self, expected: dict[str, str], timeout: float, series: str = "", fit: int = 0,
               leaves: bool = False, replaces: bool = False, own: bytes = b"",
-              given: bool = False, left: bool = False) -> m.Welcome:
+              given: bool = False, left: bool = False, anew: bool = False,
+              key: bytes = b"") -> m.Welcome:
         """Introduce this worker and wait for the run's settings, and for its index if it has none.
 
-        `series`, `fit`, `leaves`, `replaces`, `given`, `left`: as in `Hello`; `own`, too, or else
-        it is drawn.
+        `series`, `fit`, `leaves`, `replaces`, `given`, `left`, `anew`: as in `Hello`; `own`,
+        too, or else it is drawn; `key`: as in `Welcome`, of this process's last run.
 
         Raises:
             TransportError: no server answers within `timeout` seconds, or it refuses.
         """
+        if key:
+            self._communication.session.has_been(key)
         self.request(m.Hello(m.PROTOCOL, self.worker, expected,
                              own=own or self.on.scheduler.random(16), series=series, fit=fit,
                              leaves=leaves, replaces=replaces, given=given,
-                             left=left))
+                             left=left, anew=anew))
         self._thread = self.on.scheduler.thread(self._communication.run, "wbsp-communication")
         self._thread.start()  # after the request: no heartbeat may precede Hello
         start = self.on.clock.monotonic()
