@@ -58,11 +58,12 @@ SETTINGS = st.sampled_from([
     in product((0.0, 1.0, 3.0), RATES, RATES, (0.0, 0.125), (0.0, 0.75))])
 RESEND = st.sampled_from([
     flags for n in (1, 2, 3, 4) for flags in product((False, True), repeat=n)])
+EMPTY = st.sampled_from([0.0, 0.0, 0.0, 0.25, 0.75])  # part of the steps that train no example
 
 
 class Plan(NamedTuple):
-    """A random cluster: the arguments of `Cluster`, which pushes are sent twice, and whether the
-    model receives norms.
+    """A random cluster: the arguments of `Cluster`, which pushes are sent twice, whether the model
+    receives norms, and the part of the steps that train no example.
     """
 
     traces: list[list[float]]
@@ -70,6 +71,7 @@ class Plan(NamedTuple):
     settings: dict
     resend: tuple[bool, ...]
     norms: bool
+    empty: float = 0.0
 
 
 @st.composite
@@ -83,18 +85,21 @@ def plans(draw):
     workers[0] = workers[0] | {"incarnations": (Incarnation(),)}
     return Plan([draw(STEPS) for _ in range(n)], workers,
                 draw(SETTINGS) | {"stop_samples": draw(st.integers(1, 6 * n))}, draw(RESEND),
-                draw(st.booleans()))
+                draw(st.booleans()), draw(EMPTY))
 
 
 class IntegerWorkload:
     """Workers whose every step moves x by a random multiple of 60: sums of updates are exact.
 
-    A step counts one sample, whatever size the server directed.
+    A step counts one sample, whatever size the server directed; one that trains no example counts
+    none, and moves nothing.
     """
 
     batch, sgd = 1, False
 
-    def __init__(self, workers: int):
+    def __init__(self, workers: int, empty: float = 0.0):
+        """`empty`: part of the steps that train no example."""
+        self._empty = empty
         self._draws = [np.random.default_rng(worker) for worker in range(workers)]
         self.x = [self.initial() for _ in range(workers)]
         self.anchor = [self.initial() for _ in range(workers)]
@@ -104,6 +109,8 @@ class IntegerWorkload:
         return np.zeros(SIZE, np.float32)
 
     def step(self, worker, samples=None, start=None):
+        if self._empty and self._draws[worker].random() < self._empty:
+            return 0, 0.0
         move = (60 * self._draws[worker].integers(-4, 5, SIZE)).astype(np.float32)
         self.x[worker] = self.x[worker] + move
         self.progress[worker] += move
@@ -134,7 +141,7 @@ class Laws(Observer):
 
     def __init__(self, plan: Plan, model: SyncModel):
         self.model = model
-        self.workload = IntegerWorkload(len(plan.workers))
+        self.workload = IntegerWorkload(len(plan.workers), plan.empty)
         workers = [Machine(self._timed(index, trace(times)), **kwargs)
                    for index, (times, kwargs) in enumerate(zip(plan.traces, plan.workers,
                                                                strict=True))]
@@ -183,7 +190,7 @@ class Laws(Observer):
         """Record an update that reaches the engine."""
         worker = push.worker
         assert push.seq == self.due[worker], "a seq was skipped or came twice"
-        assert push.steps >= 1 and push.samples >= 1 and push.seconds > 0
+        assert push.steps >= 1 and push.samples >= 0 and push.seconds > 0
         self.due[worker] += 1
         self.received[worker] += update
         self.update = update.copy()

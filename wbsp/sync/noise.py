@@ -69,7 +69,8 @@ class NoiseScale:
     gradient for all steps of a version. Local steps undo a part of each other, so that the scale of
     eight of them came out 20 times too large; the same holds for workers that continue from their
     own progress and not from the newest version. So versions of more than 2 steps, or with a push
-    from an older version, are not measured.
+    from an older version, are not measured. Neither are versions with a push of steps that trained
+    no example, because such a push has no gradient.
 
     Attributes:
         efficiency: part of the work that counted since the scale is known, 0..1; or None.
@@ -81,7 +82,7 @@ class NoiseScale:
         self.batch = 0.0
         self._width = 0.0  # batches that one step of the model averages, a moving average
         self._pushes: list[Pushed] = []  # of the next version
-        self._stale = False  # one of these is from an older version
+        self._odd = False  # one of these is from an older version, or of no example
         self._made = deque[tuple[int, list[Pushed]]]()  # versions whose norm is not known yet
         self._counted = self._measured = 0  # versions in the averages of width, of the scale
         self._gradient = self._square = self._noise = 0.0  # moving averages
@@ -90,13 +91,13 @@ class NoiseScale:
     def push(self, weight: float, steps: int, samples: int, norm2: float, lag: int) -> None:
         """Count an accepted push, which was computed from a version `lag` versions old."""
         self._pushes.append(Pushed(weight, steps, samples, norm2))
-        self._stale = self._stale or lag > 0
+        self._odd = self._odd or lag > 0 or samples <= 0
 
     def committed(self, version: int, merged: int) -> None:
-        """End a version of `merged` updates; one with stale pushes, or others, does not count."""
-        if self._pushes and len(self._pushes) == merged and not self._stale:
+        """End a version of `merged` updates; one with odd pushes, or others, does not count."""
+        if self._pushes and len(self._pushes) == merged and not self._odd:
             self._made.append((version, self._pushes))
-        self._pushes, self._stale = [], False
+        self._pushes, self._odd = [], False
 
     def measured(self, version: int, norm2: float) -> None:
         """Take the squared norm of a version's sum; versions ascend."""
@@ -154,7 +155,7 @@ def sums_of(pushes: Sequence[Pushed]) -> Sums:
     for weight, n, m, _ in pushes:  # in one loop: a server does this for each version
         moved += weight * n
         alone += (weight * n)**2
-        noise += (weight * n)**2 / m
+        noise += (weight * n)**2 / m if m else 0.0  # nothing was trained
         samples += m
         steps += n
     return Sums(moved, alone, noise, samples, steps)
