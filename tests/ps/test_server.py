@@ -68,14 +68,20 @@ def impossible(worker: int) -> list[tuple]:
     bad_report = Report(seconds={"compute": 1.0})
     return [
         push(body=b""), push(body=BODY[:-1]), push(body=BODY + BODY), push(offset=1),
-        push(offset=-SIZE), push(offset=2**40), push(size=SIZE + 1), push(size=0), push(size=-1),
-        push(size=2**33, body=bytes(4 * m.CHUNK)), push(size=2**62),
-        (m.Initial(0, SIZE), BODY), (m.Join([TensorSpec("x", (SIZE,))]),),
-        (m.Join([TensorSpec("x", (-1,))]),), (m.Join([]),),
-        (m.Join([TensorSpec("x", (2**40, 2**40))]),),
-        (m.Heartbeat(bad_report),), (m.Leaving("bye", True, bad_report),),
-        (m.encode(UPDATE)[:-1], BODY), (m.Watch(m.PROTOCOL),),
+        push(size=SIZE + 1), push(size=0), push(size=2**33, body=bytes(4 * m.CHUNK)),
+        (m.Initial(0, SIZE), BODY), (m.Join([TensorSpec("x", (SIZE,))]),), (m.Join([]),),
+        (m.Heartbeat(bad_report),), (m.Leaving("bye", True, bad_report),), (m.Watch(m.PROTOCOL),),
     ]
+
+
+# What does not decode, of a member: it would repeat that for ever.
+UNDECODED = [
+    pushed(2, offset=-SIZE), pushed(2, offset=2**40), pushed(2, size=-1), pushed(2, size=2**62),
+    pushed(2, samples=2.5), pushed(2, steps=None), (m.encode(UPDATE)[:-1], BODY), (b"",),
+    (m.Join([TensorSpec("x", (-1,))]),), (m.Join([TensorSpec("x", (2**40, 2**40))]),),
+    (m.Measured(0, {"m" * 65: 0.0}),), (m.Measured(0, {f"m{k}": 0.0 for k in range(65)}),),
+    (m.Measured(0, {"m": float("nan")}),), (m.StopRun("x" * 5000),), (m.LearningRate(-1, 0.1),),
+    (m.Heartbeat(Report(samples=1.5)),), (m.Heartbeat(None), BODY, BODY)]
 
 
 @pytest.fixture
@@ -162,6 +168,27 @@ def test_a_member_that_says_impossible_things(training):
     finish(server, members)
     counted = sum(event["count"] for event in server.events("malformed"))
     assert counted == 10 * len(messages)
+    quiet(server)
+
+
+def test_a_member_whose_message_does_not_decode_is_told_so(training):
+    server, members = training
+    with Peer(server.address) as worker:
+        worker.joins(2)
+        with Peer(server.address) as stranger:  # who is not the worker
+            stranger.send(*UNDECODED[0])
+            stranger.send(m.Heartbeat(None))
+            stranger.hears(m.Unknown)
+        worker.gets_through()
+        worker.send(m.Leaving("no more", False, None))
+    server.until("worker 2 left: no more")
+    for frames in UNDECODED:
+        with Peer(server.address) as worker:
+            worker.joins(2)
+            worker.send(*frames)
+            reason = worker.hears(m.Refused).reason
+            assert "worker 2 was given up" in reason and "no message of a worker" in reason
+    finish(server, members)
     quiet(server)
 
 

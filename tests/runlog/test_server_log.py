@@ -16,7 +16,9 @@ from wbsp.figures.load import gather
 from wbsp.runlog.folder import write_settings
 from wbsp.runlog.reader import read_run
 from wbsp.runlog.server import ServerLog
+from wbsp.runlog.straggler import StragglerScore
 from wbsp.sync import Push, create
+from wbsp.sync.noise import NoiseScale
 from wbsp.watch.run import WatchedRun
 
 
@@ -251,6 +253,25 @@ def test_no_noise_scale_is_shown_of_updates_that_are_no_sums_of_gradients(tmp_pa
     assert log.noise is None
     assert "goodput" not in log.summary(42.0, cluster.members, cluster.reports, 40, 0.5, "test")
     log.close()
+
+
+def test_what_fails_in_the_book_keeping_is_one_line_and_the_rest_goes_on(tmp_path, cluster,
+                                                                         monkeypatch):
+    said = []
+    log = ServerLog(tmp_path, "bsp", tensorboard=False, say=said.append)
+    monkeypatch.setattr(NoiseScale, "push", lambda *_: 1 / 0)
+    noisy(log, sgd=True)
+    assert log.noise is None
+    log.event(43.0, "odd", value=object())  # no JSON
+    log.event(44.0, "odd", value=object())
+    monkeypatch.setattr(StragglerScore, "update", lambda *_: 1 / 0)
+    for t in (45.0, 46.0):
+        log.training(t, 40, 0.5, 8, cluster.members, cluster.reports)
+    log.close()
+    assert [line.partition(" failed:")[0] for line in said] == [
+        "the meter of the noise scale", "writing events of kind odd", "the meter of speeds"]
+    kinds = [event["kind"] for event in lines_of(tmp_path / "events.jsonl")]
+    assert kinds.count("error") == 3 and kinds.count("training") == 2
 
 
 def test_a_long_runs_events_end_in_sums_of_which_page_and_figures_make_the_same_totals(tmp_path):

@@ -275,9 +275,14 @@ class Dispatcher:
         if frames and not linked:
             line = self._socket.received(frames[0], session is not None
                                          or self.replication.knows(identity), frames[1:])
-        if not 1 <= len(frames) <= 2:
-            raise m.WireError(f"a message of {len(frames)} frames")
-        message = m.decode(m.FromWorker, frames[0].buffer)
+        try:
+            message = _decoded(frames)
+        except m.WireError as error:
+            if session is None or not (linked or session.line is line):
+                raise
+            # It repeats the message, and waits for the answer forever.
+            raise m.Impossible(f"worker {session.worker} sent what no message of a worker is "
+                               f"({error})") from None
         anybody = None if linked else self._handlers.anybody.get(type(message))
         if anybody is not None:
             body_of(message, frames, session)
@@ -325,3 +330,10 @@ class Dispatcher:
             self.lose(session, reason)
         else:
             self.sessions.log.count(reason)
+
+
+def _decoded(frames: list[zmq.Frame]) -> m.Message:
+    """Return the message in the first of these frames. Raises WireError."""
+    if not 1 <= len(frames) <= 2:
+        raise m.WireError(f"a message of {len(frames)} frames")
+    return m.decode(m.FromWorker, frames[0].buffer)

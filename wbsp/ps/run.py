@@ -185,7 +185,7 @@ class Run:
         self._start_or_tick(now, run_time)
         self.checkpoints.poll(run_time)
         self.evaluations.poll(run_time)
-        self._training_loss.poll(run_time)
+        self._reporter.log.attempt("the mean training loss", self._training_loss.poll, run_time)
         self._readers.poll()
         self._look_at_target()
         self._look_at_time(run_time)
@@ -214,8 +214,10 @@ class Run:
                                "this run ends", now)
         elif engine.started and engine.work is not None and engine.work.ledger.over:
             self._await_ends(now)
-        self._reporter.log.tally(run_time, self.version, engine.members)
-        self._show(run_time)
+        book = self._reporter.log.attempt
+        book("the tally of pushes", self._reporter.log.tally, run_time, self.version,
+             engine.members)
+        book("the line on the run's state", self._show, run_time)
         return None
 
     def hear_above(self) -> None:
@@ -286,17 +288,19 @@ class Run:
         if well:
             self._complete(now, wanted)
         self._replication.end(self._reason, follows)
-        self._training_loss.tell()
-        newest = self.version
         log = self._reporter.log
+        log.attempt("the mean training loss", self._training_loss.tell)
+        newest = self.version
         console = self._reporter.console
         console.release()
         reason = self._reason
         if missing and self.engine.stop_reason is None:
             reason = f"all other workers finished; missing: {_some(missing)}"
-        console.result(log.summary(
-            now, self.engine.members, self._dispatcher.sessions.reports, newest,
-            self._accuracy_of(newest), reason, missing))
+        summary = log.attempt(
+            "the summary", log.summary, now, self.engine.members,
+            self._dispatcher.sessions.reports, newest, self._accuracy_of(newest), reason, missing)
+        if summary is not None:
+            console.result(summary)
         work = self.engine.work
         if self._above is None and work is not None and work.ledger.undone.count:
             undone, (n, epochs) = work.ledger.undone.count, (work.data.n, work.data.epochs)
@@ -656,6 +660,11 @@ class Run:
                                                kind=kind, **fields)
             return
         self._reporter.log.event(t, kind, **fields)
+        self._reporter.log.attempt(f"the work that follows an event of kind {kind}", self._follow,
+                                   t, kind, fields)
+
+    def _follow(self, t: float, kind: str, fields: dict[str, Any]) -> None:
+        """Do what follows an event, beside what the engine does."""
         if kind == "measured" and fields["worker"] is not None:
             self._readers.worker_found(fields["epoch"], fields["values"])
         elif kind == "epoch":

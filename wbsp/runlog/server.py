@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from wbsp.core.stats import Member, Report
 from wbsp.process.disk import disk_of
@@ -25,12 +26,17 @@ _EACH = frozenset({"accept", "reject", "commit", "norm", "duplicate"})  # severa
 MOST = 128 * MIB  # bytes of a real run's events with each push and version; then sums follow
 _TALLY = 60.0  # seconds between two of these
 _UNWRITTEN = 1000  # events of these kinds, at most
+_FRAMES = 20  # of a traceback, in an event
+_NOISE = "the meter of the noise scale"
+
+T = TypeVar("T")
 
 
 class ServerLog:
     """Writer of the server's files in a run's `folder`; times are seconds since the run's start.
 
-    Used by the thread that owns the engine.
+    Used by the thread that owns the engine. No run depends on these files, and none ends by them:
+    of what fails, such as a meter or a curve, one line is printed, and the rest continues.
 
     Args:
         append: continue the files of a resumed run.
@@ -62,6 +68,25 @@ class ServerLog:
         self._unwritten = deque[tuple[float, str, dict[str, Any]]]()  # events
         self._periodic = False  # `training` measures speeds, and evaluations do not
         self.failures: Counter[str] = Counter()  # events of the kinds that `FAILURES` names
+        self._given_up: set[str] = set()  # what has failed; each is printed once
+        self._newest = 0.0  # time of the newest event
+
+    def attempt(self, what: str, act: Callable[..., T], *args: Any) -> T | None:
+        """Return what `act` returns; if it raises, continue without it, and print that once.
+
+        what: what is missing then, as the subject of a line
+        """
+        try:
+            return act(*args)
+        except Exception as error:
+            if what not in self._given_up:
+                self._given_up.add(what)
+                self._say(f"{what} failed: {error!r}; continuing without it; this is a bug of "
+                          "wbsp, please report it (events.jsonl has the traceback)")
+                self._events.write(self._newest, to_json({
+                    "t": self._newest, "kind": "error",
+                    "traceback": traceback.format_exception(error)[-_FRAMES:]}) + b"\n")
+            return None
 
     def event(self, t: float, kind: str, /, **fields: Any) -> None:
         """Write one event; has the signature of the engine's `log`.
@@ -69,6 +94,7 @@ class ServerLog:
         Pushes and versions are written with the next other event, or by `settle`, because a server
         answers a push first.
         """
+        self._newest = t
         self._unwritten.append((t, kind, fields))
         if kind not in _FREQUENT or len(self._unwritten) >= _UNWRITTEN:
             self.settle()
@@ -76,26 +102,34 @@ class ServerLog:
     def settle(self) -> None:
         """Write the events that are not written yet."""
         while self._unwritten:
-            self._write(*self._unwritten.popleft())
+            t, kind, fields = self._unwritten.popleft()
+            self.attempt(f"writing events of kind {kind}", self._write, t, kind, fields)
+            self.attempt("counting staleness", self._count, kind, fields)
+            if _NOISE not in self._given_up:
+                self.attempt(_NOISE, self._measure, kind, fields)
 
     def _write(self, t: float, kind: str, fields: dict[str, Any]) -> None:
         if kind not in _EACH or not self._full(t):
             self._events.write(t, to_json({"t": t, "kind": kind, **fields}) + b"\n")
-        if kind in FAILURES:
-            self.failures[kind] += 1
         if kind == "start":
             self._events.flush()  # readers count from here, also if this process is killed
-        elif kind == "join":
+
+    def _count(self, kind: str, fields: dict[str, Any]) -> None:
+        if kind in FAILURES:
+            self.failures[kind] += 1
+        elif kind == "accept":
+            behind = fields["version"] - fields["base"]
+            self._recent.add(behind)
+            self._whole.add(behind)
+
+    def _measure(self, kind: str, fields: dict[str, Any]) -> None:
+        if kind == "join":
             self._sgd = self._sgd and "sgd" in fields
         elif kind == "commit":
             self._noise.committed(fields["version"], fields.get("merged", 0))
-        elif kind == "accept":
-            behind = fields["version"] - fields["base"]
-            if "norm2" in fields:
-                self._noise.push(fields["weight"], fields["steps"], fields["samples"],
-                                 fields["norm2"], behind)
-            self._recent.add(behind)
-            self._whole.add(behind)
+        elif kind == "accept" and "norm2" in fields:
+            self._noise.push(fields["weight"], fields["steps"], fields["samples"], fields["norm2"],
+                             fields["version"] - fields["base"])
         if kind in ("commit", "norm") and "norm2" in fields:
             self._noise.measured(fields["version"], fields["norm2"])
 
@@ -124,6 +158,9 @@ class ServerLog:
         counts, and how many times as much it would count in steps of half the size; or None.
         """
         self.settle()
+        return None if _NOISE in self._given_up else self.attempt(_NOISE, self._scale)
+
+    def _scale(self) -> dict[str, float] | None:
         scale, part = self._noise.scale, self._noise.efficiency
         if not self._sgd or scale is None or part is None:
             return None
@@ -169,23 +206,26 @@ class ServerLog:
         error, top-5 error, and sums over the workers: seconds of the last push, its MiB, seconds
         of the last pull, its MiB.
         """
-        present = _present(members)
+        self.attempt("writing ps_global_loss", self._write_evaluation, t, loss, accuracy, top5,
+                     members, reports)
         steps = sum(member.steps for member in members.values())
-        slowest = min((member.steps for member in present.values()), default=0)
+        self.event(t, "evaluation", version=version, steps=steps, loss=loss, accuracy=accuracy,
+                   top5=top5, **self._known_noise())
+        self._events.flush()
+        measured = {} if self._periodic else self._measured(version, members, reports)
+        self._draw(t, steps, {"evaluation/loss": loss, "evaluation/accuracy": accuracy,
+                              "evaluation/top5_accuracy": top5, **measured})
+
+    def _write_evaluation(self, t: float, loss: float, accuracy: float, top5: float,
+                          members: Mapping[int, Member], reports: Mapping[int, Report]) -> None:
+        steps = sum(member.steps for member in members.values())
+        slowest = min((member.steps for member in _present(members).values()), default=0)
         last = reports.values()
         self._evaluations.write(t, columns(
             t, slowest, steps, loss, 1 - accuracy, 1 - top5,
             sum(r.last_push_seconds for r in last), sum(r.push_bytes for r in last) / MIB,
             sum(r.last_pull_seconds for r in last), sum(r.pull_bytes for r in last) / MIB))
         self._evaluations.flush()
-        self.event(t, "evaluation", version=version, steps=steps, loss=loss, accuracy=accuracy,
-                   top5=top5, **self._known_noise())
-        self._events.flush()
-        measured = {} if self._periodic else self._measured(version, members, reports)
-        if self._scalars:
-            self._scalars.write(t, steps, {
-                "evaluation/loss": loss, "evaluation/accuracy": accuracy,
-                "evaluation/top5_accuracy": top5, **measured})
 
     def evaluated(self, t: float, version: int, metrics: Mapping[str, float],
                   members: Mapping[int, Member]) -> None:
@@ -195,9 +235,8 @@ class ServerLog:
         self.event(t, "evaluation", version=version, steps=steps, **named, metrics=dict(metrics),
                    **self._known_noise())
         self._events.flush()
-        if self._scalars and metrics:
-            self._scalars.write(t, steps, {f"evaluation/{name}": value
-                                           for name, value in metrics.items()})
+        if metrics:
+            self._draw(t, steps, {f"evaluation/{name}": value for name, value in metrics.items()})
 
     def training(self, t: float, version: int, loss: float, samples: int,
                  members: Mapping[int, Member], reports: Mapping[int, Report]) -> None:
@@ -206,9 +245,12 @@ class ServerLog:
         steps = sum(member.steps for member in members.values())
         self.event(t, "training", version=version, steps=steps, loss=loss, samples=samples,
                    **self._known_noise())
-        measured = self._measured(version, members, reports)
+        self._draw(t, steps, {"training/loss": loss, **self._measured(version, members, reports)})
+
+    def _draw(self, t: float, steps: int, points: dict[str, float]) -> None:
+        """Add a point to each of TensorBoard's curves."""
         if self._scalars:
-            self._scalars.write(t, steps, {"training/loss": loss, **measured})
+            self.attempt("writing TensorBoard's curves", self._scalars.write, t, steps, points)
 
     def _known_noise(self) -> dict[str, Any]:
         noise = self.noise
@@ -224,13 +266,17 @@ class ServerLog:
         self._recent = Staleness()
         if (noise := self.noise) is not None:
             scalars["noise/scale"] = noise["scale"]
-        for worker, report in reports.items():
-            scalars[f"compute_share/worker_{worker}"] = report.share("compute")
+        return scalars | (self.attempt("the meter of speeds", self._speeds, members, reports) or {})
+
+    def _speeds(self, members: Mapping[int, Member],
+                reports: Mapping[int, Report]) -> dict[str, float]:
+        speeds = {f"compute_share/worker_{worker}": report.share("compute")
+                  for worker, report in reports.items()}
         for worker, score in self._stragglers.update(_present(members)).items():
-            scalars |= {f"speed/worker_{worker}": score.speed,
-                        f"speed_vs_best/worker_{worker}": score.vs_best,
-                        f"speed_vs_own_best/worker_{worker}": score.vs_own_best}
-        return scalars
+            speeds |= {f"speed/worker_{worker}": score.speed,
+                       f"speed_vs_best/worker_{worker}": score.vs_best,
+                       f"speed_vs_own_best/worker_{worker}": score.vs_own_best}
+        return speeds
 
     def summary(self, t: float, members: Mapping[int, Member], reports: Mapping[int, Report],
                 version: int, accuracy: float | None, reason: str,

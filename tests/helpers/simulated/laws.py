@@ -9,7 +9,8 @@
     process reads it or is about to.
 6.  No thread waits while it holds a lock: `simulated.threads.Lock`.
 7.  No correct peer sends what is malformed.
-8.  No thread ends by an exception: `simulated.world.Process.start`.
+8.  No thread ends by an exception: `simulated.world.Process.start`. No server goes on without a
+    part of it that has failed.
 9.  Every run ends, once faults do, and every worker has the final version.
 10. What workers were told to be durable is there after any single death.
 11. Who accepts pushes is the server that most workers follow.
@@ -460,6 +461,8 @@ class Laws:
         if "has taken over (epoch" in text and self._settings.get(name, {}).get("beside"):
             # Another was elected while workers did not reach this one: what it alone held is lost.
             self.two_deaths = True
+        if "this is a bug of wbsp" in text:
+            self.broken(8, f"{name} prints {text!r}")
         if "\n[" in text or not text.replace("\n", "").isprintable():
             self.broken(15, f"{name} prints {text!r}")
 

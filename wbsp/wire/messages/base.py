@@ -15,4 +15,7 @@ class WireError(ValueError):
 
 
 class Impossible(WireError):
-    """A member's claim about itself that cannot be true: to continue with it would hang."""
+    """A member's message that does not decode, or that says of itself what cannot be true.
+
+    The member would repeat it, and wait for the answer forever.
+    """
