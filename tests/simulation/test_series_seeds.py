@@ -20,7 +20,8 @@ def test_each_fit_of_a_series_has_one_model(sync, folder):
 
 @pytest.mark.parametrize("plan", [
     SeriesPlan(standby=True), SeriesPlan(shards=2), SeriesPlan(chosen=True),
-    SeriesPlan(workers=1, fits=4), SeriesPlan(data=(8, 4, 3)), SeriesPlan(data=None, steps=5)], ids=[
+    SeriesPlan(workers=1, fits=4), SeriesPlan(data=(8, 4, 3)),
+    SeriesPlan(data=None, steps=5)], ids=[
     "a standby", "shards", "chosen indices", "one worker", "three epochs", "their own data"])
 def test_a_series_without_a_fault_ends_with_all_models(plan, folder):
     run = Series(plan, 0, folder).run()

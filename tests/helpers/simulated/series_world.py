@@ -40,6 +40,8 @@ WHOLE = {"fedasync": {"tau": 1, "alpha": 1.0, "staleness": "constant", "weight":
          "ringmaster": {"r": 1000}}
 # A standby has no folder of the fits before it took over.
 _ELSEWHERE = "the folder with its final version is not here"
+# What a server says when it has waited for workers that do not come.
+_IN_VAIN = "no worker was connected", "no other joined", "no reconnection", "no worker connected"
 CONNECT = 120.0  # seconds: as users have it who give no connect_timeout
 
 
@@ -314,7 +316,7 @@ class SeriesLaws(Laws):
     22. No other fit's examples are in it, and all its workers are in one run of one series.
     23. A series ends with the models of all its fits, or a process ends with an exit code that is
         not 0. Without faults that last, all end with 0.
-    24. No worker is refused while a fit follows; and where none follows, within seconds.
+    24. No worker is refused while a fit follows, in several lines, or waited for in vain.
     """
 
     def __init__(self, cluster):
@@ -408,6 +410,9 @@ class SeriesLaws(Laws):
     def said(self, name, text):
         if "\n[" in text or not text.replace("\n", "").isprintable():
             self.broken(15, f"{name} prints {text!r}")
+        if f" {CONNECT:g} s" in text and any(one in text for one in _IN_VAIN) and not (
+                self.cluster.harsh or ("t2", self.cluster.plan.fits) in self.reached):
+            self.broken(24, f"{name} waits in vain: {text}")
 
     # At the end.
 
@@ -488,7 +493,7 @@ class SeriesLaws(Laws):
                 if run not in ended[fit]:
                     raise Broken(22, f"worker {script.index} has fit {fit} of run {run}, which "
                                      f"ended as {sorted(ended[fit])}")
-                # On a full disk a version may be with the workers alone, and is lost with the server.
+                # On a full disk a version may be with the workers alone, and be lost.
                 if not (self.cluster.plan.full or np.array_equal(vector, ended[fit][run])):
                     raise Broken(2, f"worker {script.index} has another final version of fit "
                                     f"{fit} than the disk")
