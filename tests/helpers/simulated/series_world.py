@@ -26,7 +26,7 @@ from wbsp.core.permutation import examples
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.messages import codec as m
 from wbsp.worker import loop
-from wbsp.worker.errors import TransportError
+from wbsp.worker.errors import RunOver, TransportError
 from wbsp.worker.share import Share
 
 # The end of a fit: all have left, have the final version; `over` is saved, the last files are
@@ -214,7 +214,7 @@ class Script:
     def start(self):
         process = self.process = self.cluster.process(f"w{self.index}")
         self.lives += 1
-        self.worker, self.fit, self.leaving = None, 0, False
+        self.worker, self.fit, self.welcomed, self.leaving = None, 0, 0, False
         process.start(lambda: self.run(process))
 
     def run(self, process):
@@ -253,6 +253,7 @@ class Script:
             _, welcome = worker.connect()
             settings = welcome.settings
             cluster.laws.came(self, fit, settings)
+            self.welcomed = fit
             if worker.passes:
                 self.passed.add(fit)
                 worker.end(None)
@@ -517,6 +518,11 @@ class SeriesLaws(Laws):
             if not cluster.ended_well and ("t4", due) not in self.reached:
                 raise Broken(23, f"no server ended well: {cluster.codes}")
 
+    def just_too_late(self, script):
+        """The others have ended the fit between its welcome and its request to join."""
+        return script.welcomed == script.fit and script.fit not in script.models and (
+            isinstance(script.given_up, RunOver) and not self.cluster.plan.one_run)
+
     def refused(self, script):
         """A worker has given up."""
         cluster = self.cluster
@@ -597,6 +603,10 @@ class Series(Cluster):
                 script.comes_again()
                 return
             self.say(f"{name}: ended with exit code {code}")
+            if code and self.laws.just_too_late(script):  # as a supervisor of processes does
+                self.notes["too late to join"] += 1
+                script.comes_again()
+                return
             script.code = code
             if code:
                 self.laws.refused(script)
