@@ -28,8 +28,10 @@ import wbsp.wire.liveness
 import wbsp.wire.shm.lender
 import wbsp.wire.shm.link
 import wbsp.wire.shm.segments
+import wbsp.worker.loop
 from simulated.cluster import Cluster
 from simulated.plan import TABLE, Plan
+from simulated.series_world import SeriesPlan
 from wbsp.core.agent import Progress
 from wbsp.core.ledger import Ledger
 from wbsp.core.overflow import Reach
@@ -39,6 +41,7 @@ from wbsp.ps.checkpoint.writer import Checkpoints
 from wbsp.ps.evaluation import Evaluations
 from wbsp.ps.replication.election import Candidate
 from wbsp.ps.replication.primary import Replication
+from wbsp.ps.series import Series
 from wbsp.ps.sessions.admission import Entrance
 from wbsp.ps.sessions.indices import Indices
 from wbsp.ps.sessions.peer_log import TokenBucket
@@ -234,6 +237,41 @@ def _no_word_of_handshakes():
     return patch.object(ServerLink, "_strange", strange, create=True)
 
 
+def _every_fit_is_this_one():
+    return patch.object(Series, "due", lambda self, *_, **__: self.fit)
+
+
+def _another_series_is_this_one():
+    """And the series is forgotten by a server that is killed between two fits."""
+    def due(self, series, fit, *args, **options):
+        return 1 if series != self.id else self.fit
+    stack = contextlib.ExitStack()
+    stack.enter_context(patch.object(Series, "continues", staticmethod(lambda run: False)))
+    stack.enter_context(patch.object(Series, "due", due))
+    return stack
+
+
+def _a_fit_is_skipped(real=Series.succeed):
+    def succeed(self, run):
+        real(self, run)
+        self.fit += 1
+    stack = contextlib.ExitStack()
+    stack.enter_context(patch.object(Series, "succeed", succeed))
+    stack.enter_context(patch.object(Series, "due", lambda self, series, fit, *_, **__: fit))
+    return stack
+
+
+def _a_fit_is_served_again(real=Series.succeed):
+    def succeed(self, run):
+        real(self, run)
+        self.fit -= 1
+    return patch.object(Series, "succeed", succeed)
+
+
+class _Never(TransportError):
+    """What no refusal is."""
+
+
 # A standby sleeps; its server goes on alone, dies, and is away when the standby wakes.
 _LONG_SLEEP = Plan("asp", standby=True, kills=1, when_alone=True, victims=("server",),
                    outage=(80.0, 90.0), aimed=(("held", "sleep standby"),), naps=(70.0,), steps=50,
@@ -322,6 +360,21 @@ PLANTED = [
     Planted("of two differences' words the first one's are added",
             lambda: patch.object(wbsp.wire.assembly, "advanced", _first_alone),
             Plan("asp", sparse=True, size=TABLE, wire="int8", speeds=(0.03, 0.3)), {2, 3}, 10),
+    # Series of fits.
+    Planted("a server that is started again knows of no next fit",
+            lambda: patch.object(Series, "continues", staticmethod(lambda run: False)),
+            SeriesPlan(struck=(("t4", 1, "kill", "server"),)), {21, 22, 24}, 10),
+    Planted("whatever fit a worker begins, it is the present one", _every_fit_is_this_one,
+            SeriesPlan(kill_workers=2), {22}, 10),
+    Planted("a fit of another series is the present one", _another_series_is_this_one,
+            SeriesPlan(workers=2, struck=(("t4", 1, "kill", "server worker"),)), {22}, 20),
+    Planted("a fit that was never trained is passed", _a_fit_is_skipped,
+            SeriesPlan(struck=(("t4", 1, "kill", "server"),)), {23}, 20),
+    Planted("a fit that has ended is trained again", _a_fit_is_served_again,
+            SeriesPlan(struck=(("t4", 1, "kill", "server workers"),)), {21}, 20),
+    Planted("a worker that comes in the farewell gives up",
+            lambda: patch.object(wbsp.worker.loop, "RunOver", _Never),
+            SeriesPlan(evaluator="works", lasts=4.0, struck=(("t1", 1, "kill", "worker"),)), {24}),
     # Strangers, mistakes, wild values and evaluators.
     Planted("a standby is not asked for its proof", lambda: _believed(m.Follow),
             Plan("pcc", standby=True, strangers=1, speeds=(0.1,)), {8, 9}, 10),
