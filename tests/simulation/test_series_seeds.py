@@ -2,7 +2,7 @@
 
 import pytest
 from simulated.command import scratch
-from simulated.series_world import WHOLE, Series, SeriesPlan
+from simulated.series_world import MOMENTS, WHOLE, Series, SeriesPlan
 
 from wbsp.sync import MODELS
 
@@ -26,6 +26,28 @@ def test_each_fit_of_a_series_has_one_model(sync, folder):
 def test_a_series_without_a_fault_ends_with_all_models(plan, folder):
     run = Series(plan, 0, folder).run()
     assert run.codes["server"] == [0] and all(script.code == 0 for script in run.members)
+
+
+@pytest.mark.parametrize("whom", ["server", "worker", "workers", "server worker", "server workers"])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_death_at_the_end_of_a_fit_loses_none_and_trains_none_twice(moment, whom, folder):
+    fit = 2 if moment == "t5" else 3  # no fit follows the third one
+    for seed, struck in enumerate([((moment, 1, "kill", whom),), ((moment, 1, "kill", whom),
+                                                                  (moment, fit, "kill", whom))]):
+        run = Series(SeriesPlan(struck=struck), seed, folder).run()
+        assert run.notes["kills"] + run.notes["kill worker"] and not run.harsh
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_full_disk_between_two_fits_is_waited_for(moment, folder):
+    run = Series(SeriesPlan(struck=((moment, 1, "full", "server"),)), 0, folder).run()
+    assert run.notes["full server"] and run.codes["server"] == [0]
+
+
+def test_a_worker_that_comes_in_the_farewell_waits_for_the_next_fit(folder):
+    plan = SeriesPlan(evaluator="works", lasts=8.0, struck=(("t1", 1, "kill", "worker"),))
+    run = Series(plan, 0, folder).run()
+    assert [script.passed for script in run.members if script.deaths] == [{1}]
 
 
 def test_a_server_of_one_run_refuses_the_next_fit_in_one_line(folder):

@@ -8,7 +8,6 @@ A server has two phases in one loop: it is `Waiting` until W_0 exists, and then 
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import traceback
 from collections.abc import Callable, Iterable
@@ -490,16 +489,41 @@ class Server:
     def _finish(self, code: int) -> int:
         done = self.phase.finish(code == 0, self._attend)
         code = (code or self._code) or int(not done)
+        if code == 0:
+            code = self._note_end()
         readers, series = self.dispatcher.readers, self.dispatcher.info.series
         self.follows = follows = isinstance(self.phase, Run) and code == 0 and series.goes_on
         series.readers = readers.number
         series.standby = self.dispatcher.replication.followed
         if not follows and self._failure is None and self.dispatcher.replication.superseded is None:
             readers.dismiss()
-        if code == 0:
-            with contextlib.suppress(OSError):
-                self._record(ended=True, **series.note())
         return code
+
+    def _note_end(self) -> int:
+        """Write that the run has ended; return the exit code.
+
+        A full disk is waited for as for the last version: a server that resumes would serve the run
+        again, and none would know which one follows.
+        """
+        clock, series = self._socket.on.clock, self.dispatcher.info.series
+        end = clock.monotonic() + timeouts.LAST_SAVE
+        while True:
+            try:
+                self._record(ended=True, **series.note())
+                return 0
+            except OSError as error:
+                now = clock.monotonic()
+                if not isinstance(self.phase, Run):
+                    return 0  # no run has ended
+                if now >= end or not self._attend():
+                    self._say(f"cannot note in run.json of {self.reporter.folder} that the run has "
+                              f"ended: {error.strerror}; --resume writes that")
+                    return 1
+                if self._unnoted.due(now):
+                    self._say(f"cannot write run.json of {self.reporter.folder}: {error.strerror}; "
+                              f"trying again for {end - now:.0f} s more: free some space on its "
+                              "disk")
+            clock.sleep(POLL)
 
     def _attend(self) -> bool:
         """Answer peers while the last files are written; return False after a signal."""

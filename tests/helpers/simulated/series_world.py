@@ -682,6 +682,8 @@ class Series(Cluster):
         self.notes[f"{what} {'worker' if name[0] == 'w' else name}"] += 1
         if name[0] == "w":
             script = self.members[int(name[1:])]
+            if script.ended:
+                return
             if what == "kill":
                 self.say(f"--- kill {name}")
                 script.kill()

@@ -220,6 +220,9 @@ class Runs:
             self.before = self._followed(mine[0])
             return None
         if mine:  # the newest has no checkpoint: its workers, if any, know its id
+            written = next((run for run in mine if "id" in run.settings), None)
+            if written is not None and written.begun:  # a server was killed before it wrote its own
+                self.before = self._followed(written)
             return mine[0].folder
         left = [run for run in past if self._unfinished(run)]
         if len(left) > 1:
