@@ -64,18 +64,19 @@ def in_folder(*folders):
 # them.
 WALLS = {
     "command": "",
-    "sync": "", "limits": "", "heterogeneity": "", "process": "timeouts", "timeouts": "",
-    "environment": "process.token", "units": "",
+    "sync": "", "limits": "", "given": "limits",
+    "heterogeneity": "", "process": "timeouts", "timeouts": "",
+    "environment": "process.token given", "units": "",
     "tensors": "limits",
     "core": "sync tensors limits",
     "wire": "core.messages core.stats sync.base tensors process limits timeouts",
     "runlog": "core.stats sync.noise process limits",
-    "replica": "tensors",
+    "replica": "tensors given",
     "figures": "core.stats runlog limits command",
     "ps": "core sync tensors wire runlog replica process environment limits timeouts units command",
     "worker": "core.agent core.messages core.permutation core.resend_buffer core.stats "
               "core.work_sequence sync.base tensors wire saved "
-              "runlog replica process environment limits timeouts",
+              "runlog replica process environment limits timeouts given",
     "site": "core sync.base tensors wire.messages wire.addresses wire.line worker "
             "ps.__main__ ps.config ps.flags ps.checkpoint process environment timeouts command",
     "simulate": "core sync tensors runlog replica figures process heterogeneity limits units "
@@ -89,7 +90,7 @@ WALLS = {
     "cluster": "environment",
     "saved": "ps.checkpoint replica tensors",
     "export": "saved ps.checkpoint runlog tensors command",
-    "reading": "saved ps.checkpoint wire runlog process environment limits timeouts",
+    "reading": "saved ps.checkpoint wire runlog process environment limits timeouts given",
     "__main__": "",
     "__init__": "worker.any_loop worker.keras.callback worker.keras.run_schedule runlog.reader "
                 "saved reading worker.errors",

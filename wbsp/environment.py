@@ -24,11 +24,11 @@ the same step. So TF_CONFIG precedes the scheduler. An empty variable gives no v
 from __future__ import annotations
 
 import json
-import operator
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from wbsp import given
 from wbsp.process.token import Token, make_token, read_token, usual_there, usual_token
 
 TRANSPORTS = "auto", "tcp"
@@ -106,12 +106,10 @@ class Task(NamedTuple):
         if index is None:
             return cls(address, None)
         try:
-            number = operator.index(index)
-        except TypeError:
-            number = -1
-        if not 0 <= number < 1 << 31:
-            raise ValueError(f"worker_index must be a whole number of 0 or more, not {index!r}")
-        return cls(address, number)
+            return cls(address, given.whole("worker_index", index, 0, (1 << 31) - 1))
+        except ValueError:
+            raise ValueError("worker_index must be a whole number of 0 or more, not "
+                             f"{given.shown(index)}") from None
 
     @classmethod
     def of(cls, resolver: Any) -> Task:

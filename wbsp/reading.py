@@ -10,7 +10,6 @@ It may start, die and restart at any time: training neither waits for it nor los
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import threading
 import time
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from wbsp import timeouts
+from wbsp import given, timeouts
 from wbsp.environment import Credentials, address_of_server, shown_server
 from wbsp.limits import one_line
 from wbsp.process.streams import fill_numbers
@@ -95,14 +94,15 @@ class Version:
             raise ValueError(f"{len(metrics)} metrics: at most {METRICS} of a version are allowed")
         found = {}
         for name, value in metrics.items():
-            try:
-                number = float(value)
-            except (TypeError, ValueError):
-                raise ValueError(f"{name}={value!r} is not a number") from None
-            if math.isfinite(number) and abs(number) <= 1e300:
-                found[name[:100]] = number
+            number = given.number(name, value)
+            short = one_line(name, 100)
+            if not abs(number) <= 1e300:
+                self._server.say(f"version {self.number}: {short} is {number}, and not reported")
+            elif not short or short in found:
+                self._server.say(f"version {self.number}: another metric is named {short!r}, too: "
+                                 "it is not reported")
             else:
-                self._server.say(f"version {self.number}: {name} is {number}, and not reported")
+                found[short] = number
         self._server.report(m.Evaluated(self.run, self.number, found))
 
 
@@ -134,8 +134,14 @@ def versions(address: str | None = None, *, at: str = "checkpoints", every: floa
             temporary files (TMPDIR); one line.
         ConnectionError: no server answers, or it refuses; one line.
     """
-    if at not in (_CHECKPOINTS, _EPOCHS):
-        raise ValueError(f"at={at!r}: it is {_CHECKPOINTS!r} or {_EPOCHS!r}")
+    if not isinstance(at, str) or at not in (_CHECKPOINTS, _EPOCHS):
+        raise ValueError(f"at={given.shown(at)}: it is {_CHECKPOINTS!r} or {_EPOCHS!r}")
+    if address is not None and not isinstance(address, str):
+        raise ValueError(f"address={given.shown(address)}: it must be a text")
+    token_file = given.path("token_file", token_file)
+    if not callable(say):
+        raise ValueError(f"say={given.shown(say)}: it must be a function that prints a line")
+    every, patience = given.seconds("every", every), given.seconds("patience", patience)
     fill_numbers()
     address = address_of_server(address, split_addresses)
     credentials = Credentials(token_file, lambda: not all_here(address))

@@ -30,6 +30,7 @@ from wbsp.limits import (
 from wbsp.sync.base import Direct
 
 NONE = -1  # in place of a version
+EXAMPLES, EPOCHS = 1 << 40, 8000  # of shared data, at most
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -53,9 +54,9 @@ Span = tuple[Count, Count]  # positions of the run's work: the first, and the on
 class SharedData(NamedTuple):
     """The data that all workers of a run share: see `wbsp.core.work_ledger`."""
 
-    n: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]  # examples
-    batch: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]  # examples of a step
-    epochs: Annotated[int, msgspec.Meta(ge=1, le=8000)]  # passes of all workers together
+    n: Annotated[int, msgspec.Meta(ge=1, le=EXAMPLES)]  # examples
+    batch: Annotated[int, msgspec.Meta(ge=1, le=EXAMPLES)]  # examples of a step
+    epochs: Annotated[int, msgspec.Meta(ge=1, le=EPOCHS)]  # passes of all workers together
     seed: Count = 0  # of the permutation
     order: Id = NAME  # of the permutation
     # "wait": no epoch begins before the one before it is complete, and workers wait for what its

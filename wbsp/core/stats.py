@@ -5,7 +5,6 @@ The worker reports its time and traffic; the server counts its pushes.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from msgspec import Meta
 
 from wbsp.limits import SPANS, Count, Real, Reason, Seconds
 
+MOST_LOSS = 1e300  # as `Real`: a sum beyond it would not decode
 REASONS = 64  # distinct reasons of rejections that are counted
 OTHERS = "for other reasons"  # all further ones
 KEPT = "steps", "samples", "seconds", "pushes", "base", "rounds", "rejected", "sgd"  # of a Member
@@ -107,6 +107,7 @@ class Report:
     def __add__(self, later: Report) -> Report:
         """Return the totals of both; `later` is the report of a later incarnation of the worker."""
         sums = {name: getattr(self, name) + getattr(later, name) for name in _SUMS}
+        sums["losses"] = min(max(sums["losses"], -MOST_LOSS), MOST_LOSS)
         return replace(later, **sums, seconds=sum_phases([self.seconds, later.seconds]))
 
     def count_steps(self, steps: int, samples: int, loss: float) -> None:
@@ -114,8 +115,9 @@ class Report:
         self.steps += steps
         self.samples += samples
         self.loss = loss
-        if math.isfinite(loss):
-            self.losses += loss * samples
+        losses = self.losses + loss * samples
+        if abs(losses) <= MOST_LOSS:  # and no NaN
+            self.losses = losses
             self.measured += samples
 
     def count_push(self, seconds: float) -> None:

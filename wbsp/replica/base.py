@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from wbsp import given
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.layout import Entry, LayerState, TensorSpec, subject
 
@@ -198,13 +199,12 @@ class Part:
 def divide(parts: Sequence[Part], frozen: Sequence[str] | None, local: Sequence[str]) -> None:
     """See `Part.divide`, for all parts. Raises ValueError for a name that no variable has."""
     known = [held.spec.name for part in parts for held in part.held]
+    frozen, local = given.names("frozen", frozen), given.names("local", local) or []
     for argument, names in (("frozen", frozen), ("local", local)):
-        if isinstance(names, str):
-            raise ValueError(f"{argument}={names!r}: give a list of names")
         for name in names or ():
             if not any(begins(one, [name]) for one in known):
-                raise ValueError(f"{argument}=[{name!r}]: no variable has this name or beginning "
-                                 f"of one; there are {', '.join(known[:3])} ...")
+                raise ValueError(f"{argument}=[{given.shown(name)}]: no variable has this name or "
+                                 f"beginning of one; there are {', '.join(known[:3])} ...")
     for part in parts:
         part.divide(frozen, local)
 

@@ -4,9 +4,11 @@ with the run's order of axes."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from wbsp import given
 from wbsp.replica.base import Variables
 from wbsp.tensors.layout import TensorSpec, slices
 
@@ -26,14 +28,17 @@ class Map:
         specs = {spec.name: spec for spec in mine}
         self.layout: list[TensorSpec] = []
         self._parts: list[tuple[slice, tuple[int, ...], Sequence[int]]] = []
+        if not isinstance(names, Mapping):
+            raise ValueError(f"names={given.shown(names)}: give a dict, the run's name -> the name "
+                             "here, or (the name here, axes)")
         for name, said in names.items():
-            own, axes = (said, None) if isinstance(said, str) else said
+            own, axes = _said(name, said)
             spec = specs.pop(own, None)
             if spec is None:
                 raise ValueError(f"names={{{name!r}: {said!r}}}: " + (
                     f"{own!r} is named twice" if own in here else
                     f"there is no variable {own!r}; there are: {', '.join(here)}"))
-            axes = range(len(spec.shape)) if axes is None else axes
+            axes = [*range(len(spec.shape))] if axes is None else axes
             if sorted(axes) != [*range(len(spec.shape))]:
                 raise ValueError(f"names={{{name!r}: {said!r}}}: {own} is of shape {spec.shape}; "
                                  f"give each of its axes, {[*range(len(spec.shape))]}, once")
@@ -73,3 +78,15 @@ class Mapped(Variables):
 
     def bring(self, vector: np.ndarray) -> np.ndarray:
         return vector
+
+
+def _said(name: object, said: Any) -> tuple[str, list[int] | None]:
+    """Return the name and the axes of an entry of `names`. Raises ValueError."""
+    try:
+        own, axes = (said, None) if isinstance(said, str) else said
+        if isinstance(name, str) and isinstance(own, str):
+            return own, None if axes is None else [int(axis) for axis in axes]
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(f"names={{{given.shown(name)}: {given.shown(said)}}}: give the run's name -> "
+                     "the name here, or (the name here, axes)")

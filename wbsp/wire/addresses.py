@@ -101,8 +101,9 @@ def split_address(address: str) -> tuple[str, int]:
     """Return host and port of 'host:port'. Raises ValueError in one clear line."""
     host, colon, port = address.rpartition(":")
     number = port.isascii() and port.isdigit()
-    if not (colon and host and "/" not in host and number and 0 < int(port) < 65536):
-        raise ValueError(f"address {address!r} is not host:port, for example localhost:2606")
+    if not (colon and host and "/" not in host and number and len(port) < 6
+            and 0 < int(port) < 65536):
+        raise ValueError(f"address {address[:100]!r} is not host:port, for example localhost:2606")
     return host, int(port)
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from wbsp import timeouts
-from wbsp.core.messages import SharedData
+from wbsp import given, timeouts
+from wbsp.core.messages import EPOCHS, EXAMPLES, SharedData
 from wbsp.core.permutation import Order
 from wbsp.process.host import HOST
 from wbsp.replica.mapped import Names
@@ -135,7 +135,7 @@ class Worker:
             self._share = None
             if n is not None and batch_size is not None:
                 self._share = Share(n, batch_size, seed)
-                self._share.wants(int(epochs))
+                self._share.wants(self._epochs)
         self._member.share = self._share
         self._before: Any = None  # the loss of the step before, if it may not be computed yet
 
@@ -143,15 +143,18 @@ class Worker:
                 frozen: Sequence[str] | None, names: Names | None, local: Sequence[str]) -> None:
         """Set what all processes of a worker have."""
         with in_one_line():
-            if isinstance(epochs, bool) or epochs != int(epochs) or epochs < 1:
-                raise ValueError(f"epochs={epochs!r}: it must be a whole number from 1 on")
             if n is not None and batch_size is None:
-                raise ValueError(f"n={n} examples to share: give batch_size as well, the examples "
-                                 "of a step")
-            self._look = partial(Values, frozen=frozen, names=names, local=local)
+                raise ValueError(f"n={given.shown(n)} examples to share: give batch_size as well, "
+                                 "the examples of a step")
+            epochs = given.whole("epochs", epochs, 1, given.MOST if n is None else EPOCHS)
+            if batch_size is not None:
+                batch_size = given.whole("batch_size", batch_size, 1, EXAMPLES)
+            # once: an iterator would be empty at the next look
+            self._look = partial(Values, frozen=given.names("frozen", frozen), names=names,
+                                 local=given.names("local", local) or [])
             self._values = self._look(values)
         self._processes: Any = None if rank_of(values) is None else _ranks().Group()
-        self._epochs = int(epochs)
+        self._epochs = epochs
         self._batch, self._samples = batch_size, batch_size or 1
         self._order = Order()
         self._steps = 0  # since the block was entered
@@ -285,7 +288,10 @@ class Worker:
         """End the training of all workers, after their current steps.
 
         Args:
-            reason: for the console of all workers, in one line.
+            reason: for the console of all workers, in one line, of which 400 characters are shown.
+
+        Raises:
+            ValueError: it is no text.
         """
         self._member.stop_run(reason)
 
@@ -303,7 +309,8 @@ class Worker:
                 before.
             values: the pytree that the step returned. Other values change in place.
             steps: number of steps since the last call, for example in a loop inside a tf.function.
-            samples: examples of these steps; None: `batch_size` for each.
+            samples: examples of these steps; None: `batch_size` for each. 0: they trained nothing,
+                as in a step whose batch was empty.
 
         Returns:
             The values to continue with: a new pytree if a version was adopted.
@@ -312,21 +319,20 @@ class Worker:
             TransportError: the server is lost.
             ValueError: the values are not those that entered the block, because a variable was
                 added, removed or replaced or has another shape or type; or the step has trained no
-                batch of the shared data.
+                batch of the shared data; or loss, steps or samples are no such numbers.
         """
         member = self._member
         with member.leaving_on_error(), self._telling():
             runtime = self._within("w.step()").connected()
             _check_outside(loss)
+            steps, samples = self._counts(steps, samples)
             self._values.take(values)
             if self._share is not None:
                 self._check_shared(self._share, steps)
-            if steps != int(steps) or steps < 1:
-                raise ValueError(f"steps={steps!r}: it must be a whole number from 1 on")
-            samples = self._samples * steps if samples is None else samples
+            known = self._known(loss)
             self._check_values()
             try:
-                runtime.step_done(samples, self._known(loss), self._steps, steps)
+                runtime.step_done(samples, known, self._steps, steps)
             except Exception:  # perhaps since a variable has another shape, which a line explains
                 self._values.check()
                 raise
@@ -336,6 +342,12 @@ class Worker:
             if self._leader is not None:
                 self._leader.settle(member.stop_reason, member.run_examples)
         return self._values.given
+
+    def _counts(self, steps: Any, samples: Any) -> tuple[int, int]:
+        """Return the numbers of steps and examples of a step. Raises ValueError."""
+        steps = given.whole("steps", steps, 1, given.MOST_AT_ONCE)
+        samples = self._samples * steps if samples is None else samples
+        return steps, given.whole("samples", samples, 0, given.MOST_AT_ONCE)
 
     def _telling(self) -> contextlib.AbstractContextManager[None]:
         """Have the worker's other processes raise an error of the body, too."""
@@ -531,10 +543,10 @@ class Worker:
         loss = loss.detach() if hasattr(loss, "detach") else loss
         on = getattr(getattr(loss, "device", None), "type", "cpu")
         if not hasattr(loss, "block_until_ready") and on == "cpu":
-            return float(loss)
+            return given.loss(loss)
         known = loss if self._before is None else self._before
         self._before = loss
-        return float(known)
+        return given.loss(known)
 
 
 class _Sampler:
@@ -590,12 +602,13 @@ class _Rank(Worker):
     """A process of another rank than 0, of a worker that is a group of PyTorch processes."""
 
     def __init__(self, values: Any, n: int | None = None, batch_size: int | None = None, *,
-                 epochs: int = 1, seed: int = 0, **given: Any):
-        self._set_up(values, n, batch_size, epochs, given.get("frozen"), given.get("names"),
-                     given.get("local", ()))
+                 epochs: int = 1, seed: int = 0, **others: Any):
+        self._set_up(values, n, batch_size, epochs, others.get("frozen"), others.get("names"),
+                     others.get("local", ()))
         self._share: Any = None
         if n is not None and batch_size is not None:
-            self._share = _SharedData(SharedData(n, batch_size, int(epochs), seed))
+            share = Share(n, batch_size, seed)
+            self._share = _SharedData(share.data._replace(epochs=self._epochs))
         self._examples = 0  # of all workers, as rank 0 knows them
         self._inside = False
         self._reason: str | None = None
@@ -649,6 +662,7 @@ class _Rank(Worker):
              samples: int | None = None) -> Any:
         if self._share is not None:
             self._share.handed -= 1
+        steps, _ = self._counts(steps, samples)
         self._steps += steps
         self._settle()
         return self._values.given

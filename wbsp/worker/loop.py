@@ -9,12 +9,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
-from wbsp import timeouts
+from wbsp import given, timeouts
 from wbsp.core.stats import Phase
 from wbsp.environment import Credentials, Task, shares_memory
 from wbsp.process.forks import forget, in_child
@@ -147,16 +148,23 @@ class Worker:
             OSError: the token file cannot be read.
         """
         fill_numbers()
+        if not callable(say):
+            raise ValueError(f"say={given.shown(say)}: it must be a function that prints a line")
+        for name, text in (("address", address), ("transport", transport)):
+            if text is not None and not isinstance(text, str):
+                raise ValueError(f"{name}={given.shown(text)}: it must be a text")
         self.task = Task.complete(address, worker_index, check=split_addresses)
-        self.timeout = connect_timeout
+        self.timeout = given.seconds("connect_timeout", connect_timeout)
         self._say = say
         self._on = on
         self._again = again
-        self._expected = expected or {}
-        self._patience = patience
-        self._token_file = token_file
+        self._expected = given.texts("expected", expected)
+        self._patience = given.seconds("patience", patience)
+        self._token_file = given.path("token_file", token_file)
         self._share = shares_memory(transport)
-        self._bandwidth = None if band_width_limit is None else 1e6 * band_width_limit
+        limit = math.inf if band_width_limit is None else given.above_zero(
+            "band_width_limit", band_width_limit)
+        self._bandwidth = None if limit == math.inf else 1e6 * limit
         self._begin()
 
     def _begin(self) -> None:
@@ -294,14 +302,17 @@ class Worker:
 
         A signal handler may call this.
         """
-        self.interrupted = reason
+        self.interrupted = given.reason("reason", reason)
 
     def stop_run(self, reason: str) -> None:
         """End the run for all workers.
 
         Raises:
             RuntimeError: no training has begun.
+            ValueError: the reason is no text.
         """
+        with in_one_line():
+            reason = given.reason("reason", reason)
         self.begun().stop_run(reason)
 
     # The connection.

@@ -185,7 +185,8 @@ class WorkerRuntime:
             samples = self._share.step_done(seconds)
         self._recorder.step_done(steps, samples, loss)
         with self._shared.changed:
-            commands = self.agent.step_done(samples, seconds, steps, loss)
+            commands = self.agent.step_done(samples, seconds, steps,
+                                            loss if math.isfinite(loss) else None)
         self._carry_out(commands)
         self._wait("the others")
         if self.transport.error:

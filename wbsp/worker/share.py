@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal, Protocol
 
+from wbsp import given
 from wbsp.core.messages import (
+    EPOCHS,
+    EXAMPLES,
     AskWork,
     LearningRate,
     Measured,
@@ -80,17 +83,15 @@ class Share:
         Raises:
             ValueError: a number is out of range.
         """
-        for name, value in (("n", n), ("batch_size", batch_size)):
-            if isinstance(value, bool) or value != int(value) or value < 1:
-                raise ValueError(f"{name}={value!r}: it must be a whole number from 1 on")
-        if seed != int(seed) or seed < 0:
-            raise ValueError(f"seed={seed!r}: it must be a whole number from 0 on")
-        if validate not in ("newest", "wait"):
-            raise ValueError(f"validate={validate!r}: it must be 'newest', by which no worker "
-                             "waits for the results of an epoch, or 'wait', by which all do")
-        self.data = SharedData(int(n), int(batch_size), 1, int(seed), validate=validate)
+        n = given.whole("n", n, 1, EXAMPLES)
+        batch_size = given.whole("batch_size", batch_size, 1, EXAMPLES)
+        seed = given.whole("seed", seed)
+        if not isinstance(validate, str) or validate not in ("newest", "wait"):
+            raise ValueError(f"validate={given.shown(validate)}: it must be 'newest', by which no "
+                             "worker waits for the results of an epoch, or 'wait', by which all do")
+        self.data = SharedData(n, batch_size, 1, seed, validate=validate)
         self.first_epoch = 0
-        self.batch = int(batch_size)
+        self.batch = batch_size
         self.epoch = 0
         self.early = False
         self.measured: Measured | None = None
@@ -113,9 +114,13 @@ class Share:
         return None
 
     def wants(self, epochs: int, first_epoch: int = 0) -> None:
-        """Set the passes over the data, of which the loop has completed `first_epoch`."""
-        self.data = self.data._replace(epochs=epochs)
-        self.first_epoch = first_epoch
+        """Set the passes over the data, of which the loop has completed `first_epoch`.
+
+        Raises:
+            ValueError: a number is out of range.
+        """
+        self.data = self.data._replace(epochs=given.whole("epochs", epochs, 1, EPOCHS))
+        self.first_epoch = given.whole("initial_epoch", first_epoch, 0, EPOCHS)
 
     def begin(self, place: WorkPlace, ahead: bool) -> None:
         """Begin a run as its member.

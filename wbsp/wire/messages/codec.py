@@ -13,7 +13,7 @@ types raise `WireError`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -130,3 +130,21 @@ def decode(kind: Any, data: bytes | memoryview) -> Message:
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         reason = repr(str(error))[1:-1]  # may quote the peer: keep it on one line
         raise WireError(f"not a wbsp message: {reason}") from None
+
+
+def check(kind: Any, message: Any) -> None:
+    """Raise ValueError, which names the field, for a message or a part of one that would not decode
+    as `kind`: nobody could read it, and its sender would repeat it."""
+    try:
+        decoder = _decoders.get(kind) or msgspec.msgpack.Decoder(kind)
+        decoder.decode(_encoder.encode(message))
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        name = type(message).__name__
+        for field, hint in get_type_hints(type(message), include_extras=True).items():
+            value = getattr(message, field)
+            try:
+                msgspec.msgpack.Decoder(hint).decode(_encoder.encode(value))
+            except Exception:
+                name, error = f"{field}={repr(value)[:60]}", error
+                break
+        raise ValueError(f"{name} cannot be sent: {repr(str(error))[1:-1][:200]}") from None

@@ -18,10 +18,18 @@ from wbsp.environment import shown_server
 from wbsp.process.host import HOST, Host, Thread
 from wbsp.process.throttle import Throttle
 from wbsp.replica.frozen import Frozen
+from wbsp.sync.base import Push
 from wbsp.tensors.layout import Entry, LayerState, TensorSpec, check_layout, total_size
 from wbsp.wire.addresses import to_check
 from wbsp.wire.messages import codec as m
-from wbsp.worker.comm.communication import CallQueue, Communication, Request, SendInitial
+from wbsp.wire.messages.codec import check
+from wbsp.worker.comm.communication import (
+    CallQueue,
+    Communication,
+    Request,
+    SendInitial,
+    SendUpdate,
+)
 from wbsp.worker.comm.connection import Connection
 from wbsp.worker.comm.inbox import Listener
 from wbsp.worker.errors import TransportError
@@ -233,7 +241,15 @@ class Transport:
         self.wake()
 
     def request(self, request: Request) -> None:
-        """Send a request at the next `wake`, and repeat it until the listener has the answer."""
+        """Send a request at the next `wake`, and repeat it until the listener has the answer.
+
+        Raises:
+            ValueError: no server could read it; one line, which names the value.
+        """
+        if isinstance(request, SendUpdate):
+            check(Push, request.push)
+        elif isinstance(request, m.Message):
+            check(m.FromWorker, request)
         self._calls.append(self._communication.request, request)
 
     def leave(self, reason: str, finished: bool) -> None:

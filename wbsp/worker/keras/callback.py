@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import keras
 
-from wbsp import timeouts
+from wbsp import given, timeouts
+from wbsp.core.messages import EXAMPLES
 from wbsp.core.stats import Phase
 from wbsp.replica.base import divide
 from wbsp.replica.frozen import Frozen
@@ -191,7 +192,10 @@ class SyncCallback(keras.callbacks.Callback):
         """End the training of all workers, after their current steps. Any callback may call this.
 
         Args:
-            reason: for the console of all workers, in one line.
+            reason: for the console of all workers, in one line, of which 400 characters are shown.
+
+        Raises:
+            ValueError: it is no text.
         """
         self._worker.stop_run(reason)
 
@@ -224,7 +228,8 @@ class SyncCallback(keras.callbacks.Callback):
             An endless tf.data.Dataset on TensorFlow, else endless data of its own kind. Give `fit`
             a number for steps_per_epoch.
         """
-        self._worker.batch = batch_size
+        with in_one_line():
+            self._worker.batch = given.whole("batch_size", batch_size, 1, EXAMPLES)
         return batches(self._worker.assignments, examples)
 
     def interrupt(self, reason: str) -> None:

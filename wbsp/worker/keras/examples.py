@@ -14,6 +14,7 @@ from typing import Any
 import keras
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
+from wbsp import given
 from wbsp.worker.keras.input import check_release
 from wbsp.worker.keras.shared_batches import Batches, Function
 from wbsp.worker.share import NOTHING, Share
@@ -26,8 +27,7 @@ def dataset(share: Share, function: Function, class_weight: Mapping[int, float] 
 
     Raises ValueError if it returns another number of examples than requested.
     """
-    if processes != int(processes) or processes < 0:
-        raise ValueError(f"processes={processes!r}: give a whole number of 0 or more")
+    processes = given.whole("processes", processes, 0, 4096)
     if processes and keras.backend.backend() != "torch":
         raise ValueError(f"processes={processes}: only PyTorch's DataLoader has processes; leave "
                          f"it out on {keras.backend.backend()}")
@@ -39,7 +39,7 @@ def dataset(share: Share, function: Function, class_weight: Mapping[int, float] 
             return tf_examples.dataset(batches)
         case "torch":
             from wbsp.worker.keras import torch_examples
-            return torch_examples.loader(batches, int(processes))
+            return torch_examples.loader(batches, processes)
     check_release()
     return _Stream(batches)
 

@@ -74,6 +74,7 @@ class RunRate:
             return
         epoch = int(logs.get("val_epoch", self._share.epoch + 1)) - 1
         if told is None or told.epoch < epoch:
-            self._worker.begun().tell(LearningRate(epoch, rate))
+            if abs(rate) <= 1e300:  # no other worker could adopt it
+                self._worker.begun().tell(LearningRate(epoch, rate))
         else:  # the run already has a rate for that epoch
             self._model.optimizer.learning_rate = told.rate

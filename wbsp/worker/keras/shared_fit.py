@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from math import isfinite, nan
 from typing import Any
 
 import keras
 
+from wbsp import given
 from wbsp.core.messages import Measured
 from wbsp.wire.messages.reading import AskVersion
 from wbsp.worker.keras.fit import Edge, Fit
@@ -62,6 +63,7 @@ class SharedFit:
         self._validated = fit.argument("validation_data", True) is not None
         self._shown = ShownVersion(worker, model)
         self._validates = False  # in the current validation, or in the last one
+        self._names: dict[str, str] = {}  # of validation results: as sent -> as here
         self._told = -1  # newest epoch whose results the callbacks were given
         self._look = False  # the current step trains no example of the run
         if params.get("steps") != UNTIL_TOLD:
@@ -206,23 +208,39 @@ class SharedFit:
         if self._model.stop_training is _EPOCH_ENDS:
             self._model.stop_training = False
         mine = {name: logs.pop(name) for name in [*logs] if name.startswith("val_")}
+        sent, names = given.metrics(mine)
         if mine and self._validates and self._shown.epoch is not None:
-            own = Measured(self._shown.epoch, {name: value for name, value in mine.items()
-                                               if isfinite(value)})
+            self._tell_left_out(mine, names)
+            own = Measured(self._shown.epoch, sent)
             self._share.validated(own)
             self._worker.begun().tell(own)
         self._validates = False
+        self._names.update((given.short(name), name) for name in reversed([*mine]))
         newest = self._share.measured
         if self._saves:
             with self._worker.leaving_on_error():
                 newest = self._show_validated()
         if mine and newest is not None and newest.epoch > self._told:
             self._told = newest.epoch
-            logs.update(newest.values, val_epoch=newest.epoch + 1)
+            logs.update(self._by_own_names(newest.values), val_epoch=newest.epoch + 1)
         elif mine:  # Keras would warn that there is no such metric
             for name in mine:
                 warnings.filterwarnings("ignore", rf".*(conditioned on metric `{re.escape(name)}` "
                                                   rf"which|only with {re.escape(name)} available)")
+
+    def _tell_left_out(self, mine: dict[str, Any], names: dict[str, str]) -> None:
+        """Print once which results the others are not sent."""
+        finite = [name for name, value in mine.items() if name in names or isfinite(value)]
+        if left := [name for name in finite if name not in names]:
+            self._worker.say_once(
+                f"the run gets {len(names)} of {len(finite)} validation results, because it takes "
+                f"{given.METRICS} at most, whose first {given.NAMED} characters differ: "
+                f"{given.shown(left[0])} is the first that it lacks")
+
+    def _by_own_names(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Return results by the names that Keras has for them here; long ones are cut on the way.
+        """
+        return {self._names.get(name, name): value for name, value in values.items()}
 
     def _show_validated(self) -> Measured | None:
         """Show the version that was validated last; return its results, or older ones.
@@ -251,7 +269,8 @@ class SharedFit:
         if (history is None or not history.epoch or "val_epoch" not in history.history
                 or newest is None or newest.epoch <= self._told):
             return
-        for name, value in {**newest.values, "val_epoch": newest.epoch + 1}.items():
+        found = self._by_own_names(newest.values)
+        for name, value in {**found, "val_epoch": newest.epoch + 1}.items():
             if name in history.history:
                 history.history[name][-1] = value
 
