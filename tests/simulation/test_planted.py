@@ -1,10 +1,8 @@
 """The laws are worth what they find: faults put into the code on purpose, and the plans that do."""
 
 import pytest
-from simulated.cluster import Cluster
 from simulated.command import scratch
 from simulated.planted import PLANTED
-from simulated.series_world import Series, SeriesPlan
 
 DEAR = "a take-over has its name before it is whole"  # it waits long in virtual time
 
@@ -18,15 +16,14 @@ def in_turn():
 @pytest.mark.filterwarnings("ignore:overflow encountered")  # of a version that is not finite
 @pytest.mark.parametrize("planted", in_turn())
 def test_a_planted_fault_is_found_and_the_same_run_without_it_breaks_no_law(planted):
-    plays = Series if isinstance(planted.plan, SeriesPlan) else Cluster
     with scratch() as folder:
         for seed in range(planted.first, planted.first + planted.seeds):
             try:
                 with planted.plant():
-                    plays(planted.plan, seed, folder).run()
+                    planted.play(seed, folder)
             except Exception as error:
                 law = getattr(error, "law", None)
                 assert law in planted.laws or planted.laws & {5, 8} and law is None, error
-                plays(planted.plan, seed, folder).run()
+                planted.play(seed, folder)
                 return
         raise AssertionError(f"not found in {planted.seeds} runs")

@@ -246,6 +246,22 @@ class Engine:
                     self._told_so_far(worker) + self._stop_if_due(now) + self.feed(now))
         return self.start(now) if self.rendezvous.complete(self._here) else []
 
+    def owes(self, worker: int) -> bool:
+        """Return whether a worker had finished, in a run that has ended.
+
+        All that it has trained is in the last version, so a new process of it needs only that.
+        """
+        resumed = self.rendezvous.ended and not self.started
+        member = self.members.get(worker)
+        return (resumed and worker in self.rendezvous.owed) or (
+            (resumed or self.done) and member is not None and member.finished)
+
+    def join_for_last(self, worker: int, now: float) -> list[Outgoing]:
+        """Handle a new process of a worker that `owes` names; it trains nothing, and leaves."""
+        self.members.setdefault(worker, Member()).finished = True
+        self.log(now, "join", worker=worker, version=self.store.latest.version, finished=True)
+        return [Outgoing(worker, self._stop(self.stop_reason or "done"))]
+
     def start(self, now: float) -> list[Outgoing]:
         """Start, or resume, with the workers that have joined."""
         self.started = True
@@ -404,6 +420,9 @@ class Engine:
         self.log(now, "leave", worker=worker, reason=reason, finished=finished)
         if self.done:  # too late for training, but it may have the last version
             return [self._final(worker)] if finished else []
+        if finished and self.rendezvous.ended and not self.started:
+            self.rendezvous.left.add(worker)
+            return self.start(now) if self.rendezvous.complete(self._here) else []
         # Workers that leave after the stop still count, so that the others' last pushes keep their
         # weights; else one late update would move the final version N times too far.
         told = finished and self.stop_reason is not None
@@ -561,6 +580,8 @@ class Engine:
         Raises:
             ValueError: no member could send the request.
         """
+        if self.owes(worker):  # there is none
+            return []
         if self.work is None or worker not in self._here:
             raise ValueError(f"worker {worker} asked for work, but the run has no shared data")
         if self.stop_reason is not None:

@@ -87,6 +87,9 @@ class Above(Protocol):
         `interrupted`: why the site leaves without the last version; None: it waits for it.
         """
 
+    def farewell(self) -> None:
+        """Tell the server above that this site holds the last version, durably; repeatable."""
+
     def give_up(self, reason: str) -> None:
         """Leave at once."""
 

@@ -207,11 +207,12 @@ class Dispatcher:
         self.replication.woke(now)
         self.sessions.woke(now)
 
-    def lose_idle(self, since: float, patience: float, left: bool) -> None:
-        """Drop workers without progress for `patience` seconds, from `since` on.
+    def lose_idle(self, since: float, patience: float, left: bool) -> list[int]:
+        """Drop workers without progress for `patience` seconds, from `since` on; return them.
 
         left: also those that have left, and can fetch the final version now
         """
+        dropped = []
         for session in self.sessions.idle(since, patience):
             if self.readers.closing(session.worker) or not (session.joined or left):
                 continue
@@ -219,6 +220,8 @@ class Dispatcher:
             self._say(f"worker {session.worker}: no progress on {what} for {patience:g} "
                       "s; ending the run without it")
             self.send_off(session, f"no progress for {patience:g} s")
+            dropped.append(session.worker)
+        return dropped
 
     def lose_hanging(self, since: float) -> tuple[list[int], str, float | None]:
         """Drop workers that hang although all data are trained, from `since` on.

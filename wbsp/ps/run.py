@@ -55,6 +55,7 @@ class Run:
         self._unfit = Throttle(_NOTICE)
         self._starving = Starving()
         self._awaited = Awaited(reporter.say)
+        self._awaited_sites = Awaited(reporter.say)
         self._trains_since = None if state is None else state.trains_since  # time of the run
         self.hasty = False
         self._over = state is not None and state.over  # all workers have the final version
@@ -181,6 +182,8 @@ class Run:
             safe = self._settled and self.checkpoints.settled and self._replication.settled
             if safe:
                 self._requests.replies.farewell()  # the final version is safe before it is fetched
+                if self._above is not None:
+                    self._above.farewell()
             return self._ending(now, safe)
         self._start_or_tick(now, run_time)
         self.checkpoints.poll(run_time)
@@ -463,13 +466,16 @@ class Run:
                 self._reporter.say("sending the final version to the standby; workers receive it "
                                    "then")
         if self._settled:
-            self._dispatcher.lose_idle(self._done_since, timeouts.GOODBYE, True)
+            for worker in self._dispatcher.lose_idle(self._done_since, timeouts.GOODBYE, True):
+                self._requests.unserved.pop(worker, None)
             away, left = self._dispatcher.idle_for(self._done_since, timeouts.GOODBYE, True)
             if away:
                 self._awaited.wait(away, "to fetch the final version", left, "this run ends", now)
             else:
                 self._await_ends(now)
         if len(self._dispatcher.sessions) or self._replication.expected() or not self._settled:
+            return None
+        if not self.hasty and self._awaits_sites(now, self._done_since):
             return None
         if not self.hasty and self._readers.awaited(self.version):
             return None
@@ -481,6 +487,17 @@ class Run:
             self._close_book()
             self._saves_until = now + timeouts.LAST_SAVE
         return None if self._tries_to_save(now) else True
+
+    def _awaits_sites(self, now: float, since: float) -> bool:
+        """Return whether a site that had finished was lost, and may return for the final version.
+
+        Its workers wait for that, so its server is started again, or its standby takes over.
+        """
+        left = {site: max(lost, since) + timeouts.REATTACH - now
+                for site, lost in self._requests.unserved.items()}
+        away = [site for site, seconds in left.items() if seconds > 0]
+        return self._awaited_sites.wait(away, "to return for the final version",
+                                        max(left.values(), default=0.0), "this run ends", now)
 
     def _close_book(self) -> None:
         """Note that all workers have the final version.

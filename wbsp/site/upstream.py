@@ -210,7 +210,7 @@ class Upstream(SiteWorker):
         self._tells: dict[type[Message], tuple[Message, float]] = {}  # and when: not confirmed
         self._waited = False
         self._leaves: str | None = None  # why this site leaves without the last version
-        self._final = False
+        self._final = self._told_final = False
 
     # Life cycle.
 
@@ -455,6 +455,12 @@ class Upstream(SiteWorker):
         self._say(f"site {self._way.site}: the run above has ended without this site's last "
                   f"{work.samples:,} examples")
 
+    def farewell(self) -> None:
+        if self._final and self._transport is not None and not self._told_final:
+            self._told_final = True
+            self._transport.request(m.Goodbye())
+            self._transport.end()
+
     def give_up(self, reason: str) -> None:
         if not self.settled:
             self._say(f"site {self._way.site}: {reason}; its uncut progress is in its checkpoint")
@@ -620,5 +626,3 @@ class Upstream(SiteWorker):
             self._recorder.step_begins("compute")
         if listener.agent.finished:
             self._final = self.settled = True
-            transport.request(m.Goodbye())
-            transport.end()

@@ -31,8 +31,11 @@ import wbsp.wire.shm.segments
 import wbsp.worker.loop
 from simulated.cluster import Cluster
 from simulated.plan import TABLE, Plan
+from simulated.series_world import Series as SeriesWorld
 from simulated.series_world import SeriesPlan
+from simulated.site_world import Sites, SitesPlan
 from wbsp.core.agent import Progress
+from wbsp.core.engine import Engine
 from wbsp.core.ledger import Ledger
 from wbsp.core.overflow import Reach
 from wbsp.core.rendezvous import Rendezvous
@@ -46,6 +49,7 @@ from wbsp.ps.sessions.admission import Entrance
 from wbsp.ps.sessions.indices import Indices
 from wbsp.ps.sessions.peer_log import TokenBucket
 from wbsp.ps.sharding.coordinator import ShardLost, Shards
+from wbsp.site.upstream import Upstream
 from wbsp.tensors.blocks import length
 from wbsp.tensors.error_feedback import advanced
 from wbsp.wire.liveness import Beats, Nap
@@ -67,10 +71,14 @@ class Planted:
 
     name: str
     plant: object
-    plan: Plan
+    plan: Plan | SitesPlan | SeriesPlan
     laws: set[int]
     seeds: int = 60
     first: int = 0
+
+    def play(self, seed, folder):
+        world = {SitesPlan: Sites, SeriesPlan: SeriesWorld}.get(type(self.plan), Cluster)
+        world(self.plan, seed, folder).run()
 
 
 def _durable_at_once():
@@ -272,6 +280,13 @@ class _Never(TransportError):
     """What no refusal is."""
 
 
+def _early_goodbye():
+    def adopt(self, version, now, real=Upstream._adopt):
+        real(self, version, now)
+        self.farewell()
+    return patch.object(Upstream, "_adopt", adopt)
+
+
 # A standby sleeps; its server goes on alone, dies, and is away when the standby wakes.
 _LONG_SLEEP = Plan("asp", standby=True, kills=1, when_alone=True, victims=("server",),
                    outage=(80.0, 90.0), aimed=(("held", "sleep standby"),), naps=(70.0,), steps=50,
@@ -417,6 +432,12 @@ PLANTED = [
             Plan("asp", chosen=True, kills=1, kill_workers=2, steps=40), {18}),
     Planted("an evaluator that dies takes the run with it", _dead_evaluator_ends_it,
             Plan("pcc", evaluator="dies"), {8, 9}, 3),
+    Planted("a site that returns in the farewell is too late",
+            lambda: patch.object(Engine, "owes", lambda self, worker: False),
+            SitesPlan("asp", "asp", ends=(("final", "site"),)), {9}, 30),
+    Planted("a site says goodbye before the final version is safe", _early_goodbye,
+            SitesPlan("asp", "asp", slow=0.3, ends=(("goodbye", "site"),)),
+            {9}, 60),
 ]
 
 

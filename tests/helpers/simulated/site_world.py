@@ -30,7 +30,11 @@ from wbsp.ps.launch import prepare_server
 from wbsp.site.upstream import Upstream, Way
 from wbsp.sync import create
 
-_HELD = b"\xa4Held"
+_HELD, _FINAL, _LEAVING, _GOODBYE = b"\xa4Held", b"\xa5Final", b"\xa7Leaving", b"\xa7Goodbye"
+# When a death at the end of a run strikes: a site has finished and leaves; the server above, or a
+# site, hands out the final version; a site says that it has that.
+_ENDS = "left", "final", "goodbye", "farewell"
+_STEPS = 2, 8, 30  # messages and changes of its disk after that until a process dies, at most
 _APART = 8.0  # seconds between two deaths: what one process alone holds dies with it
 
 
@@ -66,6 +70,12 @@ class SitesPlan:
     kill_workers: int = 0
     patience: float = 3600.0  # virtual seconds in which it must end
     top_standby: bool = False
+    # Deaths at the end of the run: (phase of `_ENDS`, who dies: some of "site", "top", "worker")
+    ends: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def loses_workers(self) -> bool:
+        return bool(self.kill_workers) or any("worker" in who for _, who in self.ends)
 
 
 class NotingUpstream(Upstream):
@@ -130,6 +140,9 @@ class Site:
         self.address, self.run_id = ",".join(f"{name}:{PORT}" for name in self.names), None
         self.heard: NotingUpstream | None = None  # the process that the server above hears
         self.cuts: dict[int, float] = {}
+        self.lost = 0.0  # sum of the cuts that the server above resumed without
+        self.void: set[int] = set()  # their numbers
+        self.gone = Counter()  # positions of shared data in them
         self.spans: dict[int, tuple] = {}  # of shared data, in each cut
         self.weights: dict[int, float] = {}
         self.members = [Member(self, worker, self.rng.randint(1, self.plan.steps))
@@ -145,6 +158,24 @@ class Site:
     def replica(self, index, life):
         return IntegerReplica(index, self.plan.size,
                               seed=self.all.number + 1000 * life + 100 * self.index)
+
+    def loses(self, numbers):
+        """The server above and this site have died within one checkpoint period."""
+        for seq in [seq for seq in self.cuts if seq >= numbers.stop]:  # it is progress again
+            self.void.add(seq)
+            for known in (self.cuts, self.weights, self.spans):
+                known.pop(seq, None)
+        for seq in numbers:
+            self.lost += self.cuts.pop(seq, 0.0)
+            self.weights.pop(seq, None)
+            self.void.add(seq)
+            self.gone.update(g for span in self.spans.pop(seq, None) or () for g in range(*span))
+
+    def known(self, logged):
+        """The weight of each of its cuts that is in the model, or was rejected."""
+        known = logged.get(self.index, {}) | self.weights
+        return {seq: weight for seq, weight in known.items()
+                if seq in self.cuts or seq not in self.void}
 
     def say(self, text):
         self.all.say(f"{self.name} {text}")
@@ -167,6 +198,9 @@ class Sites:
         self.token = b"no secret at all, here"
         self.curve = _derive_keys(self.token).server_public
         self.machines, self.processes, self.codes = {}, {}, {}
+        self.world.on_doom = self._dies_at_its_step
+        self._ends = [*plan.ends]
+        self.done = set()  # sites that the server above has seen finish
         self.late = set()  # sites without which the run above has ended
         self.last_death = -_APART
         self.tops = ["top", "toptoo"][:1 + plan.top_standby]
@@ -205,6 +239,12 @@ class Sites:
 
     def say(self, text):
         self.said.append(f"{self.world.now:9.3f} {text}")
+        if (lost := re.search(r"site (\d+): cuts (\d+) to (\d+) are lost", text)) is not None:
+            # the server above and the site have died within one checkpoint period
+            self.notes["lost"] += 1
+            self.sites[int(lost[1])].loses(range(int(lost[2]), int(lost[3]) + 1))
+        if (left := re.match(r"top(?:too)?: .* worker (\d+) left: finished", text)) is not None:
+            self.done.add(int(left[1]))
         if self.loud:
             print(self.said[-1])
 
@@ -257,6 +297,40 @@ class Sites:
         head = bytes(frames[0][1:12])
         if head.startswith(_HELD) and frames[0][6]:
             self.holders.add(process)
+        for site in self.sites if head.startswith((_LEAVING, _GOODBYE)) and self._ends else ():
+            if process.name in site.names:
+                self._strike("left" if head.startswith(_LEAVING) else "goodbye", site)
+        if head.startswith(_FINAL) and self._ends:
+            if process.name in self.tops:
+                self._strike("final", self.rng.choice(self.sites))
+            else:
+                self._strike("farewell", next(s for s in self.sites if process.name in s.names))
+
+    def _strike(self, phase, site):
+        """The run has come to a phase of its end: those that are to die in it do so soon."""
+        for end in [one for one in self._ends if one[0] == phase][:1]:
+            self._ends.remove(end)
+            for who in end[1].split():
+                if who == "worker":
+                    self.world.after(self.rng.uniform(0, 0.1),
+                                     lambda: self.kill_worker(self.rng.choice(site.members)))
+                    continue
+                names = self.tops if who == "top" else site.names
+                process = self.processes[self.rng.choice(names)]
+                if process.alive and (len(names) == 1 or self._held(names)):
+                    self.world.doomed[process] = self.rng.randrange(self.rng.choice(_STEPS))
+
+    def _dies_at_its_step(self, process):
+        name = process.name
+        names = self.tops if name in self.tops else next(
+            site.names for site in self.sites if name in site.names)
+        if self.over or not self._begun(name) or (len(names) > 1 and not self._held(names)):
+            return
+        self.last_death = self.world.now
+        self.say(f"--- kill {name} at the end")
+        self.notes["ends"] += 1
+        process.kill()
+        self._restart(name)
 
     def _ended(self, process, code):
         if process.name in self.names:
@@ -269,6 +343,10 @@ class Sites:
             if late:  # the others had finished while it was away
                 self.notes["late"] += 1
                 self.late.add(process.name)
+                for site in self.sites:
+                    if process.name in site.names and site.index in self.done:
+                        raise Broken(9, f"{process.name} had finished, and ends without the last "
+                                     "version")
             elif code and self._may_be_replaced(process.name):
                 if not self.over:  # as a supervisor of processes does
                     self.world.after(2.0, lambda: self._again(process.name))
@@ -280,8 +358,8 @@ class Sites:
         plan = self.plan
         above = name in self.tops
         return (plan.top_standby if above else plan.standby) and (
-            (plan.kill_top if above else plan.kills) or plan.breaks or plan.cuts or plan.isolations
-            or plan.sleeps or plan.storm or plan.drift)
+            plan.ends or (plan.kill_top if above else plan.kills) or plan.breaks or plan.cuts
+            or plan.isolations or plan.sleeps or plan.storm or plan.drift)
 
     def _again(self, name):
         if self.processes[name].alive:
@@ -342,9 +420,9 @@ class Sites:
         elif self._dies(name, self.kill_top):
             self._restart(name)
 
-    def kill_worker(self):
-        site = self.rng.choice(self.sites)
-        member = self.rng.choice(site.members)
+    def kill_worker(self, member=None):
+        if member is None:
+            member = self.rng.choice(self.rng.choice(self.sites).members)
         if not self.over and member.process is not None and member.process.alive and (
                 not member.ended and member.joined is not None):
             self.say(f"--- kill {member.process.name}")
@@ -447,7 +525,7 @@ class Sites:
             return
         final, logged, total = stayed[0].final.astype(np.float64), self._logged(), 0.0
         for site in self.sites:
-            weights = logged.get(site.index, {}) | site.weights
+            weights = site.known(logged)
             if self._is_late(site):
                 total += sum(weight * site.cuts[seq] for seq, weight in weights.items())
                 continue
@@ -460,15 +538,15 @@ class Sites:
                              f"{sorted(weights)}")
             total += sum(weights[seq] * cut for seq, cut in site.cuts.items())
             accepted = 0.0
-            for member in site.members if not self.plan.kill_workers else ():
+            for member in site.members if not self.plan.loses_workers else ():
                 if sorted(member.weights) != list(range(len(member.cuts))):
                     raise Broken(1, f"{site.name}: worker {member.index} has cut "
                                  f"{len(member.cuts)}, and was answered {sorted(member.weights)}")
                 accepted += sum(UNIT * member.weights[seq] * cut
                                 for seq, cut in enumerate(member.cuts))
-            if self.plan.kill_workers or lacks:
+            if self.plan.loses_workers or lacks:
                 continue  # what the last push of a dead one weighs is not known
-            if abs(accepted - sum(site.cuts.values())) > 1e-6:
+            if abs(accepted - sum(site.cuts.values()) - site.lost) > 1e-6:
                 raise Broken(1, f"{site.name} has accepted {accepted} in all, and its cuts are "
                              f"{site.cuts}")
         if self.plan.data is not None:
@@ -483,9 +561,16 @@ class Sites:
         n, _, epochs = self.plan.data
         done = Counter()
         for site in self.sites:
-            for seq, weight in (logged.get(site.index, {}) | site.weights).items():
+            for seq, weight in site.known(logged).items():
                 for span in site.spans[seq] if weight else ():
                     done.update(range(*span))
+        gone = Counter()
+        for site in self.sites:
+            gone.update(site.gone)
+        lacks = Counter(range(n * epochs)) - done
+        said = any(f"not trained: {lacks.total():,} of" in line for line in self.said)
+        if done + lacks == Counter(range(n * epochs)) and not lacks - gone and said:
+            return  # all had finished when they were lost
         if done != Counter(range(n * epochs)) and not self.stopped_early:
             wrong = {g: done[g] for g in range(n * epochs) if done[g] != 1}
             raise Broken(17, f"positions that are not once in the model: {wrong}")
@@ -497,11 +582,12 @@ class Sites:
 
     def _cuts_are_whole(self, site):
         """A site's cuts name what it has accepted of its workers, and nothing else."""
-        if self.plan.kill_workers:
+        if self.plan.loses_workers:
             return
         named = Counter(g for spans in site.spans.values() for span in spans for g in range(*span))
         accepted = Counter(g for member in site.members for seq, weight in member.weights.items()
                            if weight for span in member.spans[seq] for g in range(*span))
+        named += site.gone
         if named != accepted:
             raise Broken(17, f"{site.name} has accepted {accepted - named} that no cut names, and "
                          f"cuts name {named - accepted}")
@@ -550,4 +636,10 @@ def drawn(seed: int, data: bool | None = None) -> SitesPlan:
     plan.top_standby = draw.random() < 0.3
     if plan.top_standby and not plan.isolations:
         plan.isolations = some(0.3, 2)
+    # Of a generator of their own: the same.
+    draw = random.Random(f"ends of sites {seed}")
+    if draw.random() < 0.3:
+        who = "site", "site", "top", "site top", "site worker"
+        plan.ends = tuple((draw.choice(_ENDS), draw.choice(who))
+                          for _ in range(draw.choice([1, 2])))
     return plan

@@ -90,6 +90,13 @@ class Entrance(ABC):
         """Return whether a process that has left this run cannot join it again, because it ends."""
         return False
 
+    def _owes(self, worker: int, replaces: bool) -> bool:
+        """Return whether a worker had finished, and its new process lacks only the last version.
+
+        `replaces`: as in `Hello`; other processes begin anew, and are too late.
+        """
+        return False
+
     @abstractmethod
     def _comes_for_next(self, worker: int, proven: bool) -> None:
         """Handle a process that waits for the next run: as a worker that has the final version of
@@ -176,7 +183,8 @@ class Entrance(ABC):
             series.comes(worker, hello.own, proven)
             self._sessions.answer(identity, m.Refused("the run has ended", over=True, follows=True))
             return
-        if self._over is not None:
+        owed = worker is not None and self._owes(worker, hello.replaces)
+        if self._over is not None and not owed:
             self._wait_for_next(identity, hello, worker, proven)
             return
         if worker is None or hello.given:
@@ -202,6 +210,7 @@ class Entrance(ABC):
         if session is None:
             session = self._sessions.open(identity, worker, hello.own, proven)
         session.line, session.proven = line, proven or session.proven
+        session.replaces = hello.replaces
         session.passes = 0 if hello.left or due >= series.fit else due
         passes = {"passes": str(session.passes)} if session.passes else {}
         self._sessions.send(identity, m.Welcome(
@@ -295,6 +304,10 @@ class Entrance(ABC):
         self._over = reason
         self._ends = ends
         for session in [one for one in self._sessions if one.plane is None]:
+            if self._owes(session.worker, session.replaces):
+                if session.joined:
+                    self._joined(session)
+                continue
             self._sessions.lives(session)
             self._refuse(session, f"worker {session.worker} is too late: {reason}")
             if ends:
@@ -588,6 +601,9 @@ class Admission(Entrance):
     def _awaits_some(self) -> bool:
         return self._engine.rendezvous.ended and not self._engine.started
 
+    def _owes(self, worker: int, replaces: bool) -> bool:
+        return replaces and self._engine.owes(worker)
+
     def admit_all(self) -> None:
         """Admit the workers that wait for a model."""
         for session in list(self._sessions):
@@ -670,8 +686,9 @@ class Admission(Entrance):
     def _admit(self, session: WorkerSession) -> None:
         assert session.layout is not None and session.request is not None
         engine = self._engine
-        if engine.done:  # just now: the worker is answered once that is certain
-            return
+        owed = self._owes(session.worker, session.replaces)
+        if engine.done and not (owed and self._over is not None):
+            return  # just now: the worker is answered once that is certain
         info = self._info
         reason = other_model(Division(session.layout, session.frozen, session.local),
                              Division(self._layout, info.frozen.layout, info.local))
@@ -704,7 +721,7 @@ class Admission(Entrance):
             owner, self._info.ticket(session.worker), work,
             isinstance(join, m.Join) and join.digest != self._digest, engine.examples)
         self._sessions.send(session.identity, session.answer)
-        self._requests.join(session)
+        self._requests.join(session, owed)
 
     def _other_layers(self, session: WorkerSession) -> str | None:
         """Return how its layers differ from the run's, in words, or None."""

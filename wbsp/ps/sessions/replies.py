@@ -47,6 +47,8 @@ class Replies:
             session = self._sessions.of(outgoing.worker)
             if session is None:
                 continue
+            if isinstance(message, m.Final) and session.joined:
+                continue  # it has not left yet; it is sent another one then
             if isinstance(message, LetGo):
                 self._sessions.send(session.identity, m.Refused(message.reason))
                 self._sessions.close(session)

@@ -39,6 +39,9 @@ class Requests:
         self._kept: dict[int, tuple[WorkerSession, m.Update, Arrived]] = {}
         self._left: set[int] = set()  # workers that have left in mid-run, and may join again
         self._ahead: set[int] = set()  # workers with a final version that this run does not have
+        # Sites that had finished and were lost without the final version -> since when, in the
+        # server's own time. They resume, because their workers wait for it.
+        self.unserved: dict[int, float] = {}
         # Of a site: sends what a worker says to all to the server above, which decides.
         self.above: Callable[[m.Message], None] | None = None
 
@@ -51,10 +54,15 @@ class Requests:
             m.Leaving: self.leave, m.Goodbye: self.goodbye, Holds: self.held,
             Arriving: self.arriving})
 
-    def join(self, session: WorkerSession) -> None:
-        """Handle a worker that was admitted."""
+    def join(self, session: WorkerSession, owed: bool = False) -> None:
+        """Handle a worker that was admitted; `owed`: it lacks only the run's last version."""
         self.first_came = min(self._clock.now(), self.first_came)
         self._left.discard(session.worker)
+        self.unserved.pop(session.worker, None)
+        if owed:
+            self._tell(session.worker, " returned for the final version")
+            self.replies.send(self.engine.join_for_last(session.worker, self._clock.run()))
+            return
         self._tell(session.worker, f" joined over {session.plane and session.plane.name}")
         request = session.request
         self.replies.send(self.engine.join(session.worker, self._clock.run(),
@@ -315,13 +323,18 @@ class Requests:
         if goodbye.again:
             self.sessions.returns(session)
         self.lose(session, "it left in mid-run")
+        self.unserved.pop(session.worker, None)
 
     def lose(self, session: WorkerSession, reason: str, replaced: bool = False) -> None:
         """End a session without a word from the worker; `replaced`: as in `Engine.leave`."""
-        member = session.joined and session.plane is not None
+        worker, report = session.worker, self.sessions.reports.get(session.worker)
+        member = (session.joined and session.plane is not None
+                  and not (session.replaces and self.engine.owes(worker)))
         self.sessions.close(session)
-        self.replies.forget(session.worker)
+        self.replies.forget(worker)
         if not member:
+            if session.plane is not None and report is not None and report.behind is not None:
+                self.unserved[worker] = self._clock.now()
             if not replaced:
                 self._not_replaced(session)
             return

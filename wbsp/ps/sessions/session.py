@@ -63,6 +63,7 @@ class WorkerSession:
     line: object = None  # the connection over which it has identified itself
     own: bytes = b""  # as in `messages.Hello`
     proven: bool = False  # it was this worker in an earlier run, or is welcomed as it by that proof
+    replaces: bool = False  # as in `messages.Hello`
     passes: int = 0  # number of the run that its fit was, and that has ended; 0: of none
     request: m.Join | m.Reattach | None = None  # as which it asked to be a member
     joined: bool = False  # it asked to join, and has not left
