@@ -41,7 +41,7 @@ from wbsp.wire.sockets import ServerSocket
 
 STANDBY_STEP, SERVER_STEP = 1, 2  # from the epoch of the state to one's own
 _NOTICE = 10.0  # seconds between two lines
-_NEW_PROCESSES = 4096  # that an election remembers, at most
+NEW_PROCESSES = 4096  # that an election remembers, at most
 
 
 class Votes:
@@ -274,7 +274,7 @@ class Election:
 
     def came(self, worker: int | None, own: bytes, now: float) -> None:
         """Handle a new process, of this worker or without an index; `own`: as in `Hello`."""
-        if worker is not None or own in self._came or len(self._came) < _NEW_PROCESSES:
+        if worker is not None or own in self._came or len(self._came) < NEW_PROCESSES:
             self._came[own if worker is None else worker] = now
 
     def why_alone(self, clock: Callable[[], float], later: bool) -> str | None:

@@ -20,7 +20,7 @@ from wbsp import timeouts
 from wbsp.limits import one_line
 from wbsp.process.signals import Interrupts
 from wbsp.process.throttle import Throttle
-from wbsp.ps.replication.election import STANDBY_STEP, Candidate, Standing
+from wbsp.ps.replication.election import NEW_PROCESSES, STANDBY_STEP, Candidate, Standing
 from wbsp.ps.replication.snapshot import CopyReader, RunCopy
 from wbsp.ps.sessions.handlers import Peer
 from wbsp.ps.sessions.session import check_reattach, other_protocol
@@ -273,6 +273,7 @@ class Standby:
         self._delay = ""  # the answer to other peers then
         # Times of workers' newest requests; of those proven to be from a later server.
         self._came_at: dict[int, float] = {}
+        self._unnamed: dict[bytes, float] = {}  # the same of processes without an index
         self._later: dict[int, float] = {}
 
     def run(self) -> int:
@@ -442,8 +443,10 @@ class Standby:
         They may be old or new processes; the other process has not sent them the final version.
         """
         ended = self._primary.gone_since
-        return 0 if ended is None else sum(
-            self._came_at.get(worker, -math.inf) > ended for worker in named)
+        if ended is None:
+            return 0
+        here = sum(self._came_at.get(worker, -math.inf) > ended for worker in named)
+        return min(here + sum(at > ended for at in self._unnamed.values()), len(named))
 
     def _wait_on(self, now: float) -> int | None:
         """Wait while no server is known, up to a limit; return an exit code then, or None."""
@@ -510,8 +513,8 @@ class Standby:
             case m.Held():
                 self._send(identity, m.Unknown())
             case m.Hello() | m.Ask() | m.Watch() | m.NextVersion() | m.Evaluated():
-                if isinstance(message, m.Hello) and message.worker is not None:
-                    self._note(message.worker)
+                if isinstance(message, m.Hello):
+                    self._note(message.worker, message.own)
                 self._send(identity, m.NotServing(self._reason))
             case Lead():
                 self._send(identity, Denied(f"{self._reason}, and no shard"))
@@ -544,11 +547,15 @@ class Standby:
                     return
         self._send(identity, m.NotServing(self._reason))
 
-    def _note(self, worker: int) -> None:
-        """Note that this worker has connected, in any process."""
+    def _note(self, worker: int | None, own: bytes = b"") -> None:
+        """Note that this worker has connected, in any process; None: `own`, without an index."""
         state = self._state
-        if state is not None and any(worker == named for named, _ in state.voters):
-            self._came_at[worker] = self._socket.on.clock.monotonic()
+        now = self._socket.on.clock.monotonic()
+        if worker is None:
+            if own in self._unnamed or len(self._unnamed) < NEW_PROCESSES:
+                self._unnamed[own] = now
+        elif state is not None and any(worker == named for named, _ in state.voters):
+            self._came_at[worker] = now
 
     def _followed(self, peer: Peer, follow: m.Follow) -> None:
         """Handle another waiting process that takes this one for the server."""
@@ -569,6 +576,9 @@ class Standby:
             return
         self._follower = peer, follow  # the server that this one becomes answers, too
         rank = 2 * self._epoch or state.rank  # of this process's state
+        if follow.run == state.run and follow.rank > rank:
+            # It has the newer state, and serves once it knows: both must not be elected meanwhile.
+            self._primary.liveness.hear(self._socket.on.clock.monotonic())
         self._send(identity, m.NotServing(self._reason,
                                           rank=rank if follow.run == state.run else 0))
 
