@@ -133,7 +133,7 @@ def check_python(argv):
         assert (ROOT / argv[0]).exists()
         check_flags(argv[1:], flags_of("runcifar10gpu.py"))
     elif argv and argv[0] == "tests/simulation":
-        source = (ROOT / "tests/simulation/__main__.py").read_text()
+        source = (ROOT / "tests/helpers/simulated/command.py").read_text()
         assert all(f"--{name}" in source for name in names(argv))
     elif argv and argv[0].startswith(("scripts/", "examples/")):
         check_program(argv[0], argv[1:])

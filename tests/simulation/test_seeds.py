@@ -137,10 +137,19 @@ def test_a_run_ends_whatever_its_evaluator_does(how, folder):
 
 
 def test_the_command_counts_what_it_played(capsys):
-    assert main(["--runs=3", "--models=bsp,asp", "--standby", "--no-shards"]) == 0
+    assert main(["--runs=3", "--models=bsp,asp", "--kinds=standby,shards"]) == 0
     out = capsys.readouterr().out
-    assert "3 runs, 0 failed; 3 with a standby, 0 with shards, 0 with both" in out
-    assert "models: asp 1, bsp 2" in out
+    assert "3 runs, 0 failed; 2 with a standby, 1 with shards, 0 with both" in out
+    assert "kinds: shards 1, standby 2" in out and "models: asp 1, bsp 2" in out
+
+
+def test_two_processes_play_what_one_does(capsys):
+    outs = []
+    for jobs in ("1", "2"):
+        assert main(["--seeds=4:10", "--kinds=sites,any", f"--jobs={jobs}"]) == 0
+        outs.append([line for line in capsys.readouterr().out.splitlines()
+                     if "processor time" not in line])
+    assert outs[0] == outs[1]
 
 
 def test_a_failure_says_how_it_is_played_again(folder, monkeypatch):

@@ -141,6 +141,14 @@ class Network:
         """Return the next event of a socket's monitor, which must be ready."""
         return dict(zmq.utils.monitor.recv_monitor_message(monitor))
 
+    def duplicate(self, fd: int) -> _socket.socket:
+        """Return a duplicate of a socket, which stays valid when the other one is closed.
+
+        Raises:
+            OSError: it is closed already.
+        """
+        return _socket.socket(fileno=os.dup(fd))
+
     def resolve(self, host: str, port: int) -> list[tuple[int, int, Any]]:
         """Return family, kind and address of all addresses of a host's name.
 

@@ -111,6 +111,7 @@ class ConnectionGuard:
         self._left = 0  # bytes of memory that the unread data of ended connections takes
         self._members: dict[int, _Connection] = {}
         self._strangers: dict[int, _Connection] = {}  # in order of arrival
+        self._network = network
         self._arrivals = _Arrivals(network)
         self._due: set[int] = set()  # connections to check, beside those with new data
         self._read: set[int] = set()  # of members; a message was read since the last `check`
@@ -147,7 +148,7 @@ class ConnectionGuard:
         """Note a new connection."""
         self.closed(fd)
         with contextlib.suppress(OSError):  # closed already
-            connection = self._strangers[fd] = _Connection(socket.socket(fileno=os.dup(fd)))
+            connection = self._strangers[fd] = _Connection(self._network.duplicate(fd))
             connection.buffer(_SLOW, fixed=True)
             self._arrivals.expect(connection.socket, fd)
 

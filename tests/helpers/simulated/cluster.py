@@ -156,7 +156,7 @@ class Member:
         self.unfit = Counter()
         self.joined = None  # number of this process's first push
         self.runtime = self.replica = self.transport = self.process = None
-        self.final = self.first = self.given_up = None
+        self.final = self.final_version = self.first = self.given_up = None
         self.left_at, self.lives, self.deaths = float("inf"), 0, []
         self.leaving = self.holds = False  # a signal has told it to; a process has its index
         self.speed = cluster.rng.choice(cluster.plan.speeds)
@@ -285,7 +285,7 @@ class Member:
         self.left_at, self.leaving = cluster.world.now, False
         cluster.phase("last push", process)
         runtime.finish()
-        self.final = np.array(replica.x)
+        self.final, self.final_version = np.array(replica.x), runtime.agent.version
 
     def comes_again(self):
         """Its process has ended, and is started again after a while."""
@@ -373,11 +373,14 @@ class Cluster:
         self.ends = {}  # process's name -> when it ended by itself
         self.wire = parse(plan.wire)
         self.last_death = -1e9
+        self._deaths, self._soon = [], plan.soon  # time and name of each; how many may follow soon
         # A fault has lasted longer than a server is patient with a worker: the run may go on, and
         # end, without it.
         self.harsh = False
         self._away_since = self._back_at = -1e9
         self._aimed = [*plan.aimed]
+        self.struck = {}  # name of a server -> by what it was struck last: nap, cut, off
+        self._soon_draw = random.Random(f"soon {plan.sync} {seed}")
         self.laws = self._judged_by(self)
         for index in range(plan.shards):
             self.start_shard(index)
@@ -550,6 +553,10 @@ class Cluster:
         for number, act in kinds:
             for _ in range(number):
                 self.world.after(draw.uniform(0.02, horizon), act)
+        for number, act in ((plan.absences, self.is_away),
+                            (plan.worker_absences, self.worker_is_away)):
+            for _ in range(number):  # early: they last
+                self.world.after(draw.uniform(0.02, horizon / 2), act)
 
     def phase(self, name, process):
         """The run has come to a phase: what was aimed at it strikes, now or in a moment."""
@@ -585,16 +592,105 @@ class Cluster:
         self._dies(name)
         return True
 
-    def _dies(self, name):
+    def _dies(self, name, power=False, outage=None):
         self.last_death = self.world.now
-        self.say(f"--- kill {name}{' and its power' if self.plan.power else ''}")
+        power = power or self.plan.power
+        self.say(f"--- kill {name}{' and its power' if power else ''}")
         self.notes["kills"] += 1
         self.processes[name].kill()
-        if self.plan.power:
+        if power:
             self.notes["power"] += 1
             self.machines[name].lose_power()
         self.laws.died(name)
-        self.world.after(self.rng.uniform(*self.plan.outage), lambda: self._again(name))
+        self._another_dies(name)
+        self.world.after(self.rng.uniform(*self.plan.outage) if outage is None else outage,
+                         lambda: self._again(name))
+
+    def _another_dies(self, name):
+        """One has died. Within seconds another may, which is two deaths: what both hold is lost."""
+        now = self.world.now
+        if any(other != name and now - time < _AGAIN for time, other in self._deaths):
+            self.notes["deaths within 8 s of another"] += 1
+        self._deaths.append((now, name))
+        if self._soon:
+            self._soon -= 1
+            draw = self._soon_draw
+            self.world.after(draw.choice([0.0, 0.001, draw.uniform(0.0, 1.0),
+                                          draw.uniform(0.0, _AGAIN)]),
+                             lambda: self._dies_soon(name, draw))
+
+    def _dies_soon(self, other, draw):
+        """A worker, or a server that may die; none of which is the one that has died."""
+        members = [member for member in self.members if f"w{member.index}" != other
+                   and not member.ended and member.runtime is not None
+                   and member.process.alive and not member.leaving]
+        servers = [one.name for one in self.servers if one.name != other and one.alive]
+        if self.over or not self.laws.begun or not (members or servers):
+            return
+        if servers and (draw.random() < 0.3 or not members):
+            name = draw.choice(servers)
+            self.laws.two_deaths = True
+            self._dies(name)
+        else:
+            self._worker_dies(draw.choice(members))
+
+    # Absences.
+
+    def is_away(self):
+        """A server's machine, or its standby's, is away for long."""
+        name, how = self._victim(), self.rng.choice(self.plan.hows)
+        if self.over or not self.processes[name].alive:
+            return
+        held = self._may_die(name) and self.laws.held_by_standby
+        if not held or self.world.now < self._back_at:
+            self.world.after(0.5, self.is_away)
+            return
+        self._is_away(name, how, self.rng.choice(self.plan.away))
+
+    def worker_is_away(self):
+        """A worker's machine is away for longer than a server waits for it."""
+        member = self.rng.choice(self.members)
+        if self.over or member.ended or member.runtime is None or not member.process.alive:
+            return
+        seconds = 2 * self.rng.choice(self.plan.away)
+        self._is_away(member.process.name, self.rng.choice(["nap", "cut"]), seconds)
+        self.laws.is_away(member, seconds)
+
+    def _is_away(self, name, how, seconds):
+        process = self.processes[name]
+        self.say(f"--- {name} is away for {seconds:g} s: {how}")
+        self.notes["absences"] += 1
+        self._out_of_touch(seconds)
+        self.struck[name] = how
+        if how == "nap":
+            process.asleep_until = max(process.asleep_until, self.world.now + seconds)
+        else:
+            pairs = self._around(name) if how == "off" else self._some_around(name)
+            self.world.part(pairs)
+            self.world.after(seconds, lambda: self._heal(pairs))
+        if how == "off":
+            self._dies(name, True, seconds + self.rng.uniform(0.05, 1.0))
+        self.world.after(self.rng.uniform(1.0, 12.0), lambda: self._given_up(name, how))
+
+    def _some_around(self, name):
+        """It is cut off from all others; or a server is, from the other one and from some workers:
+        both may ask workers for their votes then."""
+        pairs = self._around(name)
+        if name in ("server", "standby") and self.rng.random() < 0.5:
+            reached = {f"w{member.index}" for member in self.members if self.rng.random() < 0.5}
+            pairs = {pair for pair in pairs if not reached & {*pair}}
+        return pairs
+
+    def _around(self, name):
+        others = [one for one in self.machines if not self.world.together(one, name)]
+        return {(name, one) for one in others} | {(one, name) for one in others}
+
+    def _given_up(self, name, how):
+        """What lies between has given up the connections to this machine, and says so."""
+        for connection in self.world.connections():
+            if (self.processes[name].machine in connection.route(connection.up)
+                    and (connection.parted or how == "nap") and not self._to_shard(connection)):
+                connection.lapse()
 
     def _dies_taking_over(self, process):
         """Between two of its steps."""
@@ -640,15 +736,20 @@ class Cluster:
         self.say(f"--- kill {name}")
         self.notes["kill_shards"] += 1
         self.processes[name].kill()
+        self._another_dies(name)
         self.world.after(self.rng.uniform(0.05, 2.0),
                          lambda: self.start_shard(int(name[1:])))
 
     def kill_worker(self):
         if (member := self._goes()) is not None:
-            self.say(f"--- kill w{member.index}")
-            self.notes["kill_workers"] += 1
-            member.process.kill()
-            member.comes_again()
+            self._worker_dies(member)
+
+    def _worker_dies(self, member):
+        self.say(f"--- kill w{member.index}")
+        self.notes["kill_workers"] += 1
+        member.process.kill()
+        member.comes_again()
+        self._another_dies(f"w{member.index}")
 
     def leave(self):
         """A worker is told to end, as by Ctrl-C or a machine that is wanted for something else."""
@@ -678,9 +779,10 @@ class Cluster:
                 return False
             one, two = self.rng.choice(apart)
         pairs = {(one, two)} if self.rng.random() < 0.3 else {(one, two), (two, one)}
+        self.struck.update({one: "cut", two: "cut"})
         self.say(f"--- cut {sorted(pairs)}")
         self.notes["cuts"] += 1
-        self.world.cut |= pairs
+        self.world.part(pairs)
         seconds = self.rng.choice(self.plan.naps)
         if any(self._shard(name) for name in (one, two)):
             seconds = self._silence_of_a_shard(
@@ -706,30 +808,22 @@ class Cluster:
     def isolate(self, name=None):
         """A server is out of reach of all others, and they of it."""
         name = name or self._victim()
-        others = [one for one in self.machines if not self.world.together(one, name)]
-        pairs = {(name, one) for one in others} | {(one, name) for one in others}
+        pairs = self._around(name)
+        self.struck[name] = "cut"
         self.say(f"--- isolate {name}")
         self.notes["isolations"] += 1
-        self.world.cut |= pairs
+        self.world.part(pairs)
         seconds = self.rng.choice(self.plan.naps)
         self._out_of_touch(seconds)
         self.world.after(seconds, lambda: self._heal(pairs))
         return True
 
     def _heal(self, pairs):
-        self.world.cut -= pairs
         self.say(f"--- healed {sorted(pairs)}")
-        for connection in self._connections():
-            stuck, connection.stuck = connection.stuck, []
-            for deliver in stuck:
-                deliver()
-
-    def _connections(self):
-        return [socket.connection for process in self.world.processes
-                for socket in process.sockets if socket.connection is not None]
+        self.world.heal(pairs)
 
     def break_connection(self):
-        found = [one for one in self._connections() if one.open and not (
+        found = [one for one in self.world.connections() if one.open and not (
             (self.plan.standby or (self.plan.full and self.laws.farewell))
             and self._to_shard(one))]  # that is a death of the server
         if found and not self.over:
@@ -772,6 +866,7 @@ class Cluster:
         seconds = self.rng.choice(self.plan.naps)
         if self._shard(process.name):
             seconds = self._silence_of_a_shard(seconds, [one.name for one in self.servers])
+        self.struck[process.name] = "nap"
         self.say(f"--- {process.name} sleeps for {seconds:g} s")
         self.notes["sleeps"] += 1
         self._out_of_touch(seconds)

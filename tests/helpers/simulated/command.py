@@ -5,20 +5,24 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
+import multiprocessing
 import tempfile
 import time
 import traceback
 from collections import Counter
 from pathlib import Path
 
-from simulated.cluster import Cluster
-from simulated.plan import PHASES, Plan, drawn
+from simulated.kinds import KINDS, TURNS, name_of, player
+from simulated.plan import PHASES
 from wbsp.sync import MODELS
+from wbsp.timeouts import REATTACH
 
-KINDS = ("kills", "power", "kill_shards", "kill_workers", "leaves", "cuts", "isolations", "breaks",
-         "storm", "sleeps", "full", "slow disk", "drift", "memory", "chosen", "strangers",
-         "mistakes", "wild", "evaluator")
+FAULTS = ("kills", "kill_top", "power", "kill_shards", "kill_workers", "leaves", "cuts",
+          "isolations", "breaks", "absences", "storm", "sleeps", "full", "slow disk", "drift",
+          "memory", "chosen", "strangers", "mistakes", "wild", "evaluator")
+_AT_ONCE = 20  # seeds that a process takes
 
 
 @contextlib.contextmanager
@@ -31,18 +35,15 @@ def scratch():
 
 def as_json(plan):
     """What of a plan is not as usual, for `--plan`."""
-    usual = Plan()
+    usual = type(plan)()
     return json.dumps({field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)
                        if getattr(plan, field.name) != getattr(usual, field.name)})
 
 
-def from_json(text):
-    values = json.loads(text)
-    for name in ("naps", "latency", "pair", "outage", "speeds", "victims", "data"):
-        if values.get(name):
-            values[name] = tuple(values[name])
-    values["aimed"] = tuple(map(tuple, values.get("aimed", ())))
-    return Plan(**values)
+def from_json(text, kind="any"):
+    def frozen(value):
+        return tuple(map(frozen, value)) if isinstance(value, list) else value
+    return KINDS[kind].plan(**{name: frozen(value) for name, value in json.loads(text).items()})
 
 
 def explain(plan, seed, error):
@@ -50,105 +51,159 @@ def explain(plan, seed, error):
     last = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{Path(last.filename).name}:{last.lineno}"
     notes = " ".join(getattr(error, "__notes__", ()))
-    return (f"{type(error).__name__} {str(error)[:400]} {notes} ({where})\n"
-            f"    python tests/simulation --seeds={seed}:{seed + 1} --loud "
+    kind = name_of(plan)
+    which = "" if kind == next(iter(KINDS)) else f"--kinds={kind} "
+    return (f"seed {seed}: {type(error).__name__} {str(error)[:400]} {notes} ({where})\n"
+            f"    python tests/simulation {which}--seeds={seed}:{seed + 1} --loud "
             f"--plan='{as_json(plan)}'")
 
 
 class Tally:
-    """What was played."""
+    """What was played.
+
+    runs, models, options, formats: numbers of runs: by kind, and so on
+    struck: numbers of runs in which something happened; times: how often it did, in all
+    """
 
     def __init__(self):
-        self.runs = self.standby = self.shards = self.both = self.data = self.sparse = 0
+        self.runs, self.models, self.options, self.formats = (Counter() for _ in range(4))
+        self.struck, self.times, self.failed = Counter(), Counter(), []
         self.seconds, self.events, self.virtual = 0.0, 0, 0.0
-        self.models, self.formats, self.faults, self.failed = Counter(), Counter(), Counter(), []
-        self.options = Counter()
 
-    def play(self, plan, seed, folder, loud=False):
+    def play(self, plan, seed, folder, loud=False, kind=""):
         """Play a run and count it; the run, or None where it failed."""
         began = time.process_time()
-        cluster = None
+        run = None
         try:
-            cluster = Cluster(plan, seed, folder, loud)
-            return cluster.run()
+            run = player(plan)(plan, seed, folder, loud)
+            return run.run()
         except Exception as error:
             if loud:
                 traceback.print_exc()
             self.failed.append(explain(plan, seed, error))
         finally:
             self.seconds += time.process_time() - began
-            self.runs += 1
-            self.standby += plan.standby
-            self.shards += bool(plan.shards)
-            self.both += bool(plan.standby and plan.shards)
-            self.data += plan.data is not None
-            self.sparse += plan.sparse
-            self.models[plan.sync] += 1
-            if plan.options:
-                self.options[plan.sync] += 1
-            self.formats[plan.wire] += 1
-            if cluster is not None:
-                self.events += cluster.world.events
-                self.virtual += cluster.world.now
-                self.faults.update({kind: 1 for kind in cluster.notes})  # runs that had it
+            self.runs.update({"all": 1, f"kind {kind}": 1, "a standby": plan.standby,
+                              "shards": bool(getattr(plan, "shards", 0)),
+                              "both": bool(plan.standby and getattr(plan, "shards", 0)),
+                              "shared data": plan.data is not None,
+                              "sparse updates": getattr(plan, "sparse", False)})
+            model = getattr(plan, "sync", None) or plan.above
+            self.models[model] += 1
+            self.options[model] += bool(plan.options)
+            self.formats[getattr(plan, "wire", "float32")] += 1
+            if run is not None:
+                self.events += run.world.events
+                self.virtual += run.world.now
+                self.struck.update({kind for kind, times in run.notes.items() if times})
+                self.times.update(run.notes)
         return None
 
+    def add(self, other):
+        """What another process has played."""
+        for name, value in vars(other).items():
+            if isinstance(value, Counter):
+                getattr(self, name).update(value)
+            else:
+                setattr(self, name, getattr(self, name) + value)
+
     def __str__(self):
-        lines = [f"{self.runs:,} runs, {len(self.failed)} failed; {self.standby:,} with a standby, "
-                 f"{self.shards:,} with shards, {self.both:,} with both, {self.data:,} with shared "
-                 f"data, {self.sparse:,} with sparse updates",
-                 "models: " + ", ".join(f"{k} {n:,}" for k, n in sorted(self.models.items())),
-                 "with other options than the usual: " + ", ".join(
-                     f"{k} {n:,}" for k, n in sorted(self.options.items())),
-                 "formats: " + ", ".join(f"{k} {n:,}" for k, n in sorted(self.formats.items())),
-                 "runs with a fault: " + ", ".join(f"{k} {self.faults[k]:,}" for k in KINDS),
+        runs, struck = self.runs, self.struck
+
+        def listed(counts):
+            return ", ".join(f"{name} {n:,}" for name, n in sorted(counts.items()) if n)
+        lines = [f"{runs['all']:,} runs, {len(self.failed)} failed; " + ", ".join(
+                     f"{runs[name]:,} with {name}" for name in (
+                         "a standby", "shards", "both", "shared data", "sparse updates")),
+                 "kinds: " + listed({name.removeprefix("kind "): n for name, n in runs.items()
+                                     if name.startswith("kind ")}),
+                 "models: " + listed(self.models),
+                 "with other options than the usual: " + listed(self.options),
+                 "formats: " + listed(self.formats),
+                 "runs with a fault: " + ", ".join(f"{k} {struck[k]:,}" for k in FAULTS),
                  "runs struck at a phase: " + ", ".join(
-                     f"{p} {self.faults[f'phase {p}']:,}" for p in PHASES),
+                     f"{p} {struck[f'phase {p}']:,}" for p in PHASES),
+                 "take-overs by votes after: " + ", ".join(
+                     f"{how} {self.times[f'votes after {how}']:,}" for how in (
+                         "a nap", "a cut", "a death"))
+                 + f"; absences beyond {REATTACH:g} s: "
+                   f"{self.times['absences beyond REATTACH']:,}; deaths within 8 s of another: "
+                   f"{self.times['deaths within 8 s of another']:,}",
                  f"{self.seconds:,.0f} s of processor time, "
-                 f"{self.runs / max(self.seconds, 1e-9):.1f} runs a second, "
+                 f"{runs['all'] / max(self.seconds, 1e-9):.1f} runs a second, "
                  f"{self.virtual:,.0f} s of virtual time"]
         return "\n".join(lines)
 
 
-def plans(args, models):
-    """(plan, seed) of all runs."""
-    low, high = map(int, args.seeds.split(":")) if args.seeds else (args.first,
-                                                                    args.first + args.runs)
-    for seed in range(low, high):
-        if args.plan is not None:
-            yield from_json(args.plan), seed
-        else:
-            yield drawn(models[seed % len(models)], seed, args.standby, args.shards,
-                        data=args.data, sparse=args.sparse), seed
+def planned(args, seed):
+    """The kind and the plan that this seed has."""
+    kinds, models = args.kinds.split(","), args.models.split(",")
+    kind = kinds[seed % len(kinds)]
+    if args.plan is not None:
+        return kinds[0], from_json(args.plan, kinds[0])
+    model = models[seed // len(kinds) % len(models)]
+    return kind, KINDS[kind].draws(model, seed, args.data, args.sparse)
 
 
-def main(arguments=None):
+def play(args, seed):
+    """One run, counted."""
+    kind, plan = planned(args, seed)
+    tally = Tally()
+    with scratch() as folder:
+        tally.play(plan, seed, folder, args.loud, kind)
+    return tally
+
+
+@contextlib.contextmanager
+def played(args, seeds):
+    """Tallies of all seeds, as they come, from so many processes."""
+    if args.jobs == 1:
+        yield map(functools.partial(play, args), seeds)
+        return
+    with multiprocessing.get_context("fork").Pool(args.jobs) as pool:
+        yield pool.imap_unordered(functools.partial(play, args), seeds, _AT_ONCE)
+
+
+def parser():
     parser = argparse.ArgumentParser(prog="python tests/simulation", description=__doc__)
     parser.add_argument("--runs", type=int, default=1000, help="how many, each of another seed")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", help="LOW:HIGH, in place of --runs and --first")
+    parser.add_argument("--kinds", default=",".join(TURNS),
+                        help=f"which take turns, of {', '.join(KINDS)}; default: %(default)s")
     parser.add_argument("--models", default=",".join(MODELS), help="which take turns")
-    parser.add_argument("--plan", help="JSON: the same plan for all seeds; see simulated/plan.py")
-    parser.add_argument("--standby", action=argparse.BooleanOptionalAction,
-                        help="with or without in all runs; default: as drawn")
-    parser.add_argument("--shards", action=argparse.BooleanOptionalAction, help="likewise")
+    parser.add_argument("--plan", help="JSON: the same plan for all seeds, of the first kind; see "
+                                       "simulated/plan.py and site_world.py")
     parser.add_argument("--data", action=argparse.BooleanOptionalAction,
-                        help="likewise: data that all workers share")
+                        help="with data that all workers share or without, in all runs; default: "
+                             "as drawn")
     parser.add_argument("--sparse", action=argparse.BooleanOptionalAction,
                         help="likewise: updates that move a few rows of a table")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that play")
     parser.add_argument("--failures", type=int, default=20, help="so many are printed")
     parser.add_argument("--loud", action="store_true", help="print all lines of each run")
     parser.add_argument("--every", type=int, default=5000, help="runs between two reports")
-    args = parser.parse_args(arguments)
-    models = args.models.split(",")
-    tally, told = Tally(), 0
-    with scratch() as folder:
-        for plan, seed in plans(args, models):
-            tally.play(plan, seed, folder, args.loud)
-            for failure in tally.failed[told:args.failures]:
-                print(f"FAILED seed {seed}: {failure}", flush=True)
-            told = len(tally.failed)
-            if tally.runs % args.every == 0:
-                print(tally, flush=True)
-    print(tally, flush=True)
-    return int(bool(tally.failed))
+    return parser
+
+
+def main(arguments=None):
+    args = parser().parse_args(arguments)
+    if unknown := {*args.kinds.split(",")} - {*KINDS}:
+        parser().error(f"--kinds has {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
+    low, high = map(int, args.seeds.split(":")) if args.seeds else (args.first,
+                                                                    args.first + args.runs)
+    total = Tally()
+    try:
+        with played(args, range(low, high)) as tallies:
+            for tally in tallies:
+                for failure in tally.failed[:args.failures - len(total.failed)]:
+                    print(f"FAILED {failure}", flush=True)
+                total.add(tally)
+                if total.runs["all"] % args.every == 0:
+                    print(total, flush=True)
+    except KeyboardInterrupt:
+        print("interrupted; so far:")
+        print(total, flush=True)
+        return 130
+    print(total, flush=True)
+    return int(bool(total.failed))

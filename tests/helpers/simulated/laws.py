@@ -2,7 +2,7 @@
 
 1.  Each push is answered once, with one weight, and the final version is W_0 and the sum of all. No
     row of a table moves that no step has touched, whatever the format and the outer step.
-2.  All workers end with the same version.
+2.  All workers end with the same version: its number and its content.
 3.  A version number has one content.
 4.  An epoch has one server.
 5.  What is on its way is not written to: `simulated.network.Pipe`. Nor is shared memory, while a
@@ -12,7 +12,8 @@
 8.  No thread ends by an exception: `simulated.world.Process.start`. No server goes on without a
     part of it that has failed.
 9.  Every run ends, once faults do, and every worker has the final version.
-10. What workers were told to be durable is there after any single death.
+10. What workers were told to be durable is there after any single death: it is in the server's
+    file, or while there is a standby, with that.
 11. Who accepts pushes is the server that most workers follow.
 12. No memory is shared for longer than it is of use.
 13. Every version is finite.
@@ -37,6 +38,7 @@ from integer_replica import UNIT, of_rows, pattern
 
 from simulated.lent import Lent
 from wbsp.core.work.strikes import STRIKES
+from wbsp.timeouts import REATTACH
 from wbsp.wire.messages import codec as m
 
 _ACK, _FINAL, _REATTACHED, _HELD, _COPY = (
@@ -44,6 +46,11 @@ _ACK, _FINAL, _REATTACHED, _HELD, _COPY = (
 
 _HEARS = 5.0  # seconds in which a process hears what it has done wrong
 _REFUSED = 40  # lines of a server about those that it refuses, beside one or two a second
+
+# Why a worker may give up a run in which something lasts longer than others wait for it.
+_EXCUSES = ("too late", "the run has ended", "lost the server", "waited ", "was given up: ",
+            "no server answered", "sent no Joined",
+            "another process has taken over this index", "have ended without", "serves another run")
 
 # What a server tells a worker whose run began on a full disk, and died with its process.
 _NO_CHECKPOINT = "this server has no checkpoint to resume from"
@@ -74,6 +81,8 @@ class Laws:
         self._serving, self._taken = {}, set()  # process -> its socket, of who answers; epochs
         self.farewell = self._rendezvous = self._begun = False
         self._holders, self._unsaved, self._taking = set(), set(), set()
+        self._marks = {}  # process that serves -> mark of what would survive it
+        self._copied = {}  # number of the newest copy with it -> of which process, of which mark
         self._last_unsaved = False  # the final version was handed out, and is on no disk as that
         # Of a server, and of its standby before that has saved its copy, or had most workers back.
         self.two_deaths = False
@@ -103,7 +112,7 @@ class Laws:
     def held_by_standby(self):
         """A server serves, and its standby holds what it does."""
         listeners = self.cluster.world.listeners.values()
-        holds = any(process.alive for process in self._holders)
+        holds = any(process.alive for process in self._holders - self._serving.keys())
         if holds and self.cluster.last_death < 0:
             return True
         return holds and any(
@@ -132,15 +141,24 @@ class Laws:
             settings = json.loads(data)
             self._settings[machine] = settings
             self._unsaved.add(machine)
+            self._survives(machine)
             self._take_epoch(settings["epoch"], machine, settings.get("id"))
         elif path.name == "checkpoint.safetensors":
             state = state_in(data)
             self._states[machine] = state
             self._unsaved.discard(machine)
+            self._survives(machine)
             cluster.machines[machine].begun = True
             if not self._begun:
                 self._begun = True
                 cluster.phase("begin", cluster.processes[machine])
+
+    def _survives(self, machine):
+        """What is in a server's file survives it, unless a standby would go on from its own copy.
+        """
+        process = self.cluster.processes[machine]
+        if process in self._marks and not self._settings[machine].get("standby"):
+            self._marks[process] = max(self._marks[process], self._states[machine]["mark"])
 
     def writes(self, process):
         """Who holds a copy, and waits, writes nothing until it takes over."""
@@ -191,7 +209,15 @@ class Laws:
                 self._settings.get(process.machine, {}).get("standby")
                 or (ended and version <= there))
             self.cluster.phase("farewell", process)
-        elif head.startswith(_HELD) and frames[0][6] and process not in self._holders:
+        elif head.startswith(_COPY):
+            copy = m.decode(m.FromServer, bytes(frames[0]))
+            self._copied[copy.number] = process, json.loads(copy.state)["state"]["mark"]
+        if head.startswith(_HELD):
+            held = m.decode(m.FromWorker, bytes(frames[0])).number
+            if held in self._copied:
+                server, mark = self._copied[held]
+                self._marks[server] = max(self._marks.get(server, 0), mark)
+        if head.startswith(_HELD) and frames[0][6] and process not in self._holders:
             self._holders.add(process)  # of a copy, since it was started
             self.cluster.phase("held", process)
         elif head.startswith(_REATTACHED) and not self._rendezvous:
@@ -206,12 +232,12 @@ class Laws:
         listeners = self.cluster.world.listeners
         self._serving[process] = next(
             (one for one in listeners.values() if one.process is process), None)
-        state = self._states.get(process.machine)
-        if state and not self.cluster.plan.standby:
+        if state := self._states.get(process.machine):
             durable = m.decode(m.FromServer, bytes(frames[0])).durable
-            if durable > state["mark"]:
+            safe = self._marks.setdefault(process, state["mark"])
+            if durable > safe:
                 self.broken(10, f"what was decided before mark {durable} is said to be durable; "
-                             f"the file is of mark {state['mark']}")
+                             f"what would survive {process.name} is of mark {safe}")
 
     def fetched(self, member, version, vector):
         cluster = self.cluster
@@ -295,13 +321,18 @@ class Laws:
             if member.given_up is not None and not member.late and not (
                     self.cluster.plan.full and _NO_CHECKPOINT in member.given_up):
                 raise Broken(9, f"worker {member.index} has given up: {member.given_up}")
+            if member.given_up is not None and self.cluster.harsh and not any(
+                    excuse in member.given_up for excuse in (*_EXCUSES, _NO_CHECKPOINT)):
+                raise Broken(9, f"worker {member.index} has given up, although it may go on: "
+                             f"{member.given_up}")
 
     def _one_final(self):
-        finals = {member.final.tobytes() for member in self.cluster.members
-                  if member.final is not None}
+        finals = {(member.final.tobytes(), member.final_version)
+                  for member in self.cluster.members if member.final is not None}
         # No disk took the last version: a server that is started again does not know of the end.
         if len(finals) > 1 and not self._last_unsaved:
-            raise Broken(2, "workers end with different versions")
+            raise Broken(2, "workers end with different versions: "
+                         f"{sorted(version for _, version in finals)}")
 
     def _conserved(self):
         cluster, total, most, unlogged = self.cluster, 0.0, 1.0, False
@@ -456,8 +487,35 @@ class Laws:
             if lines > _REFUSED * lives + 2 * cluster.world.now:
                 raise Broken(15, f"{name} prints {lines} refusals")
 
+    def is_away(self, member, seconds):
+        """A worker is away for so long from now on; counted if the others go on meanwhile, and it
+        comes back."""
+        process, version = member.process, self._top_version()
+
+        def back():
+            if process.alive and not member.ended and seconds > REATTACH and (
+                    self._top_version() > version):
+                self.cluster.notes["absences beyond REATTACH"] += 1
+        self.cluster.world.after(seconds, back)
+
+    def _top_version(self):
+        return max((version for _, version in self._versions), default=-1)
+
+    def _take_over_by_votes(self, name):
+        """Counted, by what had become of the other one."""
+        cluster = self.cluster
+        other = cluster.processes["server" if name == "standby" else "standby"]
+        how = ("a death" if not other.alive else
+               "a nap" if other.asleep_until > cluster.world.now else
+               "a cut" if not all(cluster.world.reachable(*pair) for pair in (
+                   (name, other.name), (other.name, name))) else
+               f"a {cluster.struck.get(other.name, 'death')}".replace("off", "death"))
+        cluster.notes[f"votes after {how}"] += 1
+
     def said(self, name, text):
         """A line for a person, or a summary."""
+        if "taking over from the server at" in text and "voted for this standby" in text:
+            self._take_over_by_votes(name)
         if "has taken over (epoch" in text and self._settings.get(name, {}).get("beside"):
             # Another was elected while workers did not reach this one: what it alone held is lost.
             self.two_deaths = True

@@ -245,6 +245,9 @@ class Epoll(Waited):
         self._registered[what.fileno()] = end
         end.groups.append(self)
 
+    def unregister(self, what):
+        self._registered.pop(what.fileno(), None)
+
     def readable(self):
         return bool(self.poll())
 

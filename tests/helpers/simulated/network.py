@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import collections
 import errno
+import functools
+import itertools
 import math
 import socket
 
@@ -18,12 +20,13 @@ import zmq
 
 from simulated import memory
 from simulated.world import Waited
+from wbsp.timeouts import PONG, UNACKNOWLEDGED
 
 ROOM = 16  # messages in one direction of a connection
 _PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds between two attempts to connect
 _IN, _OUT, _ROUTER = int(zmq.POLLIN), int(zmq.POLLOUT), int(zmq.ROUTER)
-_CONNECTED, _RETRIED, _HANDSHAKE, _DISCONNECTED = (
-    int(zmq.EVENT_CONNECTED), int(zmq.EVENT_CONNECT_RETRIED),
+_ACCEPTED, _CONNECTED, _RETRIED, _HANDSHAKE, _DISCONNECTED = (
+    int(zmq.EVENT_ACCEPTED), int(zmq.EVENT_CONNECTED), int(zmq.EVENT_CONNECT_RETRIED),
     int(zmq.EVENT_HANDSHAKE_SUCCEEDED), int(zmq.EVENT_DISCONNECTED))
 _NO_HANDSHAKE = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 
@@ -31,10 +34,12 @@ _AGAIN = zmq.Again()
 
 
 class Frame:
-    __slots__ = ("buffer", "bytes", "peer")
+    """fd: of the connection that it came over, at the end where it is read."""
 
-    def __init__(self, data, peer=None):
-        self.bytes, self.buffer, self.peer = data, memoryview(data), peer
+    __slots__ = ("buffer", "bytes", "fd", "peer")
+
+    def __init__(self, data, peer=None, fd=-1):
+        self.bytes, self.buffer, self.peer, self.fd = data, memoryview(data), peer, fd
 
     def __len__(self):
         return len(self.bytes)
@@ -42,7 +47,8 @@ class Frame:
     def get(self, what):
         if what == "Peer-Address":
             return self.peer
-        raise zmq.ZMQError(errno.EINVAL)  # no descriptor: libzmq does not know it either, at times
+        assert what == zmq.SRCFD
+        return self.fd
 
 
 class Pipe:
@@ -50,11 +56,16 @@ class Pipe:
 
     def __init__(self, connection, to):
         self.connection, self.to = connection, to
+        self.fd = to.process.host.network.descriptor(to)
         self.moving, self.free_at, self.inbox = 0, 0.0, collections.deque()
 
     @property
     def room(self):
         return self.moving + len(self.inbox) < ROOM
+
+    def ends(self):
+        """Its end where messages are read is closed."""
+        self.to.process.host.network.release(self.fd)
 
     def send(self, frames, sender):
         """False: there is no room."""
@@ -84,7 +95,7 @@ class Pipe:
             if connection.open and not self.to.closed:
                 for then, frame in zip(data, frames, strict=True):
                     assert then == bytes(frame), "what is on its way was written to"
-                self.inbox.append([Frame(one, sender.machine) for one in data])
+                self.inbox.append([Frame(one, sender.machine, self.fd) for one in data])
                 self.to.ready.append(self)
                 self.to.notify()
 
@@ -97,38 +108,85 @@ class Pipe:
 
 
 class Connection:
-    """Between a DEALER and a ROUTER; `stuck`: what would arrive, were the way not cut."""
+    """Between a DEALER and a ROUTER, while it is open; `stuck`: what would arrive, were the way not
+    cut. Once it is not, each end hears of that, sooner or later."""
 
     def __init__(self, dealer, router, endpoint):
         self.dealer, self.router, self.endpoint, self.open = dealer, router, endpoint, True
+        self.deaf = [router, dealer]  # ends that have not heard that it is over
         self.name = dealer.routing_id
         self.up, self.down, self.stuck = Pipe(self, router), Pipe(self, dealer), []
+
+    def replaced(self):
+        """The peer's next connection takes its name; what is still read of this one has another."""
+        self.name = b"\0" + self.up.fd.to_bytes(4, "big")
+        self.open = False
+        self.dealer.process.world.after(0.0005, lambda: self.hears(self.router))
 
     def route(self, pipe):
         ends = self.dealer.process.machine, self.router.process.machine
         return ends if pipe is self.up else ends[::-1]
 
-    def close(self, notice=0.0005):
-        """It breaks; both ends hear of it after a while, and what is on its way is lost."""
+    @property
+    def parted(self):
+        """The machines of its ends do not reach each other."""
+        one, two = self.route(self.up)
+        world = self.dealer.process.world
+        return not (world.reachable(one, two) and world.reachable(two, one))
+
+    def close(self, notice=0.0005, by=None):
+        """It breaks; both ends hear of it after a while, and what is on its way is lost.
+
+        by: the end that has closed it; the other one does not hear of it while they are parted
+        """
         if not self.open:
             return
         self.open = False
-        world, router, dealer = self.dealer.process.world, self.router, self.dealer
-
-        def router_hears():
-            if router.peers.get(self.name) is self:
-                del router.peers[self.name]
-            router.event(_DISCONNECTED, "")
-            self.up.inbox.clear()
-
-        def dealer_hears():
-            if dealer.connection is self:
-                dealer.connection = None
-                dealer.event(_DISCONNECTED, self.endpoint)
-                dealer.retry()
+        world = self.dealer.process.world
         self.down.inbox.clear()
-        world.after(notice, router_hears)
-        world.after(notice * (0.5 + world.rng.random()), dealer_hears)
+        if by is not None and self.parted:
+            world.after(notice, lambda: self.hears(by))
+            self._hears_late(self.router if by is self.dealer else self.dealer, UNACKNOWLEDGED)
+            return
+        world.after(notice, lambda: self.hears(self.router))
+        world.after(notice * (0.5 + world.rng.random()), lambda: self.hears(self.dealer))
+
+    def lapse(self):
+        """The dealer's kernel has given it up; the other end has not sent, or waits for pings."""
+        if self.open:
+            self.open = False
+            self.down.inbox.clear()
+            self.hears(self.dealer)
+            self._hears_late(self.router, PONG - UNACKNOWLEDGED)
+
+    def _hears_late(self, end, seconds):
+        world = self.dealer.process.world
+        until = world.now + seconds
+
+        def look():
+            if not self.parted or world.now >= until:
+                self.hears(end)
+            else:
+                world.after(1.0, look)
+        world.after(1.0, look)
+
+    def hears(self, end):
+        """One of its ends hears that it is over."""
+        if end not in self.deaf:
+            return
+        self.deaf.remove(end)
+        if end is self.router:
+            if end.peers.get(self.name) is self:
+                del end.peers[self.name]
+            self.up.ends()
+            end.event(_DISCONNECTED, "", self.up.fd)
+            self.up.inbox.clear()
+        else:
+            self.down.ends()
+            if end.connection is self:
+                end.connection = None
+                end.event(_DISCONNECTED, self.endpoint, self.down.fd)
+                end.retry()
 
 
 class Monitor(Waited):
@@ -173,10 +231,11 @@ class Socket(Waited):
             return bool(self.endpoint) and len(self.kept) < ROOM // 2
         return self.connection.open and self.connection.up.room
 
-    def event(self, kind, endpoint):
+    def event(self, kind, endpoint, value=-1):
         for monitor in self.monitors:
             if monitor.mask & kind:
-                monitor.events.append({"event": kind, "value": -1, "endpoint": endpoint.encode()})
+                monitor.events.append({"event": kind, "value": value,
+                                       "endpoint": endpoint.encode()})
                 monitor.notify()
 
     def get_monitor_socket(self, mask):
@@ -206,7 +265,7 @@ class Socket(Waited):
         self.generation += 1
         connection, self.connection = self.connection, None
         if connection is not None:
-            connection.close()
+            connection.close(by=self)
 
     def retry(self):
         if not self.closed and self.endpoint is not None:
@@ -245,10 +304,12 @@ class Socket(Waited):
             connection = Connection(self, listener, self.endpoint)
             old = listener.peers.get(self.routing_id)
             if old is not None:
-                old.open = False
+                old.replaced()
             listener.peers[self.routing_id] = self.connection = connection
             self.backoff = _PAUSE
-            self.event(_CONNECTED, self.endpoint)
+            listener.event(_ACCEPTED, "", connection.up.fd)
+            listener.event(_HANDSHAKE, "")
+            self.event(_CONNECTED, self.endpoint, connection.down.fd)
             self.event(_HANDSHAKE, self.endpoint)
             self.notify()
             kept, self.kept = self.kept, []
@@ -285,7 +346,7 @@ class Socket(Waited):
         frames = pipe.inbox.popleft()
         if self.router:
             pipe.connection.dealer.notify()  # it may wait for room
-        return [Frame(pipe.connection.name), *frames] if self.router else frames
+        return [Frame(pipe.connection.name, fd=pipe.fd), *frames] if self.router else frames
 
     def recv(self, flags=0):
         return self.recv_multipart(flags)[0].bytes
@@ -300,13 +361,14 @@ class Socket(Waited):
         if world.listeners.get((self.process.machine, self.port)) is self:
             del world.listeners[self.process.machine, self.port]
         for connection in [*self.peers.values(), *filter(None, [self.connection])]:
+            close = functools.partial(connection.close, by=self)
             if linger:
-                world.after(min(linger / 1000, 0.2), connection.close)
+                world.after(min(linger / 1000, 0.2), close)
             elif self.process.alive and world.rng.random() < 0.9:  # the kernel has it already
                 world.at(max(world.now, connection.up.free_at, connection.down.free_at) + 1e-6,
-                         connection.close)
+                         close)
             else:
-                connection.close()
+                close()
         self.__class__ = _Closed
 
     def die(self):
@@ -430,9 +492,56 @@ class Attempt:
         pass
 
 
+class Line(Waited):
+    """A connection's socket, as its process sees it: the bytes that are unread are not counted."""
+
+    def __init__(self, network, fd, owner):
+        super().__init__()
+        self._network, self._fd, self._owner = network, fd, owner
+        self.closed, self.groups = False, []
+        self._number = next(network.process.numbers)
+        network.ends[self._number] = self
+
+    def fileno(self):
+        return self._number
+
+    def readable(self):
+        return False
+
+    def setsockopt(self, *_):
+        raise OSError(errno.ENOTSOCK, "not played")
+
+    getsockopt = setsockopt
+
+    def shutdown(self, how):
+        """Both ends hear of it."""
+        for connection in [*self._owner.peers.values(), self._owner.connection]:
+            if connection is not None and self._fd in (connection.up.fd, connection.down.fd):
+                connection.close()
+
+    def close(self):
+        self.closed = True
+        self._network.ends.pop(self._number, None)
+
+
 class Network:
     def __init__(self, process):
         self.process, self.ends = process, {}
+        self._open = {}  # descriptor of a connection -> the ZeroMQ socket that it belongs to
+
+    def descriptor(self, socket):
+        """The smallest that is free, as the system gives them: one that has ended comes again."""
+        fd = next(fd for fd in itertools.count(10) if fd not in self._open)
+        self._open[fd] = socket
+        return fd
+
+    def release(self, fd):
+        self._open.pop(fd, None)
+
+    def duplicate(self, fd):
+        if fd not in self._open:
+            raise OSError(errno.EBADF, "closed")
+        return Line(self, fd, self._open[fd])
 
     def context(self):
         return Context(self.process)

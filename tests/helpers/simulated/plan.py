@@ -9,6 +9,7 @@ PHASES = "begin", "last push", "farewell", "take-over", "rendezvous"
 PORT = 2606
 FORMATS = "float32", "int8", "topk:0.1"
 TABLE = 9000  # floats of a model with sparse updates: enough for blocks of int8 in two shards
+ABSENCES = "nap", "cut", "off"  # a worker that is off is one that is killed
 PATIENT = 4.0  # seconds for which a server waits for a worker without a connection, and less
 # What strikes at a phase. Who dies while it takes over, which it does between any two of its steps,
 # may take the newest state with it: these are two deaths, and the run goes on without that.
@@ -82,6 +83,13 @@ class Plan:
     storm: float = 0.0  # chance that a message breaks its connection, eight times
     sleeps: int = 0  # of processes; the clock runs on
     naps: tuple[float, ...] = (0.2, 1.0, 3.0)  # seconds that cuts and sleeps last
+    # A machine that is away for long: it naps, is out of reach, or has lost its power. Connections
+    # to it end after a while.
+    absences: int = 0  # of a server or standby
+    worker_absences: int = 0
+    away: tuple[float, ...] = (20.0, 30.0, 40.0)  # seconds that they last; a worker's, twice that
+    hows: tuple[str, ...] = ABSENCES
+    soon: int = 0  # deaths within seconds of another one's, at once perhaps
     # Faults for the whole run
     full: float = 0.0  # chance that a write to a disk fails
     slow: float = 0.002  # seconds that a sync of a disk takes
@@ -110,7 +118,8 @@ class Plan:
     def faults(self) -> set[str]:
         """Kinds of faults that this plan may bring."""
         kinds = {name for name in ("kills", "kill_shards", "kill_workers", "leaves", "cuts",
-                                   "isolations", "breaks", "storm",
+                                   "isolations", "breaks", "storm", "absences",
+                                   "worker_absences", "soon",
                                    "sleeps", "full", "drift", "strangers", "mistakes", "wild",
                                    "evaluator") if getattr(self, name)}
         return kinds | ({"power"} if self.power else set()) | (
@@ -172,4 +181,24 @@ def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None
     cut = plan.cuts or plan.isolations or {"cut", "isolate"} & {one for _, one in plan.aimed}
     plan.chosen = draw.random() < 0.3 and not (cut or plan.memory or plan.strangers
                                                or plan.mistakes)
+    _draw_more(plan, random.Random(f"more {sync} {seed}"))
     return plan
+
+
+def _draw_more(plan: Plan, draw: random.Random) -> None:
+    """Of a generator of its own: the plans without it are what they were."""
+    if draw.random() < 0.3:
+        plan.soon = draw.randint(1, 3)
+        plan.kills = max(plan.kills, 1)
+        plan.full = 0.0  # the log says what two deaths have cost
+    lasts = False
+    if plan.standby and draw.random() < 0.35:
+        lasts, plan.absences = True, draw.randint(1, 2)
+        if draw.random() < 0.5:
+            plan.breaks += 8
+    if draw.random() < (0.2 if plan.standby else 0.1):
+        lasts, plan.worker_absences = True, draw.randint(1, 2)
+    if lasts:
+        plan.chosen = False
+        plan.steps, plan.speeds = draw.choice([20, 30]), draw.choice([(1.0, 3.0), (3.0,)])
+        plan.data = plan.data and (plan.data[0] * 3, *plan.data[1:])

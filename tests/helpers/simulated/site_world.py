@@ -475,17 +475,8 @@ class Sites:
 
     def _part(self, some, others):
         pairs = {pair for one in some for other in others for pair in ((one, other), (other, one))}
-        self.world.cut |= pairs
-        self.world.after(self.rng.choice(self.plan.naps), lambda: self._heal(pairs))
-
-    def _heal(self, pairs):
-        self.world.cut -= pairs
-        for process in self.world.processes:
-            for socket in process.sockets:
-                if socket.connection is not None:
-                    stuck, socket.connection.stuck = socket.connection.stuck, []
-                    for deliver in stuck:
-                        deliver()
+        self.world.part(pairs)
+        self.world.after(self.rng.choice(self.plan.naps), lambda: self.world.heal(pairs))
 
     def sleep(self):
         alive = sorted((one for one in self.world.processes if one.alive), key=lambda p: p.name)

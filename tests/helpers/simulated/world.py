@@ -13,6 +13,8 @@ import random
 
 import greenlet
 
+from wbsp.timeouts import UNACKNOWLEDGED
+
 _LOOKS = 300_000  # at a clock, of a thread that never waits between them
 
 
@@ -111,6 +113,8 @@ class World:
         self.now, self._heap, self._number, self.events = 0.0, [], 0, 0
         self.current, self.hub = None, greenlet.getcurrent()
         self.processes, self.listeners, self.cut = [], {}, set()
+        self._parts = 0
+        self._parted = {}  # pair of machines in `cut` -> number of the `part` that cut it last
         self.latency, self.bandwidth = (0.0001, 0.003), 50e6
         self.storm, self.storms = 0.0, 0
         self.failures, self.digest = [], 0
@@ -216,6 +220,34 @@ class World:
 
     def reachable(self, one, two):
         return (one, two) not in self.cut
+
+    def part(self, pairs):
+        """From now on the first of each pair of machines does not reach the second. After a while
+        without an acknowledgement, the kernels give the connections between them up."""
+        self._parts += 1
+        number = self._parts
+        new = pairs - self.cut
+        self.cut |= pairs
+        self._parted.update(dict.fromkeys(new, number))
+
+        def give_up():
+            still = {pair for pair in new & self.cut if self._parted[pair] == number}
+            for connection in self.connections() if still else ():
+                if still & {connection.route(connection.up), connection.route(connection.down)}:
+                    connection.lapse()
+        self.after(UNACKNOWLEDGED, give_up)
+
+    def heal(self, pairs):
+        """They reach each other again, and what was on its way arrives."""
+        self.cut -= pairs
+        for connection in self.connections():
+            stuck, connection.stuck = connection.stuck, []
+            for deliver in stuck:
+                deliver()
+
+    def connections(self):
+        return [socket.connection for process in self.processes
+                for socket in process.sockets if socket.connection is not None]
 
     def close(self):
         """Throw all threads away, without letting them act."""
