@@ -88,8 +88,8 @@ WALLS = {
     "ray": "runlog limits timeouts process worker.errors worker.next_run command",
     "testing": "core sync simulate",
     "cluster": "environment",
-    "saved": "ps.checkpoint replica tensors",
-    "export": "saved ps.checkpoint runlog tensors command",
+    "saved": "ps.checkpoint replica tensors limits",
+    "export": "saved ps.checkpoint runlog tensors limits command",
     "reading": "saved ps.checkpoint wire runlog process environment limits timeouts given",
     "__main__": "",
     "__init__": "worker.any_loop worker.keras.callback worker.keras.run_schedule runlog.reader "

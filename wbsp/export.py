@@ -15,13 +15,15 @@ import numpy as np
 from safetensors.numpy import save
 
 from wbsp.command import Parser
+from wbsp.limits import one_line
 from wbsp.ps.checkpoint.format import Checkpoint
-from wbsp.runlog.files import write_whole
+from wbsp.runlog.files import shown, write_whole
 from wbsp.saved import read, saved_at
 from wbsp.tensors.frozen import FrozenValues
 from wbsp.tensors.layout import subject
 
 _SUFFIX = ".safetensors"
+_LINE = 1 << 16  # characters of a line, which names variables
 
 
 def export(run_folder: Path, file: Path, best: bool = False) -> list[str]:
@@ -50,6 +52,9 @@ def export(run_folder: Path, file: Path, best: bool = False) -> list[str]:
         else:
             left_out.append(f"{entry.name} ({entry.type or 'unknown'}: versions hold floats alone)")
     about = {"format": "pt", "wbsp_version": str(saved.state.version)}  # for transformers
+    if "__metadata__" in tensors:
+        raise ValueError(f"{shown(run_folder)}: a variable has the name '__metadata__', which a "
+                         "safetensors file cannot hold")
     write_whole(file, save({name: np.ascontiguousarray(one) for name, one in tensors.items()},
                            about))
     lines = [f"{file}: version {saved.state.version:,} of {run_folder}, {len(tensors):,} tensors"]
@@ -57,7 +62,7 @@ def export(run_folder: Path, file: Path, best: bool = False) -> list[str]:
         lines.append(f"{subject(kept)} as when training began: versions hold floats alone")
     if left_out:
         lines.append(f"left out: {', '.join(left_out)}; load the file with strict=False")
-    return lines
+    return [one_line(line, _LINE) for line in lines]
 
 
 def _variables(saved: Checkpoint) -> Iterator[tuple[str, np.ndarray]]:
@@ -82,11 +87,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         print(*export(flags.run, flags.out, flags.best), sep="\n")
     except OSError as error:
-        said = f"cannot write {flags.out}: {error.strerror}" if error.strerror else error
-        print(f"export: {said}", file=sys.stderr)
+        said = f"cannot write {flags.out}: {error.strerror}" if error.strerror else str(error)
+        print(f"export: {one_line(said, _LINE)}", file=sys.stderr)
         return 1
     except ValueError as error:
-        print(f"export: {error}", file=sys.stderr)
+        print(f"export: {one_line(str(error), _LINE)}", file=sys.stderr)
         return 1
     return 0
 

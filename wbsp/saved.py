@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from wbsp.limits import one_line
 from wbsp.ps.checkpoint.format import Checkpoint
 from wbsp.ps.checkpoint.format import load as _load
 from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT
@@ -68,8 +69,9 @@ def assign(saved: Checkpoint, model: Any, of: str) -> None:
         here = values.states()
         reason = None if here is None else other_state(here, saved.state.layers)
     if where is None or reason is not None:
-        raise ValueError(f"{of} is of another model than {values.name}: {reason} (here: the "
-                         "model, there: the run); build the model as the run's workers did")
+        raise ValueError(f"{one_line(of, 1000)} is of another model than {values.name}: "
+                         f"{one_line(reason or '', 4000)} (here: the model, there: the run); build "
+                         "the model as the run's workers did")
     parts = [*FrozenValues(saved.layout, saved.vector).parts(), *saved.frozen.parts()]
     replica = values.open()
     replica.adopt(replica.bring(np.concatenate([parts[place] for place in where])), "replace")

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from wbsp.command import Parser
 from wbsp.figures import draw, find_runs
+from wbsp.figures.load import readable
+from wbsp.limits import one_line
 
 
 def _window(text: str) -> tuple[float, float]:
@@ -17,6 +19,10 @@ def _window(text: str) -> tuple[float, float]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a window; give START:END in seconds, "
                                          "such as 10:20") from None
     return start, end
+
+
+def _say(line: str) -> None:
+    print(f"figures: {line}", file=sys.stderr)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,11 +38,11 @@ def main(arguments: list[str] | None = None) -> int:
                         "timelines (default: a dozen steps of the slowest worker)")
     flags = parser.parse_args(arguments)
     try:
-        runs = find_runs(flags.run_dir)
+        runs = readable(find_runs(flags.run_dir, _say), _say)
         files = draw(runs, flags.out or Path(flags.run_dir[0], "figures"), flags.target,
                      flags.window)
     except (OSError, ValueError, ModuleNotFoundError) as error:
-        print(f"figures: {error}", file=sys.stderr)
+        _say(one_line(str(error), 2000))
         return 1
     print(*files, sep="\n")
     return 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,8 @@ import msgspec
 import numpy as np
 
 from wbsp.core.stats import Phase, sum_phases
-from wbsp.limits import Count, Worker
+from wbsp.limits import Count, Worker, one_line
+from wbsp.runlog.files import shown, undamaged
 from wbsp.runlog.reader import Event, Run, read_run
 
 MOST_WORKERS = 12  # shown of one run; more are not legible
@@ -188,11 +189,17 @@ class RunStatistics:
         return sorted(ranked[i] for i in np.linspace(0, len(ranked) - 1, most).round().astype(int))
 
 
-def find_runs(folders: Iterable[Path | str]) -> list[Run]:
+def find_runs(folders: Iterable[Path | str], left_out: Callable[[str], None] | None = None
+              ) -> list[Run]:
     """Return the runs in `folders` and below, each once, in the order of their paths.
 
-    Raises FileNotFoundError for a folder that does not exist or holds no run.
+    left_out: takes a line on each run whose settings cannot be read, while there are others; None:
+        such a run is an error
+
+    Raises FileNotFoundError for a folder that does not exist or holds no run, and ValueError and
+    OSError, in one line, for a run that cannot be read.
     """
+    bad: list[OSError | ValueError] = []
     found: dict[Path, Run] = {}
     for folder in map(Path, folders):
         if not folder.is_dir():
@@ -203,9 +210,40 @@ def find_runs(folders: Iterable[Path | str]) -> list[Run]:
             raise FileNotFoundError(f"{folder} holds no run: no run.json in it or below it; give "
                                     "a folder that a run was written to")
         for path in runs:
-            if path.resolve() not in found:
+            if path.resolve() in found:
+                continue
+            try:
                 found[path.resolve()] = read_run(path)
+            except (OSError, ValueError) as error:
+                bad.append(error)
+    _leave_out(bad, left_out, bool(found))
     return list(found.values())
+
+
+def readable(runs: Iterable[Run], left_out: Callable[[str], None]) -> list[Run]:
+    """Return the runs whose files can be read; `left_out` as for `find_runs`. Raises as `gather`.
+    """
+    found: list[Run] = []
+    bad: list[OSError | ValueError] = []
+    for run in runs:
+        try:
+            _check(run)
+        except (OSError, ValueError) as error:
+            bad.append(error)
+        else:
+            found.append(run)
+    _leave_out(bad, left_out, bool(found))
+    return found
+
+
+def _leave_out(bad: Sequence[OSError | ValueError], left_out: Callable[[str], None] | None,
+               others: bool) -> None:
+    """Report runs that cannot be read; raise the first error if there are no others."""
+    if bad and (left_out is None or not others):
+        raise bad[0]
+    for error in bad:
+        if left_out is not None:
+            left_out(f"left out: {one_line(str(error), 2000)}")
 
 
 def gather(runs: Sequence[Run]) -> list[RunStatistics]:
@@ -251,10 +289,8 @@ def _check(run: Run) -> None:
 
 
 def _shaped(content: Any, shape: Any, path: Path) -> None:
-    try:
+    with undamaged(shown(path)):
         msgspec.convert(content, shape, str_keys=True)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
 
 
 def by_group(statistics: Sequence[RunStatistics]) -> dict[str, list[RunStatistics]]:

@@ -11,6 +11,7 @@ import fcntl
 import os
 import pathlib
 import shutil
+import stat
 import time
 from typing import IO, Any
 
@@ -23,6 +24,24 @@ class Disk:
     def path(self, text: str | os.PathLike[str]) -> pathlib.Path:
         """Return the path that `text` names; a path is returned unchanged."""
         return text if isinstance(text, pathlib.Path) else pathlib.Path(text)
+
+    def regular(self, path: str | os.PathLike[str]) -> IO[bytes]:
+        """Open a regular file, which another process or user may have made, to read it.
+
+        No other kind of file is read: a pipe without a writer would block this process.
+
+        Raises:
+            OSError: it cannot be opened.
+            ValueError: it is no regular file; one line.
+        """
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise ValueError(f"{str(path)!r} is no regular file")
+            return open(fd, "rb")
+        except BaseException:
+            os.close(fd)
+            raise
 
     def sync(self, file: IO[Any]) -> None:
         """Flush an open file to the storage device.

@@ -11,9 +11,11 @@ import secrets
 import stat
 from pathlib import Path
 
+from wbsp.process.disk import DISK
 from wbsp.process.private import make_once
 
 _LEAST = 16  # bytes; a shorter secret can be guessed from the public keys on the wire
+_MOST = 1 << 16  # bytes
 _MADE = 32  # bytes
 
 
@@ -57,9 +59,12 @@ def usual_place() -> Path:
 def read_token(path: str | os.PathLike[str]) -> Token:
     """Return the secret in the file. Raises ValueError or OSError in one clear line."""
     name = os.fspath(path)
-    with open(path, "rb") as file:
+    with DISK.regular(path) as file:
         status = os.fstat(file.fileno())
-        token = Token(file.read().strip())
+        if status.st_size > _MOST:
+            raise ValueError(f"token file {name} has {status.st_size:,} bytes; at most {_MOST:,} "
+                             f"are read: openssl rand -hex 32 > {name}")
+        token = Token(file.read(_MOST).strip())
     if len(token) < _LEAST:
         raise ValueError(f"token file {name} holds {len(token)} bytes; at least {_LEAST} are "
                          f"needed: openssl rand -hex 32 > {name}")

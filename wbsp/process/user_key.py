@@ -53,7 +53,8 @@ def _of_file(path: Path) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC),
+              "rb") as file:  # a pipe would block without that
         check(os.fstat(file.fileno()), 0o077)
         key = bytes.fromhex(file.read(4 * _SIZE).decode("ascii", "replace"))
     if len(key) != _SIZE:

@@ -23,6 +23,7 @@ from pathlib import Path
 from wbsp import timeouts
 from wbsp.process.child import ChildProcess, answer_server, settings_from_server
 from wbsp.process.host import HOST, Host, Thread
+from wbsp.runlog.files import decode_document
 from wbsp.runlog.folder import SECRET, SETTINGS
 from wbsp.wire.loop import Loop
 from wbsp.wire.messages import codec as m
@@ -116,11 +117,15 @@ class Folder:
         if not _VERSION.fullmatch(name):
             return VersionPart(0, 0, b"")
         try:
-            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._fd)
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+                         dir_fd=self._fd)
         except FileNotFoundError:
             return VersionPart(0, 0, b"")
         try:
-            return VersionPart(os.fstat(fd).st_size, offset, os.pread(fd, _PART, offset))
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                return VersionPart(0, 0, b"")
+            return VersionPart(status.st_size, offset, os.pread(fd, _PART, offset))
         finally:
             os.close(fd)
 
@@ -135,10 +140,10 @@ def _without_secret(content: bytes) -> bytes:
         OSError: the content is not settings.
     """
     try:
-        settings = json.loads(content)
-    except ValueError:
-        raise OSError(f"{SETTINGS} is damaged") from None
-    if not isinstance(settings, dict) or SECRET not in settings:
+        settings = decode_document(content, SETTINGS)
+    except ValueError as error:
+        raise OSError(str(error)) from None
+    if SECRET not in settings:
         return content
     del settings[SECRET]
     return json.dumps(settings, indent=2).encode() + b"\n"

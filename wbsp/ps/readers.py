@@ -17,9 +17,10 @@ import contextlib
 import pathlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from wbsp import timeouts
@@ -140,10 +141,10 @@ class Readers:
         if (goal := self._info.config.best) is None:
             return
         self.best = best if best is not None and goal.ranks_by(best.metric) else None
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            known = read_document(self._folder / SCORE)
-            if goal.ranks_by(known["metric"]) and (self._folder / BEST).exists():
-                newest = Best(goal.metric, float(known["value"]), int(known["version"]))
+        with contextlib.suppress(OSError, ValueError):
+            known = msgspec.convert(read_document(self._folder / SCORE), Best)
+            if goal.ranks_by(known.metric) and (self._folder / BEST).exists():
+                newest = replace(known, metric=goal.metric)
                 if self.best is None or newest.version != self.best.version:
                     self.best = newest
                 return

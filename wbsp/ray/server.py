@@ -108,7 +108,10 @@ class Server:
         runs: dict[Any, tuple[tuple[int, int], Path]] = {}  # id -> newest start and its folder
         summary = None
         for path in self._folder.glob(f"*/run-*/{SETTINGS}"):
-            found = read_settings(path.parent)
+            try:
+                found = read_settings(path.parent)
+            except (OSError, ValueError):  # another's, which says nothing of this server's runs
+                continue
             start = found.get("fit", 1), found.get("epoch", 0)
             if start >= runs.get(found.get("id"), (start,))[0]:
                 runs[found.get("id")] = start, path.parent

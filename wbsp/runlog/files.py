@@ -1,4 +1,5 @@
-"""Writers of a run's files: lines that survive a kill, and documents that are never torn.
+"""Writers of a run's files: lines that survive a kill, and documents that are never torn; and the
+reader of such documents, whoever has written them.
 
 A user may read the files of a long run while it trains, and the run may be killed at any moment. So
 lines reach the disk within about a second of the run's own time, and a document is written to a
@@ -11,13 +12,14 @@ import contextlib
 import itertools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from wbsp.limits import one_line
 from wbsp.process.disk import disk_of
 
 FLUSH_SECONDS = 1.0  # of the run's time
@@ -25,6 +27,9 @@ MIB = 1 << 20  # bytes
 BUFFER = 1 << 16  # bytes of lines that are written at once
 KEPT = MIB  # bytes of lines while they cannot be written
 SEPARATOR = ", "
+_DEPTH = 50  # of a document
+_NAMED = 1000  # characters of a path in a line
+MOST = 1 << 24  # bytes of a document that is read
 
 
 def _plain(value: Any) -> Any:
@@ -183,16 +188,57 @@ def write_document(path: Path, content: dict[str, Any], private: bool = False) -
     write_whole(path, msgspec.json.format(to_json(content), indent=2) + b"\n", private=private)
 
 
-def read_document(path: Path) -> dict[str, Any]:
-    """Read a document of `write_document`.
+# What decoding, or working with, a file's content raises that no process of wbsp has written.
+UNREADABLE = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError,
+              MemoryError)
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """Return a path for one line; its names may be another user's."""
+    return one_line(str(path), _NAMED)
+
+
+@contextlib.contextmanager
+def undamaged(of: str) -> Iterator[None]:
+    """Decode a file's content in the body: report what cannot be decoded as damaged.
 
     Raises:
-        ValueError: the file is damaged; one line.
+        ValueError: the content is damaged; one line that begins with `of`.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict)
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+        yield
+    except UNREADABLE as error:
+        plain = str(error) if isinstance(error, ValueError | RecursionError) else repr(error)
+        raise ValueError(f"{of} is damaged: {one_line(plain)}") from None
+
+
+def decode_document(content: bytes, of: str) -> dict[str, Any]:
+    """Decode the content of a document of `write_document`. Raises ValueError as `undamaged`."""
+    with undamaged(of):
+        document = msgspec.json.decode(content, type=dict)
+        level: list[Any] = [document]
+        for _ in range(_DEPTH):
+            inside = [one.values() if isinstance(one, dict) else one for one in level]
+            level = [one for some in inside for one in some if isinstance(one, dict | list)]
+        if level:
+            raise ValueError(f"it is nested more than {_DEPTH} deep")
+        return document
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Read a document of `write_document`, which another process or user may have changed.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is damaged, too large, or no regular file; one line.
+    """
+    with disk_of(path).regular(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        if size > MOST:
+            raise ValueError(f"{shown(path)} is damaged: it has {size:,} bytes, and a document at "
+                             f"most {MOST:,}")
+        file.seek(0)
+        return decode_document(file.read(size), shown(path))
 
 
 def cut_torn_line(path: Path) -> int:

@@ -14,10 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from wbsp.limits import one_line
 from wbsp.process.disk import disk_of
-from wbsp.runlog.files import read_document, write_document
+from wbsp.runlog.files import read_document, shown, write_document
 
 SETTINGS = "run.json"
+_HOLDER = 400  # bytes of the description of a server
 CONSOLE = "console.log"  # the server's lines
 SECRET = "secret"  # the entry of the settings with the run's secret; see `wbsp.wire.proof`
 
@@ -119,7 +121,7 @@ def hold_folder(folder: str | os.PathLike, who: str) -> IO[bytes]:
         disk_of(folder).lock(file)
     except BlockingIOError:
         file.seek(0)
-        holder = file.read().decode(errors="replace") or "unknown"
+        holder = one_line(file.read(_HOLDER).decode(errors="replace")) or "unknown"
         file.close()
         raise ValueError(f"{folder} is locked by a running server ({holder}); end that server "
                          "first, or start a new run without --resume") from None
@@ -134,11 +136,11 @@ def hold_folder(folder: str | os.PathLike, who: str) -> IO[bytes]:
 def is_held(folder: str | os.PathLike) -> bool:
     """Return whether a running server has locked this folder, if the file system has locks."""
     try:
-        with _path(folder, ".server").open() as file:
+        with disk_of(folder).regular(_path(folder, ".server")) as file:
             disk_of(folder).lock(file, shared=True)
     except BlockingIOError:
         return True
-    except OSError:  # there is no such file, or a file system has no locks
+    except (OSError, ValueError):  # there is no such file, or a file system has no locks
         pass
     return False
 
@@ -183,6 +185,7 @@ def read_settings(folder: str | os.PathLike, with_secret: bool = False) -> dict[
 
     Raises:
         FileNotFoundError: the folder has none; one line.
+        OSError: they cannot be read.
         ValueError: they are damaged; one line.
     """
     folder = _path(folder)
@@ -192,7 +195,7 @@ def read_settings(folder: str | os.PathLike, with_secret: bool = False) -> dict[
         numbers = _numbers(folder)
         hint = f"; name one of its runs, such as {_numbered(folder, max(numbers))}" if numbers \
             else "; give the folder of a run, such as runs/wbsp/run-001"
-        raise FileNotFoundError(f"{folder} is not a run's folder: it holds no {SETTINGS}"
+        raise FileNotFoundError(f"{shown(folder)} is not a run's folder: it holds no {SETTINGS}"
                                 f"{hint}") from None
     if not with_secret:
         settings.pop(SECRET, None)
@@ -209,7 +212,9 @@ def _claim(folder: Path, settings: Mapping[str, Any]) -> bool:
             if any(folder.glob("wk_*")):  # a folder of an older release, which wrote no settings
                 return False
             write_settings(folder, dict(settings))
-        return read_settings(folder).get("id") == settings["id"]
+        with contextlib.suppress(ValueError):  # damaged: another run's
+            return read_settings(folder).get("id") == settings["id"]
+        return False
     finally:
         os.close(here)
 
@@ -223,5 +228,6 @@ def _numbered(experiment: Path, number: int) -> Path:
 
 
 def _numbers(experiment: Path) -> list[int]:
-    found = [re.fullmatch(r"run-(\d{3,})", path.name) for path in experiment.glob("run-*")]
+    found = [re.fullmatch(r"run-(\d{3,9})", path.name, re.ASCII)
+             for path in experiment.glob("run-*")]
     return [int(match[1]) for match in found if match]

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from wbsp.core.stats import Lane, Phase
-from wbsp.runlog.files import read_document
+from wbsp.runlog.files import read_document, shown, undamaged
 from wbsp.runlog.folder import read_settings
 from wbsp.runlog.tail import Tail
 
@@ -88,14 +88,16 @@ class Run:
     def evaluations(self) -> Evaluations:
         """Evaluations of versions, as columns."""
         found = [event for event in self.events if event["kind"] == "evaluation"]
-        columns = Evaluations(*(np.array([event[name] for event in found], dtype) for name, dtype
-                                in zip(Evaluations._fields, _DTYPES, strict=True)))
+        with undamaged(shown(self.folder / "events.jsonl")):
+            columns = Evaluations(*(
+                np.array([event[name] for event in found], dtype)
+                for name, dtype in zip(Evaluations._fields, _DTYPES, strict=True)))
         return columns._replace(t=np.maximum(columns.t, 0))  # W_0 may be evaluated while waiting
 
     @cached_property
     def spans(self) -> dict[int, list[dict[str, Any]]]:
         """Worker -> its spans, each with `t`, `seconds`, `lane` and `kind`."""
-        found = [(re.fullmatch(r"events_wk(\d+)", path.stem), path)
+        found = [(re.fullmatch(SPANS_OF, path.stem, re.ASCII), path)
                  for path in self.folder.glob("events_wk*.jsonl")]
         workers = {int(match[1]): path for match, path in found if match}
         return {worker: [{**span, "t": span["t"] - self._began}
@@ -124,6 +126,7 @@ class Run:
 
 _EVENTS, _SPANS = msgspec.json.Decoder(Event), msgspec.json.Decoder(_Span)
 _OBJECTS = msgspec.json.Decoder(dict[str, Any])
+SPANS_OF = r"events_wk(\d{1,9})"  # name of a file with a worker's spans
 _DTYPES = (np.float64, np.int64, np.int64, np.float64, np.float64, np.float64)
 
 
@@ -199,4 +202,6 @@ def _lines(path: Path, shape: msgspec.json.Decoder) -> Iterator[dict[str, Any]]:
         ValueError: a line lacks a field of `shape`; one line.
     """
     for lines, _ in Tail(path, shape).blocks():
-        yield from _OBJECTS.decode_lines(lines)
+        with undamaged(shown(path)):
+            found = _OBJECTS.decode_lines(lines)
+        yield from found

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from wbsp.process.disk import DISK
+from wbsp.runlog.files import shown, undamaged
+
 BLOCK = 1 << 22  # bytes that are decoded at once: more do not fit into the processor's caches
+_MOST = 1 << 22  # bytes of a line
 
 
 class Replaced(Exception):
@@ -32,24 +38,28 @@ class Tail:
         """Yield the new lines in blocks of about `BLOCK` bytes: their bytes, and decoded.
 
         Raises:
+            OSError: the file cannot be read.
             Replaced: the file was replaced or is shorter.
-            ValueError: the decoder rejects a line; one line.
+            ValueError: the decoder rejects a line, or the file is no regular one; one line.
         """
         try:
-            file = open(self.path, "rb")
+            file = DISK.regular(self.path)
         except FileNotFoundError:
             if self._inode is None:
                 return  # not there yet
-            raise Replaced(f"{self.path} has gone") from None
+            raise Replaced(f"{shown(self.path)} has gone") from None
         with file:
-            status = self.path.stat()
+            status = os.fstat(file.fileno())
             if self._inode not in (None, status.st_ino) or status.st_size < self._offset:
-                raise Replaced(f"{self.path} is another file than before")
+                raise Replaced(f"{shown(self.path)} is another file than before")
             self._inode = status.st_ino
             file.seek(self._offset)
             torn = b""
             while data := file.read(BLOCK):
                 whole, newline, torn = (torn + data).rpartition(b"\n")
+                if len(torn) > _MOST:
+                    raise ValueError(f"{shown(self.path)} is damaged: it has a line of more than "
+                                     f"{_MOST:,} bytes")
                 if newline:
                     lines = whole + newline
                     yield lines, self._decode(lines)
@@ -57,12 +67,10 @@ class Tail:
                     self._lines += lines.count(b"\n")
 
     def _decode(self, lines: bytes) -> list[Any]:
-        try:
+        with contextlib.suppress(ValueError, RecursionError, MemoryError):
             return self._decoder.decode_lines(lines)
-        except msgspec.MsgspecError:
-            for number, line in enumerate(lines.split(b"\n"), self._lines + 1):
-                try:
-                    self._decoder.decode(line or b"{}")
-                except msgspec.MsgspecError as error:
-                    raise ValueError(f"{self.path}, line {number} is damaged: {error}") from None
-            raise
+        for number, line in enumerate(lines.split(b"\n"), self._lines + 1):
+            if line:
+                with undamaged(f"{shown(self.path)}, line {number}"):
+                    self._decoder.decode(line)
+        raise ValueError(f"{shown(self.path)} is damaged")

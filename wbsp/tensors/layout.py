@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from wbsp.limits import DIMENSIONS, MAX_FLOATS, NAME, VARIABLES, Id, Name, Real, Shape
+from wbsp.limits import DIMENSIONS, MAX_FLOATS, NAME, VARIABLES, Id, Name, Real, Shape, one_line
 
 _DEPTH = 32  # components of a name that are compared one by one
 STATES = 256  # of layers, at most
@@ -234,4 +234,4 @@ def _is_number(text: str) -> bool:
 
 
 def _said(spec: TensorSpec) -> str:
-    return f"{spec.name}{list(spec.shape)}"
+    return f"{one_line(spec.name, NAME)}{list(spec.shape)}"

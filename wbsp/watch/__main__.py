@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
                 else Path(name) for name in flags.run]
             _show(found, flags, ended)
     except (OSError, ValueError, ModuleNotFoundError) as error:
-        print(f"watch: {_one_line(error)}", file=sys.stderr)
+        _say(_one_line(error))
         return 1
     except KeyboardInterrupt:
         return 0
@@ -84,12 +85,10 @@ def _show(found: list[Path | Mirror], flags: argparse.Namespace,
     mirrors = {one.folder: one for one in found if not isinstance(one, Path)}
     runs = [WatchedRun(one.run.folder, one.name, mirrors[one.run.folder].origin
                        if one.run.folder in mirrors else None)
-            for one in named(find_runs(one if isinstance(one, Path) else one.folder
-                                        for one in found))]
+            for one in named(find_runs((one if isinstance(one, Path) else one.folder
+                                         for one in found), _say))]
     if flags.out is not None:
-        for run in runs:
-            run.refresh()
-        write_whole(flags.out, html(runs, live=False))
+        write_whole(flags.out, html(_readable(runs), live=False))
         print(flags.out)
         return
     with Watch(runs, flags.http) as server:
@@ -100,8 +99,32 @@ def _show(found: list[Path | Mirror], flags: argparse.Namespace,
         ended = ended or _interrupted()
         for mirror in mirrors.values():
             mirror.follow()
-        server.read()
+        server.read(_say)
         ended.wait()
+
+
+def _readable(runs: Sequence[WatchedRun]) -> list[WatchedRun]:
+    """Return the runs whose files can be read, and print a line on each other one.
+
+    Raises ValueError or OSError, in one line, if there is none.
+    """
+    found, bad = [], list[OSError | ValueError]()
+    for run in runs:
+        try:
+            run.refresh()
+            run.state()
+            found.append(run)
+        except (OSError, ValueError) as error:
+            bad.append(error)
+    if not found:
+        raise bad[0]
+    for error in bad:
+        _say(f"left out: {_one_line(error)}")
+    return found
+
+
+def _say(line: str) -> None:
+    print(f"watch: {line}", file=sys.stderr, flush=True)
 
 
 def _interrupted() -> threading.Event:

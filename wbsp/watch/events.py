@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from wbsp.runlog.files import from_json
+from wbsp.limits import one_line
+from wbsp.runlog.files import from_json, shown, undamaged
 from wbsp.runlog.tail import Tail
 from wbsp.watch.rows import Rows
 
@@ -105,7 +106,9 @@ class EventLog:
             lines, start = block.split(b"\n") if others else [], 0
             for index in others:
                 self._append(events[start:index + (events[index].kind == "resent")])
-                self._other(from_json(lines[index]))
+                with undamaged(shown(self._tail.path)):
+                    other = from_json(lines[index])
+                self._other(other)
                 start = index + 1
             self._append(events[start:])
         return changed
@@ -125,8 +128,8 @@ class EventLog:
             if events and events[-1].kind == "resent":
                 rows["pushes"][-1] += events[-1].last - events[-1].first
         except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"{self._tail.path} holds a push that no server wrote: {error}"
-                             ) from None
+            raise ValueError(f"{shown(self._tail.path)} holds a push that no server wrote: "
+                             f"{one_line(str(error))}") from None
         self._rows.append(rows)
 
     def _other(self, event: dict[str, Any]) -> None:

@@ -6,9 +6,13 @@ https://prometheus.io/docs/instrumenting/exposition_formats/
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
+
+from wbsp.limits import one_line
+from wbsp.runlog.files import UNREADABLE
 
 METRICS = {  # name -> type, and its help text
+    "wbsp_readable": ("gauge", "whether the run's files can be read, 0 or 1"),
     "wbsp_ended": ("gauge", "whether the run has ended, 0 or 1"),
     "wbsp_duration_seconds": ("gauge", "from the start of training to the newest event"),
     "wbsp_version": ("gauge", "number of the newest version"),
@@ -28,23 +32,46 @@ METRICS = {  # name -> type, and its help text
 }
 
 
-def exposition(states: Iterable[dict[str, Any]]) -> str:
+class Unreadable(NamedTuple):
+    """A run whose files cannot be read, and why, in one line."""
+
+    name: str
+    sync: str
+    reason: str
+
+
+def exposition(states: Iterable[dict[str, Any] | Unreadable]) -> str:
     """Return the metrics of runs, from their states for the page (`WatchedRun.state`)."""
     found: dict[str, list[str]] = {name: [] for name in METRICS}
+    bad: list[str] = []
     for state in states:
+        if isinstance(state, Unreadable):
+            found["wbsp_readable"].append(_line(
+                "wbsp_readable", {"run": state.name, "sync": state.sync}, 0))
+            bad.append(f"# cannot read {one_line(state.name)}: {state.reason}\n")
+            continue
         run = {"run": state["name"], "sync": str(state["settings"].get("sync", "unknown"))}
-        for name, labels, value in _samples(state):
-            if value is not None:
-                inside = ",".join(f'{key}="{_escaped(text)}"'
-                                  for key, text in {**run, **labels}.items())
-                found[name].append(f"{name}{{{inside}}} {float(value)!r}")
+        try:
+            lines = [(name, _line(name, {**run, **labels}, value))
+                     for name, labels, value in _samples(state) if value is not None]
+        except UNREADABLE as error:  # a summary that no server wrote
+            lines = [("wbsp_readable", _line("wbsp_readable", run, 0))]
+            bad.append(f"# cannot read {one_line(state['name'])}: {one_line(repr(error))}\n")
+        for name, line in lines:
+            found[name].append(line)
     return "".join(f"# HELP {name} {METRICS[name][1]}\n# TYPE {name} {METRICS[name][0]}\n"
                    + "".join(f"{line}\n" for line in lines)
-                   for name, lines in found.items() if lines)
+                   for name, lines in found.items() if lines) + "".join(bad)
+
+
+def _line(name: str, labels: dict[str, str], value: float) -> str:
+    inside = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+    return f"{name}{{{inside}}} {float(value)!r}"
 
 
 def _samples(state: dict[str, Any]) -> Iterator[tuple[str, dict[str, str], float | None]]:
     summary = state["summary"]
+    yield "wbsp_readable", {}, True
     yield "wbsp_ended", {}, state["ended"]
     yield "wbsp_duration_seconds", {}, state["duration"]
     yield "wbsp_version", {}, summary["version"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from wbsp.runlog.files import read_document
+from wbsp.limits import one_line
+from wbsp.runlog.files import UNREADABLE, read_document, shown
 from wbsp.runlog.folder import read_settings
 from wbsp.runlog.summary import goodput
 from wbsp.runlog.tail import Replaced
@@ -17,6 +19,7 @@ from wbsp.watch import state
 from wbsp.watch.events import EventLog
 from wbsp.watch.spans import SpanLog
 
+_AGAIN = 5.0  # seconds until damaged files are read again, from their beginning
 _COLUMNS = (("t", "<f8"), ("seconds", "<f4"), ("lane", "<u4"), ("kind", "u1"))
 
 
@@ -44,9 +47,9 @@ class WatchedRun:
         self.origin = origin or Origin(str(folder))
         self._told = replace(self.origin)  # as the page last received it
         self.stamp = 0  # increases with every change
+        self._error: OSError | ValueError | None = None  # of the newest attempt to read
+        self._again_at = 0.0  # time of the next attempt
         self._begin(0)
-        self._summary: dict[str, Any] | None = None
-        self._summary_time = 0  # of its file, ns
         self._known: tuple[int, dict[str, Any]] | None = None  # stamp, and state at that stamp
 
     @property
@@ -57,14 +60,28 @@ class WatchedRun:
     def refresh(self) -> None:
         """Read what was written since the last time. Raises ValueError, in one line, for a damaged
         file, and OSError for an unreadable one."""
+        if self._error is not None and time.monotonic() < self._again_at:
+            raise self._error
+        begun, self._error = self._error is not None, None
         try:
-            changed = [self._events.read(), self._spans.read(), self._read_summary()]
-        except Replaced:  # such as a folder that was deleted and created again
-            self._begin(self._spans.generation + 1)
-            changed = [self._events.read(), self._spans.read(), self._read_summary()]
-        if any(changed) or self._told != self.origin:
+            if begun:  # what was read before the damage would be read twice
+                self._begin(self._spans.generation + 1)
+            try:
+                changed = [self._events.read(), self._spans.read(), self._read_summary()]
+            except Replaced:  # such as a folder that was deleted and created again
+                self._begin(self._spans.generation + 1)
+                changed = [self._events.read(), self._spans.read(), self._read_summary()]
+        except Replaced as error:  # again, while it was read
+            self._fail(OSError(str(error)))
+        except (OSError, ValueError) as error:
+            self._fail(error)
+        if begun or any(changed) or self._told != self.origin:
             self._told = replace(self.origin)
             self.stamp += 1
+
+    def _fail(self, error: OSError | ValueError) -> NoReturn:
+        self._error, self._again_at = error, time.monotonic() + _AGAIN
+        raise error
 
     def state(self) -> dict[str, Any]:
         """Return everything that the page shows of the run except its spans, for JSON.
@@ -74,9 +91,9 @@ class WatchedRun:
         if self._known is None or self._known[0] != self.stamp:
             try:
                 self._known = self.stamp, self._state()
-            except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
-                raise ValueError(f"{self.folder} holds an event or a summary that no server wrote: "
-                                 f"{error!r}") from error
+            except UNREADABLE as error:
+                raise ValueError(f"{shown(self.folder)} holds an event or a summary that no server "
+                                 f"wrote: {one_line(repr(error))}") from error
         return self._known[1]
 
     def pack(self, generation: int = -1, have: int = 0) -> bytes:
@@ -98,14 +115,16 @@ class WatchedRun:
         self._settings = read_settings(self.folder)
         self._events = EventLog(self.folder / "events.jsonl")
         self._spans = SpanLog(self.folder, generation)
+        self._summary: dict[str, Any] | None = None
+        self._summary_time = 0  # of its file, ns
 
     def _read_summary(self) -> bool:
         path = self.folder / "summary.json"
-        time = path.stat().st_mtime_ns if path.exists() else 0
-        if time == self._summary_time:
+        written = path.stat().st_mtime_ns if path.exists() else 0
+        if written == self._summary_time:
             return False
-        self._summary = read_document(path) if time else None
-        self._summary_time = time
+        self._summary = read_document(path) if written else None
+        self._summary_time = written
         return True
 
     def _state(self) -> dict[str, Any]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
 
-from wbsp.runlog.files import to_json
-from wbsp.watch.metrics import exposition
+from wbsp.limits import one_line
+from wbsp.runlog.files import UNREADABLE, to_json
+from wbsp.watch.metrics import Unreadable, exposition
 from wbsp.watch.page import html
 from wbsp.watch.run import WatchedRun
 
@@ -30,7 +31,8 @@ class Watch(ThreadingHTTPServer):
     /                                       the page
     /run/I?seen=STAMP                       state of run I; 204 if its stamp is still STAMP
     /run/I/spans?generation=G&have=N        its spans from the N-th on: see `WatchedRun.pack`
-    /metrics                                the numbers of all runs, for Prometheus
+    /metrics                                the numbers of all runs, for Prometheus; of a run that
+                                            cannot be read, that it cannot
 
     The files are read when a page requests data, and not while no page is open. Raises OSError for
     a taken port, ModuleNotFoundError without plotly.
@@ -51,13 +53,24 @@ class Watch(ThreadingHTTPServer):
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/"
 
-    def read(self) -> None:
-        """Read all files once, before the first request. Raises ValueError, in one line, for a
-        damaged file, and OSError for an unreadable one."""
+    def read(self, say: Callable[[str], None]) -> None:
+        """Read all files once, before the first request; `say` takes a line on each run that cannot
+        be read, which the page shows, too.
+
+        Raises ValueError or OSError, in one line, if no run can be read.
+        """
+        bad = list[OSError | ValueError]()
         with self._lock:
             for run in self._runs:
-                run.refresh()
-                run.state()
+                try:
+                    run.refresh()
+                    run.state()
+                except (OSError, ValueError) as error:
+                    bad.append(error)
+        if len(bad) == len(self._runs):
+            raise bad[0]
+        for error in bad:
+            say(f"cannot read a run: {one_line(str(error), 2000)}; trying again with each request")
 
     def answer(self, target: str) -> tuple[int, str, bytes]:
         """Return status, type and body of the answer to a request for `target`."""
@@ -83,17 +96,23 @@ class Watch(ThreadingHTTPServer):
                 if run.stamp == seen:
                     return 204, _JSON, b""
                 return 200, _JSON, to_json(run.state())
-            except (OSError, ValueError) as error:  # the page shows it, and requests again
-                return 500, "text/plain; charset=utf-8", f"{error}\n".encode()
+            except (OSError, *UNREADABLE) as error:  # the page shows it
+                return 500, "text/plain; charset=utf-8", _told(error)
 
     def _metrics(self) -> tuple[int, str, bytes]:
+        states: list[dict[str, Any] | Unreadable] = []
         with self._lock:
-            try:
-                for run in self._runs:
+            for run in self._runs:
+                try:
                     run.refresh()
-                return 200, _PROMETHEUS, exposition(run.state() for run in self._runs).encode()
-            except (OSError, ValueError) as error:  # a scraper reports it, and requests again
-                return 500, "text/plain; charset=utf-8", f"{error}\n".encode()
+                    states.append(run.state())
+                except (OSError, ValueError) as error:  # a scraper requests again
+                    states.append(Unreadable(run.name, run.sync, one_line(str(error), 2000)))
+            return 200, _PROMETHEUS, exposition(states).encode()
+
+
+def _told(error: Exception) -> bytes:
+    return f"{one_line(str(error), 2000)}\n".encode()
 
 
 def _number(asked: dict[str, list[str]], name: str) -> int:

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from wbsp.core.stats import PHASES, Lane, Phase
+from wbsp.runlog.reader import SPANS_OF
 from wbsp.runlog.tail import Tail
 from wbsp.watch.rows import Rows
 
@@ -63,7 +64,7 @@ class SpanLog:
         """Read new spans; return whether there were any. Raises Replaced and ValueError as `Tail`.
         """
         for path in self._folder.glob("events_wk*.jsonl"):
-            match = re.fullmatch(r"events_wk(\d+)", path.stem)
+            match = re.fullmatch(SPANS_OF, path.stem, re.ASCII)
             if match and int(match[1]) not in self._tails:
                 self._tails[int(match[1])] = Tail(path, msgspec.json.Decoder(_Span))
         changed = False

@@ -50,6 +50,11 @@ class File:
         self._position += len(data)
         return data.decode() if self._text else data
 
+    def readinto(self, buffer):
+        data, view = self.read(memoryview(buffer).nbytes), memoryview(buffer).cast("B")
+        view[:len(data)] = data
+        return len(data)
+
     def write(self, data):
         self._disk.step()
         self._disk.check_room()
@@ -141,6 +146,9 @@ class Disk:
 
     def path(self, text):
         return text if isinstance(text, SimulatedPath) else self._path(text)
+
+    def regular(self, path):
+        return self.open(path, "rb")
 
     def sync(self, file):
         machine, world = self.machine, self._process.world

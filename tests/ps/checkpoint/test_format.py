@@ -180,7 +180,7 @@ def test_a_state_of_a_later_format_is_refused_in_one_line(tmp_path):
 def test_an_outer_step_of_another_model_is_refused_in_one_line(tmp_path, name, size):
     path = tmp_path / "checkpoint.safetensors"
     save(path, checkpoint()._replace(outer={name: np.zeros(size, np.float32)}))
-    with pytest.raises(ValueError, match=f"its '{name}' is float32.{size}., and not"):
+    with pytest.raises(ValueError, match=f"its '{name}' is F32.{size}., and not"):
         load(path)
 
 
@@ -218,8 +218,8 @@ def test_settings_of_earlier_releases_are_taken():
     ({"0/x": np.float32}, "[]", "its state has no version"),
     ({"0/x": np.float32}, "{}", "its state has no version"),
     ({"0/x": np.float32}, '{"version": "7"}', "its state has no version"),
-    ({"0/x": np.float64}, '{"version": 7}', "it holds '0/x' of type float64"),
-    ({"x": np.float32}, '{"version": 7}', "it holds 'x' of type float32"),
+    ({"0/x": np.float64}, '{"version": 7}', "it holds '0/x' of type F64"),
+    ({"x": np.float32}, '{"version": 7}', "it holds 'x' of type F32"),
 ])
 def test_tensors_of_something_else_are_refused_in_one_line(tmp_path, tensors, metadata, says):
     path = tmp_path / "checkpoint.safetensors"

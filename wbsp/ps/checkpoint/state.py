@@ -203,7 +203,10 @@ class _Run(TypedDict, total=False):
     wire: str
     ranges: str
     standby: str | None
+    beside: str | None
     port: int
+    series: str
+    fit: Annotated[int, msgspec.Meta(ge=1)]
     ended: bool
     outer: dict[str, Any]
     series: str
