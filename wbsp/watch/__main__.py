@@ -118,8 +118,8 @@ def _readable(runs: Sequence[WatchedRun]) -> list[WatchedRun]:
             bad.append(error)
     if not found:
         raise bad[0]
-    for error in bad:
-        _say(f"left out: {_one_line(error)}")
+    for one in bad:
+        _say(f"left out: {_one_line(one)}")
     return found
 
 

@@ -69,8 +69,8 @@ class Watch(ThreadingHTTPServer):
                     bad.append(error)
         if len(bad) == len(self._runs):
             raise bad[0]
-        for error in bad:
-            say(f"cannot read a run: {one_line(str(error), 2000)}; trying again with each request")
+        for one in bad:
+            say(f"cannot read a run: {one_line(str(one), 2000)}; trying again with each request")
 
     def answer(self, target: str) -> tuple[int, str, bytes]:
         """Return status, type and body of the answer to a request for `target`."""

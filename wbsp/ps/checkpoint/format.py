@@ -153,8 +153,8 @@ def _header(file: IO[bytes]) -> tuple[_Header, int]:
     length = int.from_bytes(file.read(8), "little")
     if not 2 <= length <= min(size - 8, _MOST_HEADER):
         raise ValueError(f"it has {size:,} bytes, and a header of {length:,}")
-    begin = file.read(1)
-    raw = _PARTS.decode(begin + file.read(length - 1) if begin == b"{" else begin)
+    first = file.read(1)
+    raw = _PARTS.decode(first + file.read(length - 1) if first == b"{" else first)
     about = msgspec.json.decode(raw.pop("__metadata__", b"{}"), type=dict[str, str])
     tensors = {name: _TENSOR.decode(one) for name, one in raw.items()}
     end = 0
