@@ -68,6 +68,7 @@ class SeriesPlan(Plan):
     one_run: bool = False
     struck: tuple[tuple[str, int, str, str], ...] = ()
     reborn: tuple[float, float] = (0.05, 2.0)
+    hours: float = 0.3
     lasts: float = 0.0  # seconds of a fit's last phase, in which an evaluator saves the model
 
     @property
@@ -317,7 +318,8 @@ class SeriesLaws(Laws):
     22. No other fit's examples are in it, and all its workers are in one run of one series.
     23. A series ends with the models of all its fits, or a process ends with an exit code that is
         not 0. Without faults that last, all end with 0.
-    24. No worker is refused while a fit follows, in several lines, or waited for in vain.
+    24. No worker is refused while a fit follows, in several lines, or waited for in vain. (Where
+        the server chooses indices, it cannot know whose place a process takes.)
     """
 
     def __init__(self, cluster):
@@ -377,9 +379,9 @@ class SeriesLaws(Laws):
             run = json.loads(data)
             self._kept_settings[machine, folder] = run
             fit = run["fit"]
-            if (run["id"], run["epoch"]) not in self._epochs:
-                self._epochs[run["id"], run["epoch"]] = machine
-            elif self._epochs[run["id"], run["epoch"]] != machine:
+            # What has ended a standby notes, too.
+            if (not run["ended"] and machine != self._epochs.setdefault(
+                    (run["id"], run["epoch"]), machine)):
                 self.broken(4, f"both servers serve run {run['id']} in epoch {run['epoch']}")
             if run["ended"]:
                 self.reach("t4", fit)
@@ -412,7 +414,8 @@ class SeriesLaws(Laws):
         if "\n[" in text or not text.replace("\n", "").isprintable():
             self.broken(15, f"{name} prints {text!r}")
         if f" {CONNECT:g} s" in text and any(one in text for one in _IN_VAIN) and not (
-                self.cluster.harsh or all(script.ended for script in self.cluster.members)):
+                self.cluster.harsh or self.cluster.plan.chosen
+                or all(script.ended for script in self.cluster.members)):
             self.broken(24, f"{name} waits in vain: {text}")
 
     # At the end.
