@@ -16,6 +16,7 @@ from pathlib import Path
 
 from simulated.kinds import KINDS, TURNS, name_of, player
 from simulated.plan import PHASES
+from simulated.series_world import MOMENTS
 from wbsp.sync import MODELS
 from wbsp.timeouts import REATTACH
 
@@ -129,6 +130,8 @@ class Tally:
                  + f"; absences beyond {REATTACH:g} s: "
                    f"{self.times['absences beyond REATTACH']:,}; deaths within 8 s of another: "
                    f"{self.times['deaths within 8 s of another']:,}",
+                 "deaths at the end of a fit: " + ", ".join(
+                     f"{moment} {self.times[f'death at {moment}']:,}" for moment in MOMENTS),
                  f"{self.seconds:,.0f} s of processor time, "
                  f"{runs['all'] / max(self.seconds, 1e-9):.1f} runs a second, "
                  f"{self.virtual:,.0f} s of virtual time"]
@@ -173,7 +176,7 @@ def parser():
                         help=f"which take turns, of {', '.join(KINDS)}; default: %(default)s")
     parser.add_argument("--models", default=",".join(MODELS), help="which take turns")
     parser.add_argument("--plan", help="JSON: the same plan for all seeds, of the first kind; see "
-                                       "simulated/plan.py and site_world.py")
+                                       "simulated/plan.py, site_world.py and series_world.py")
     parser.add_argument("--data", action=argparse.BooleanOptionalAction,
                         help="with data that all workers share or without, in all runs; default: "
                              "as drawn")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from simulated import plan, site_world
+from simulated import plan, series_world, site_world
 from simulated.cluster import Cluster
 
 
@@ -31,9 +31,11 @@ KINDS = {
     "shards": _of_servers(shards=True),
     "sites": Kind(lambda model, seed, data, sparse: site_world.drawn(seed, data),
                   site_world.Sites, site_world.SitesPlan),
+    "series": Kind(lambda model, seed, data, sparse: series_world.drawn(model, seed),
+                   series_world.Series, series_world.SeriesPlan),
     "any": _of_servers(),  # most with a server alone
 }
-TURNS = "standby", "shards", "sites"  # which are played unless others are named
+TURNS = "standby", "shards", "sites", "series"  # which are played unless others are named
 
 
 def player(plan):

@@ -559,6 +559,7 @@ class Series(Cluster):
 
     def __init__(self, plan: SeriesPlan, seed, folder, loud=False):
         self._flags = {"one_run": plan.one_run}
+        self._doomed = {}  # process -> the moment at which it was struck
         self._down = set()  # servers that are to be started again
         self._struck = [*plan.struck]
         super().__init__(plan, seed, folder, loud)
@@ -670,24 +671,24 @@ class Series(Cluster):
                 process = self.processes[name]
                 if what == "kill" and self.rng.random() < 0.5 and name[0] != "w":
                     self.world.doomed[process] = self.rng.randrange(_STEPS)
+                    self._doomed[process] = moment
                     continue
                 after = self.rng.choice([0.0, 1e-5, 0.001, 0.005, 0.02, 0.1])
                 self.world.after(after, lambda name=name: self._does(moment, what, name))
 
     def _dies_taking_over(self, process):
         if self.processes[process.name] is process and process.alive:
-            self._does("doomed", "kill", process.name)
+            self._does(self._doomed[process], "kill", process.name)
 
     def _does(self, moment, what, name):
         process = self.processes[name]
         if not process.alive:
             return
-        self.notes[f"moment {moment}"] += 1
-        self.notes[f"{what} {'worker' if name[0] == 'w' else name}"] += 1
         if name[0] == "w":
             script = self.members[int(name[1:])]
             if script.ended:
                 return
+            self._struck_at(moment, what, "worker")
             if what == "kill":
                 self.say(f"--- kill {name}")
                 script.kill()
@@ -698,11 +699,18 @@ class Series(Cluster):
                 self.sleep(name) if what == "sleep" else self.isolate(name)
         elif what == "kill":
             if not self.machines[name].full:  # else it may hold what no disk has
+                self._struck_at(moment, what, name)
                 self._dies(name)
         elif what == "full":
+            self._struck_at(moment, what, name)
             self._fill(name)
         else:
+            self._struck_at(moment, what, name)
             self.sleep(name) if what == "sleep" else self.isolate(name)
+
+    def _struck_at(self, moment, what, whom):
+        self.notes[f"{what} {whom}"] += 1
+        self.notes[f"{'death' if what == 'kill' else what} at {moment}"] += 1
 
     def _fill(self, name):
         machine = self.machines[name]
