@@ -4,6 +4,7 @@
 positions that it is made of. It says itself what must be, and compares after each event.
 """
 
+import sys
 from collections import Counter
 from copy import deepcopy
 from random import Random
@@ -16,6 +17,7 @@ from wbsp.core.messages import Range, SharedData
 from wbsp.core.work.positions import Positions
 from wbsp.core.work_ledger import WorkLedger, WorkState
 from wbsp.core.work_sequence import WorkSequence
+from wbsp.limits import SPANS
 
 DATA = SharedData(n=100, batch=10, epochs=2)
 
@@ -387,6 +389,94 @@ def test_positions_are_a_set():
         assert positions.count == len(known) == len(
             {g for part in positions.spans for g in range(*part)})
         assert Positions(positions.spans).spans == positions.spans
+
+
+@pytest.mark.parametrize("most", [3, 40])  # one by one, and by a merge
+def test_many_spans_are_added_and_removed_as_one_by_one(most):
+    random, positions, known = Random(most), Positions(), set()
+    for _ in range(600):
+        starts = [random.randrange(300) for _ in range(random.randint(0, most))]
+        others = [(start, start + random.randint(1, 9)) for start in starts]  # they may overlap
+        spanned = {g for span in others for g in range(*span)}
+        without, whole = positions.without(others), positions.with_all(others)
+        assert {g for part in positions.spans for g in range(*part)} == known
+        for found, right in ((without, known - spanned), (whole, known | spanned)):
+            assert {g for part in found.spans for g in range(*part)} == right
+            assert found.count == len(right)
+            assert Positions(found.spans).spans == found.spans  # apart, and in order
+        positions, known = (without, known - spanned) if random.random() < 0.6 else (
+            whole, known | spanned)
+
+
+def steps_of(act):
+    """How many functions and generators of Python an act enters: its work, on any machine."""
+    entered = 0
+
+    def note(frame, event, arg):
+        nonlocal entered
+        entered += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        act()
+    finally:
+        sys.setprofile(before)
+    return entered
+
+
+def fragments(size, accepted, finite):
+    """The work of a server on a push of `size` spans, and on the end of the site that sent it."""
+    ledger = WorkLedger(SharedData(8 * size, 4, 2))
+    for worker in (0, 1):
+        ledger.open(worker)
+    worked = 0
+    for worker in (0, 1, 0):
+        given = ledger.give(worker, 2 * size, across=True, others=(0, 1))
+        if given is None:
+            continue
+        spans = [(g, g + 1) for g in range(given.start, given.stop, 2)]
+        worked += steps_of(lambda worker=worker, spans=spans: (
+            ledger.owns_all(worker, spans), ledger.doubts(worker, spans),
+            ledger.settle_all(worker, spans, accepted, finite)))
+    worked += steps_of(lambda: ledger.lost(0))
+    ledger.open(0)
+    worked += steps_of(lambda: ledger.claim_all(0, ledger.end(0), [
+        (g, g + 1) for g in range(1, 2 * size, 2)]))
+    return worked + steps_of(lambda: ledger.resent([
+        (g, g + 1) for g in range(6 * size, 8 * size, 2)]))
+
+
+@pytest.mark.parametrize("accepted, finite", [(True, True), (True, None), (False, None),
+                                              (False, False)])
+def test_the_work_on_a_push_grows_with_its_spans_and_no_faster(accepted, finite):
+    assert fragments(1200, accepted, finite) < 2 * 1.5 * fragments(600, accepted, finite)
+
+
+def test_a_site_holds_no_more_ranges_than_a_message_can_name():
+    ledger = WorkLedger(SharedData(1 << 20, 4, 1))
+    ledger.open(0)
+    for _ in range(2):
+        given = ledger.give(0, 2 * SPANS, across=True)
+        spans = [(g, g + 1) for g in range(given.start, given.stop, 2)]
+        if given.start:
+            with pytest.raises(ValueError, match="site 0 leaves it with more than 32,768 ranges"):
+                ledger.owns_all(0, spans)
+        else:
+            assert ledger.owns_all(0, spans)
+            ledger.settle_all(0, spans, True)
+
+
+def test_a_push_of_more_examples_than_are_compared_doubts_those_that_are():
+    n = 1 << 20
+    ledger = WorkLedger(SharedData(n, 4, 9))
+    ledger.open(0)
+    ledger.open(1)
+    first = ledger.give(0, n // 2)
+    ledger.settle(0, first.stop, False, finite=False)
+    assert ledger.doubts(0, [(first.start, first.start + 8)])
+    assert not ledger.doubts(0, [(n - 8, n)])
+    assert ledger.doubts(0, [(n, 2 * n)])  # a whole epoch has all examples
 
 
 def test_the_worker_takes_trains_and_is_answered_in_order():

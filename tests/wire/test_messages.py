@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import re
 import struct
 from typing import get_args
 
@@ -11,13 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wbsp.core.messages import Place, Range
+from wbsp.core.messages import LetGo, Message, Place, Range
 from wbsp.core.stats import AnsweredWork, Report
+from wbsp.limits import text_of
 from wbsp.sync.base import Direct, Push, WorkerRule
 from wbsp.tensors.layout import STATES, Entry, LayerState, TensorSpec
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.messages import watch as f
+from wbsp.wire.messages.base import MAX_MESSAGE
 from wbsp.wire.messages.reading import ReadVersion, VersionPart
 
 FROM_WORKER = [
@@ -282,41 +285,85 @@ def test_a_claimed_length_is_not_believed(count):
             m.decode(m.FromWorker, data)
 
 
-# Of the contract of synchronization models, which knows no message: `check_push` bounds a Push, and
-# the others come from the server. A protocol's number is refused by name.
-UNBOUNDED = {Push, Direct, WorkerRule}
+# Of the contract of synchronization models, which knows no message; they come from the server,
+# which has checked them. A protocol's number is refused by name.
+UNBOUNDED = {Direct, WorkerRule}
+NUMBERS = {"secret", "name", "segment", "memory", "time"}  # of 63 bits
+KINDS = [m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.FromWatcher, f.News, VersionPart]
 
 
-def unbounded(info, path):
-    """Where in a type a text, bytes, a list, a dict or an integer has no bound."""
+def parts(info, path="", numbers=True):
+    """Each leaf and collection of a type: its path, its shape, and whether its integers must have
+    bounds."""
+    yield path, info, numbers
+    if hasattr(info, "fields"):
+        numbers = numbers and info.cls not in UNBOUNDED
+        for field in info.fields:
+            yield from parts(field.type, f"{path} {info.cls.__name__}.{field.name}",
+                             numbers and field.name != "protocol")
+    for one in [*getattr(info, "types", ()), *getattr(info, "item_types", ())]:
+        yield from parts(one, path, numbers)
+    for name in ("key_type", "value_type", "item_type"):
+        if hasattr(info, name):
+            yield from parts(getattr(info, name), path, numbers)
+
+
+def is_bounded(path, info, numbers):
+    """Whether a peer cannot send more of this than the code expects."""
     kinds = msgspec.inspect
-    if isinstance(info, kinds.UnionType):
-        for one in info.types:
-            yield from unbounded(one, path)
-    elif isinstance(info, kinds.StructType | kinds.NamedTupleType | kinds.DataclassType):
-        if info.cls not in UNBOUNDED:
-            for field in info.fields:
-                if field.name != "protocol":
-                    yield from unbounded(field.type, f"{path} {info.cls.__name__}.{field.name}")
-    elif isinstance(info, kinds.IntType):
-        if info.ge is None or (info.le is None and info.lt is None and path.split(".")[-1] not in (
-                "secret", "name", "segment", "memory", "time")):  # of 63 bits
-            yield path
-    elif not isinstance(info, kinds.FloatType | kinds.BoolType | kinds.NoneType
-                        | kinds.LiteralType):
-        if not isinstance(info, kinds.TupleType) and info.max_length is None:
-            yield path
-        for name in ("key_type", "value_type", "item_type"):
-            if hasattr(info, name):
-                yield from unbounded(getattr(info, name), path)
-        for one in getattr(info, "item_types", ()):
-            yield from unbounded(one, path)
+    match info:
+        case kinds.IntType():
+            return not numbers or info.ge is not None and (
+                info.le is not None or info.lt is not None or path.split(".")[-1] in NUMBERS)
+        case kinds.ListType() | kinds.VarTupleType() | kinds.SetType() | kinds.FrozenSetType() | \
+                kinds.DictType() | kinds.BytesType() | kinds.StrType() | kinds.ByteArrayType():
+            return info.max_length is not None
+        case kinds.CustomType():
+            return info.cls.most <= MAX_MESSAGE
+    return not isinstance(info, kinds.AnyType | kinds.RawType | kinds.ExtType)
 
 
-@pytest.mark.parametrize("kind", [m.FromWorker, m.FromServer, s.ToShard, s.FromShard,
-                                  m.FromWatcher, f.News, VersionPart])
+def is_for_a_line(info):
+    """Whether this is no text, or one that holds nothing but what can be printed in a line."""
+    kinds = msgspec.inspect
+    if isinstance(info, kinds.StrType):  # such as the name of a socket
+        return info.pattern is not None and not any(
+            re.search(info.pattern, text) for text in (FORGED, FORGED.strip(), "x"))
+    return not isinstance(info, kinds.CustomType) or (
+        text_of(info.cls, FORGED) == "?worker 0?[2J?" and not isinstance(FORGED, info.cls))
+
+
+FORGED = "\nworker 0\x1b[2J\u202e"
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_field_of_a_message_is_bounded(kind):
-    assert list(unbounded(msgspec.inspect.type_info(kind), "")) == []
+    assert [path for path, *part in parts(msgspec.inspect.type_info(kind))
+            if not is_bounded(path, *part)] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_text_of_a_message_can_be_printed_in_a_line(kind):
+    assert [path for path, info, _ in parts(msgspec.inspect.type_info(kind))
+            if not is_for_a_line(info)] == []
+
+
+def test_every_message_is_of_a_kind_that_is_looked_at():
+    every = {one for kind in KINDS for one in get_args(kind) or (kind,)}
+    assert {*Message.__subclasses__()} - every == {LetGo}  # which a server sends as Refused
+
+
+def test_what_cannot_be_printed_in_a_line_arrives_as_question_marks():
+    sent = m.Measured(3, {f"val_x{FORGED}": 1.0})
+    assert m.decode(m.FromWorker, m.encode(sent)) == m.Measured(
+        3, {"val_x?worker 0?[2J?": 1.0})
+    assert m.decode(m.FromServer, m.encode(m.Refused("Größe 3 ≠ 4"))) == m.Refused("Größe 3 ≠ 4")
+
+
+@pytest.mark.parametrize("text", ["x" * 65, b"x", 5, None])
+def test_a_text_of_another_length_or_type_does_not_decode(text):
+    with pytest.raises(m.WireError, match="not a wbsp message: Expected `str`"):
+        m.decode(m.FromWorker, msgspec.msgpack.encode(["Ask", text, b""]))
 
 
 LONG = "x" * 5000

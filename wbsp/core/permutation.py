@@ -35,8 +35,13 @@ def examples(start: int, stop: int, n: int, seed: int) -> np.ndarray:
     epoch = start // n
     if not epoch * n <= start <= stop <= epoch * n + n:
         raise ValueError(f"positions {start} ... {stop - 1} are not of one epoch of {n}")
-    return _permuted(np.arange(start - epoch * n, stop - epoch * n, dtype=np.uint64), n,
-                     _keys(seed, epoch)).astype(np.int64)
+    return examples_at(np.arange(start - epoch * n, stop - epoch * n, dtype=np.uint64), epoch, n,
+                       seed)
+
+
+def examples_at(places: np.ndarray, epoch: int, n: int, seed: int) -> np.ndarray:
+    """Return the examples at these places, uint64 below n, of an epoch's order, as int64."""
+    return _permuted(places, n, _keys(seed, epoch)).astype(np.int64)
 
 
 class Order:

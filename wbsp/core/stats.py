@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NamedTuple, get_args
 
 from msgspec import Meta
 
-from wbsp.limits import SPANS, Count, Real, Reason, Seconds
+from wbsp.limits import SPANS, Count, Real, Reason, Seconds, Text
 
 MOST_LOSS = 1e300  # as `Real`: a sum beyond it would not decode
 REASONS = 64  # distinct reasons of rejections that are counted
@@ -26,7 +26,7 @@ WAITING = "push", "pull", "wait"  # for the server, or for others
 ALWAYS = PHASES[:5]  # every worker reports these, and the others only if it has any
 # A worker sends its report to the server; values beyond these bounds do not decode.
 Spent = Annotated[float, Meta(ge=-1e9, le=1e9)]  # below 0 where a clock was set
-Booked = Annotated[dict[Annotated[str, Meta(max_length=16)], float], Meta(max_length=len(PHASES))]
+Booked = Annotated[dict[Text[str, 16], float], Meta(max_length=len(PHASES))]
 _SUMS = ("steps", "samples", "losses", "measured", "pushes", "push_seconds", "pulls",
          "pull_seconds", "signs")
 

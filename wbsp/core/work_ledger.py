@@ -28,12 +28,17 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from wbsp.core.messages import Range, SharedData, Span
-from wbsp.core.permutation import examples
+from wbsp.core.permutation import examples_at
 from wbsp.core.work.positions import Positions, Spans
 from wbsp.core.work.strikes import Strikes, StruckState
-from wbsp.limits import Count, Worker
+from wbsp.limits import SPANS, Count, Worker
 
+# Positions, and epochs, of each of two pushes that are searched for common examples: the search
+# must not cost more, and this many show enough.
+_COMPARED, _EPOCHS = 1 << 17, 64
 NOT_OWN = "its examples were given to others"  # the reason of a rejection
 
 
@@ -57,10 +62,14 @@ class _Held(NamedTuple):
 
     def parted(self, own: Positions) -> Iterator[_Held]:
         """Split this range; its holder owns the parts in `own`."""
-        mine = own.within(self.start, self.stop)
-        edges = sorted({self.start, self.stop, *(edge for span in mine for edge in span)})
-        for start, stop in pairwise(edges):
-            yield self.part(start, stop, any(a <= start < b for a, b in mine))
+        place = self.start
+        for start, stop in own.within(self.start, self.stop):
+            if place < start:
+                yield self.part(place, start, False)
+            yield self.part(start, stop, True)
+            place = stop
+        if place < self.stop:
+            yield self.part(place, self.stop, False)
 
 
 @dataclass(slots=True)
@@ -314,8 +323,10 @@ class WorkLedger:
                   ) -> list[Span]:
         """Note an answered push of these positions; return those that are given up now."""
         self.pardoned = []
-        for span in spans:
-            (self.undone.remove if accepted else self.free.add)(*span)
+        if accepted:
+            self.undone.remove_all(spans)
+        else:
+            self.free.add_all(spans)
         strikes, suspects = self._strikes, list(spans)
         if finite is False:
             strikes.count(worker, spans)
@@ -325,13 +336,11 @@ class WorkLedger:
             return []
         if accepted:
             strikes.clear(spans)
-        lost = [part for span in suspects for part in strikes.guilty(*span, self._present)]
-        given_up = [part for span in Positions().with_all(lost).spans
+        given_up = [part for span in strikes.guilty(suspects, self._present)
                     for part in self.free.within(*span)]
-        for span in given_up:
-            self.free.remove(*span)
-            self.undone.remove(*span)
-            self._given_up.add(*span)
+        self.free.remove_all(given_up)
+        self.undone.remove_all(given_up)
+        self._given_up.add_all(given_up)
         self.pardoned = strikes.doubting(given_up)
         strikes.clear(given_up)
         return given_up
@@ -340,16 +349,30 @@ class WorkLedger:
         """Return whether any of these examples, in any epoch, was not finite on this worker, and
         nothing that it has pushed since was."""
         doubted = self._strikes.doubted(worker)
-        return bool(doubted) and not self._examples(doubted).isdisjoint(self._examples(spans))
+        if not doubted or not spans:
+            return False
+        if any(self._is_epoch(*span) for span in (*doubted, *spans)):
+            return True
+        return bool(np.isin(self._examples(spans), self._examples(doubted)).any())
 
-    def _examples(self, spans: Iterable[Span]) -> set[int]:
-        n, seed = self.data.n, self.data.seed
-        found: set[int] = set()
+    def _is_epoch(self, start: int, stop: int) -> bool:
+        """Return whether a span has all examples, of one epoch or the other."""
+        return stop - start >= self.data.n
+
+    def _examples(self, spans: Iterable[Span]) -> np.ndarray:
+        """Return the first examples in these spans, none of which is longer than an epoch."""
+        n, left = self.data.n, _COMPARED
+        places: dict[int, list[np.ndarray]] = {}
         for start, stop in spans:
-            edges = [start, *range(start // n * n + n, stop, n), stop]
-            for first, last in pairwise(edges):
-                found.update(examples(first, last, n, seed).tolist())
-        return found
+            for epoch in range(start // n, (stop - 1) // n + 1):
+                first, last = max(start - epoch * n, 0), min(stop - epoch * n, n)
+                last = min(last, first + left)
+                places.setdefault(epoch, []).append(np.arange(first, last, dtype=np.uint64))
+                left -= last - first
+            if left <= 0 or len(places) >= _EPOCHS:
+                break
+        return np.concatenate([examples_at(np.concatenate(parts), epoch, n, self.data.seed)
+                               for epoch, parts in places.items()])
 
     def forgive(self, worker: int) -> None:
         """Forget the pushes of a sick worker: its examples are not at fault."""
@@ -363,7 +386,11 @@ class WorkLedger:
         """
         self._check(worker, spans)
         mine = Positions().with_all((r.start, r.stop) for r in self._holders[worker].held if r.own)
-        return all(mine.holds(*span) for span in spans)
+        rest = mine.without(spans)
+        if len(rest.spans) > SPANS:
+            raise ValueError(f"the push of site {worker} leaves it with more than {SPANS:,} ranges "
+                             "of examples")
+        return mine.count - rest.count == sum(stop - start for start, stop in spans)
 
     def settle_all(self, worker: int, spans: Sequence[Span], accepted: bool,
                    finite: bool | None = None) -> list[Span]:
@@ -374,11 +401,14 @@ class WorkLedger:
         own: list[Span] = []
         held: list[_Held] = []
         for r in holder.held:
-            for part in r.parted(pushed):  # own: it is in the push
-                if r.own and part.own:
-                    own.append((part.start, part.stop))
-                else:
-                    held.append(part._replace(own=r.own))
+            place = r.start
+            for start, stop in pushed.within(r.start, r.stop) if r.own else ():
+                if place < start:
+                    held.append(r.part(place, start, True))
+                own.append((start, stop))
+                place = stop
+            if place < r.stop:
+                held.append(r.part(place, r.stop, r.own))
         holder.held = held
         return self._answered(worker, own, accepted, finite)
 
@@ -398,8 +428,8 @@ class WorkLedger:
         self._present.add(worker)
         own = [part for span in spans for part in self.free.within(*span)]
         holder, n = self._holders[worker], self.data.n
+        self.free.remove_all(own)
         for start, stop in own:
-            self.free.remove(start, stop)
             edges = [start, *range(start // n * n + n, stop, n), stop]
             holder.held += [_Held(-1, a, b) for a, b in pairwise(edges)]  # answers no request
         holder.done = holder.end = end
@@ -438,9 +468,7 @@ class WorkLedger:
         return self._holders[worker].end
 
     def _free_held(self, holder: _Holder) -> None:
-        for r in holder.held:
-            if r.own:
-                self.free.add(r.start, r.stop)
+        self.free.add_all((r.start, r.stop) for r in holder.held if r.own)
 
     def resent(self, accepted: Iterable[Sequence[int]]) -> bool:
         """Handle the positions of a resent sum, which an earlier server had accepted.
@@ -461,9 +489,8 @@ class WorkLedger:
             end = stop
         if not all(self.undone.holds(*span) for span in news):
             return False
-        for span in news:
-            self.free.remove(*span)
-            self.undone.remove(*span)
+        self.free.remove_all(news)
+        self.undone.remove_all(news)
         for holder in self._holders.values():
             if any(r.own and not self.undone.holds(r.start, r.stop) for r in holder.held):
                 holder.held = [part for r in holder.held

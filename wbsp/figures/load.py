@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from wbsp.core.stats import Phase, sum_phases
-from wbsp.limits import Count, Worker, one_line
+from wbsp.limits import Count, Worker, one_line, text_of
 from wbsp.runlog.files import shown, undamaged
 from wbsp.runlog.reader import Event, Run, read_run
 
@@ -290,7 +290,7 @@ def _check(run: Run) -> None:
 
 def _shaped(content: Any, shape: Any, path: Path) -> None:
     with undamaged(shown(path)):
-        msgspec.convert(content, shape, str_keys=True)
+        msgspec.convert(content, shape, str_keys=True, dec_hook=text_of)
 
 
 def by_group(statistics: Sequence[RunStatistics]) -> dict[str, list[RunStatistics]]:

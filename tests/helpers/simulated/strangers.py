@@ -83,7 +83,9 @@ class Forger:
                     return draw.choice(_FLOATS)
                 return draw.choice([least, most, 0.0, draw.uniform(0.0, min(most, 1e3))])
             case inspect.StrType():
-                return self._text(shape)
+                return self._text(shape.max_length)
+            case inspect.CustomType():  # a text of `wbsp.limits`
+                return self._text(shape.cls.most)
             case inspect.BytesType():
                 return draw.randbytes(draw.choice([0, 16, *8 * [32], 33]))
             case inspect.BoolType():
@@ -115,11 +117,11 @@ class Forger:
         return draw.choice([least, most, most - 1, min(max(draw.randint(0, 4), least), most),
                             min(max(1 << draw.randint(0, 62), least), most)])
 
-    def _text(self, shape):
+    def _text(self, most):
         draw = self._draw
         if draw.random() < 0.95:
             return draw.choice(_TEXTS)
-        most = 70_000 if shape.max_length is None else min(shape.max_length, 70_000)
+        most = min(most, 70_000)
         return "x" * (most + draw.choice([0, 1]))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from operator import itemgetter
@@ -12,6 +12,7 @@ from wbsp.limits import Count
 
 Spans = list[tuple[Count, Count]]
 _start = itemgetter(0)
+_FEW = 16  # ranges that are looked up one by one; a merge costs as much as the set is long
 
 
 class Positions:
@@ -61,26 +62,82 @@ class Positions:
             start = spans.pop(index)[0]
         spans.insert(index, (start, stop))
 
+    def add_all(self, others: Iterable[Span]) -> None:
+        """Add the positions in `others`, which may be in the set, and overlap."""
+        others = list(others)
+        if len(others) < _FEW:
+            for span in others:
+                self.remove(*span)
+                self.add(*span)
+            return
+        self.spans = _merged([*self.spans, *others])
+        self.count = sum(stop - start for start, stop in self.spans)
+
+    def remove_all(self, others: Iterable[Span]) -> None:
+        """Remove the positions in `others`, which may be outside the set, and overlap."""
+        others = list(others)
+        if len(others) < _FEW:
+            for span in others:
+                self.remove(*span)
+            return
+        gone, place = _merged(others), 0
+        spans: list[Span] = []
+        for start, stop in self.spans:
+            while place < len(gone) and gone[place][1] <= start:
+                place += 1
+            at = place
+            while at < len(gone) and gone[at][0] < stop:
+                if start < gone[at][0]:
+                    spans.append((start, gone[at][0]))
+                start = gone[at][1]
+                at += 1
+            if start < stop:
+                spans.append((start, stop))
+            place = max(place, at - 1)
+        self.spans = spans
+        self.count = sum(stop - start for start, stop in spans)
+
     def without(self, others: Iterable[Span]) -> Positions:
-        """Return this set without the positions in `others`."""
-        rest = Positions(self.spans)
-        for span in others:
-            rest.remove(*span)
+        """Return this set without the positions in `others`, which may overlap."""
+        rest = self._copy()
+        rest.remove_all(others)
         return rest
 
     def with_all(self, others: Iterable[Span]) -> Positions:
         """Return this set with the positions in `others`, which may be in it, and overlap."""
-        whole = Positions(self.spans)
-        for span in others:
-            whole.remove(*span)
-            whole.add(*span)
+        whole = self._copy()
+        whole.add_all(others)
         return whole
+
+    def _copy(self) -> Positions:
+        """Return an equal set."""
+        other = Positions()
+        other.spans, other.count = [*self.spans], self.count
+        return other
 
     def remove(self, start: int, stop: int) -> None:
         """Remove the parts of start ... stop - 1 that are in the set."""
         spans = self.spans
-        for a, b in self.within(start, stop):
-            index = bisect_right(spans, a, key=_start) - 1
-            left, right = spans[index]
-            spans[index:index + 1] = [part for part in ((left, a), (b, right)) if part[0] < part[1]]
-            self.count -= b - a
+        first = bisect_right(spans, start, key=_start)
+        if first and spans[first - 1][1] > start:
+            first -= 1
+        last = bisect_left(spans, stop, first, key=_start)
+        met = spans[first:last]
+        if met:
+            self.count -= sum(min(b, stop) - max(a, start) for a, b in met)
+            spans[first:last] = [part for part in ((met[0][0], start), (stop, met[-1][1]))
+                                 if part[0] < part[1]]
+
+
+def _merged(spans: list[Span]) -> list[Span]:
+    """Return spans, which may overlap, as ranges that are apart and in order."""
+    spans.sort()  # of two sorted lists, one behind the other, a merge
+    merged: list[Span] = []
+    for start, stop in spans:
+        if start >= stop:
+            continue
+        if merged and start <= merged[-1][1]:
+            start, last = merged.pop()
+            stop = max(stop, last)
+        merged.append((start, stop))
+    return merged

@@ -10,7 +10,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -46,10 +46,9 @@ class _Struck:
     def once(self) -> Positions:
         return self.times[0]
 
-    def sure(self, start: int, stop: int) -> list[Span]:
+    def sure(self, spans: Sequence[Span]) -> list[Span]:
         """Return the parts that were in pushes that are not doubted."""
-        return Positions(self.once.within(start, stop)).without(
-            self.doubted.within(start, stop)).spans
+        return Positions(_parts(self.once, spans)).without(_parts(self.doubted, spans)).spans
 
 
 class Strikes:
@@ -87,10 +86,8 @@ class Strikes:
         rising = list(spans)
         mine.doubted = mine.doubted.with_all(rising)
         for level in mine.times:
-            again = [part for span in rising for part in level.within(*span)]
-            for span in rising:
-                level.remove(*span)
-                level.add(*span)
+            again = _parts(level, rising)
+            level.add_all(rising)
             rising = again
 
     def sound(self, worker: int) -> list[Span]:
@@ -104,32 +101,30 @@ class Strikes:
     def forgive(self, worker: int) -> None:
         """Forget the doubted pushes of a worker: they were its own fault, or it is another now."""
         if mine := self._of.get(worker):
-            for span in mine.doubted.spans:
-                for level in mine.times:
-                    level.remove(*span)
+            for level in mine.times:
+                level.remove_all(mine.doubted.spans)
             mine.doubted = Positions()
             self._tidy()
 
-    def guilty(self, start: int, stop: int, present: Iterable[int]) -> list[Span]:
+    def guilty(self, suspects: Iterable[Span], present: Iterable[int]) -> list[Span]:
         """Return the parts to give up; `present`: the workers that can train them."""
+        spans = Positions().with_all(suspects).spans
         met, found, often = Positions(), Positions(), Positions()
         for mine in self._of.values():
-            sure = mine.sure(start, stop)
-            found = found.with_all(part for span in sure for part in met.within(*span))
-            met = met.with_all(sure)
-            often = often.with_all(mine.times[-1].within(start, stop))
+            sure = mine.sure(spans)
+            found.add_all(_parts(met, sure))
+            met.add_all(sure)
+            often.add_all(_parts(mine.times[-1], spans))
         for worker in present if often.count else ():
             known = self.of(worker)
-            often = Positions() if known is None else Positions(
-                part for span in often.spans for part in known.within(*span))
+            often = Positions(() if known is None else _parts(known, often.spans))
         return found.with_all(often.spans).spans
 
-    def clear(self, spans: Iterable[Span]) -> None:
+    def clear(self, spans: Sequence[Span]) -> None:
         """Forget positions that are done."""
-        for span in spans:
-            for mine in self._of.values():
-                for positions in (*mine.times, mine.doubted):
-                    positions.remove(*span)
+        for mine in self._of.values():
+            for positions in (*mine.times, mine.doubted):
+                positions.remove_all(spans)
         self._tidy()
 
     def state(self) -> dict[int, StruckState]:
@@ -140,6 +135,11 @@ class Strikes:
 
     def _tidy(self) -> None:
         self._of = {worker: mine for worker, mine in self._of.items() if mine.once.count}
+
+
+def _parts(positions: Positions, spans: Iterable[Span]) -> list[Span]:
+    """Return the parts of these spans that are in a set."""
+    return [part for span in spans for part in positions.within(*span)]
 
 
 @dataclass

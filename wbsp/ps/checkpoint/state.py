@@ -16,7 +16,7 @@ from wbsp.core.site.work import SiteWorkState
 from wbsp.core.stats import ALWAYS, Report
 from wbsp.core.work.strikes import Doubt
 from wbsp.core.work_ledger import WorkState
-from wbsp.limits import Count, Worker
+from wbsp.limits import Count, Worker, text_of
 from wbsp.tensors.layout import Entries, LayerStates, Names
 
 FORMAT = 1  # of the state; 0: of the releases that wrote no number
@@ -234,6 +234,6 @@ def check_run(run: Any, of: str) -> dict[str, Any]:
 
 def _converted(value: Any, kind: type[T], of: str) -> T:
     try:
-        return msgspec.convert(value, kind, str_keys=True)
+        return msgspec.convert(value, kind, str_keys=True, dec_hook=text_of)
     except msgspec.ValidationError as error:
         raise ValueError(f"{of} is damaged: {error}") from None

@@ -41,6 +41,7 @@ from wbsp.core.messages import (
     WorkHeld,
     WorkPlace,
 )
+from wbsp.limits import printable, text_of
 from wbsp.wire.messages.base import (
     CHUNK,
     MAX_MESSAGE,
@@ -113,7 +114,7 @@ FromServer = (Welcome | Joined | Refused | Ack | Granted | Directed | CutDecisio
 FromWatcher = Read | ReadVersion
 
 _encoder = msgspec.msgpack.Encoder()
-_decoders = {kind: msgspec.msgpack.Decoder(kind)
+_decoders = {kind: msgspec.msgpack.Decoder(kind, dec_hook=text_of)
              for kind in (FromWorker, FromServer, FromShard, ToShard, FromWatcher, News,
                           VersionPart)}
 
@@ -128,22 +129,21 @@ def decode(kind: Any, data: bytes | memoryview) -> Message:
     try:
         return _decoders[kind].decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        reason = repr(str(error))[1:-1]  # may quote the peer: keep it on one line
-        raise WireError(f"not a wbsp message: {reason}") from None
+        raise WireError(f"not a wbsp message: {printable(str(error))}") from None
 
 
 def check(kind: Any, message: Any) -> None:
     """Raise ValueError, which names the field, for a message or a part of one that would not decode
     as `kind`: nobody could read it, and its sender would repeat it."""
     try:
-        decoder = _decoders.get(kind) or msgspec.msgpack.Decoder(kind)
+        decoder = _decoders.get(kind) or msgspec.msgpack.Decoder(kind, dec_hook=text_of)
         decoder.decode(_encoder.encode(message))
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
         name = type(message).__name__
         for field, hint in get_type_hints(type(message), include_extras=True).items():
             value = getattr(message, field)
             try:
-                msgspec.msgpack.Decoder(hint).decode(_encoder.encode(value))
+                msgspec.msgpack.Decoder(hint, dec_hook=text_of).decode(_encoder.encode(value))
             except Exception:
                 name, error = f"{field}={repr(value)[:60]}", error
                 break

@@ -3,11 +3,44 @@
 
 from __future__ import annotations
 
-from wbsp.core.messages import NONE, Message, Place, SharedData, WorkHeld
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
+
+from wbsp.core.messages import NONE, Message, Place, SharedData, Span, WorkHeld
 from wbsp.core.stats import AnsweredWork, Report
-from wbsp.limits import Count, Id, Line, Mac, OrNone, Seconds, Settings, Size, SocketName, Worker
-from wbsp.sync.base import Push
+from wbsp.limits import (
+    SPANS,
+    Count,
+    Id,
+    Line,
+    Mac,
+    OrNone,
+    Seconds,
+    Settings,
+    Size,
+    SocketName,
+    Worker,
+)
+from wbsp.sync import base
 from wbsp.tensors.layout import Entries, LayerStates, Layout, Names
+
+if TYPE_CHECKING:
+    from wbsp.sync.base import Push
+else:
+    class Push(base.Push):
+        """A push as a peer sends it: `check_push` knows what its worker can have."""
+
+        __slots__ = ()
+
+        worker: Worker
+        seq: Count
+        base_version: Count
+        steps: Count
+        samples: Count
+        to: Count | None
+        dropped: Count | None
+        spans: Annotated[tuple[Span, ...], Meta(max_length=SPANS)] | None
 
 
 class Hello(Message, frozen=True):

@@ -12,11 +12,11 @@ from typing import Annotated
 from msgspec import Meta
 
 from wbsp.core.messages import NONE, Message
-from wbsp.limits import Bytes, Count, FileName, Id, Line, Mac, OrNone, Real
+from wbsp.limits import Bytes, Count, FileName, Id, Line, Mac, OrNone, Real, Text
 from wbsp.wire.messages.base import MAX_MESSAGE
 
 METRICS = 64  # of a version, at most
-MetricName = Annotated[str, Meta(min_length=1, max_length=100)]
+MetricName = Text[str, 100, 1]
 Metrics = Annotated[dict[MetricName, Real], Meta(max_length=METRICS)]
 
 
