@@ -476,8 +476,10 @@ class Engine:
             push = push._replace(base_version=self._first - 1)
         if square is None and update is not None:
             square = squared(floats(update))
-        push = push._replace(norm2=self.norm2(square))
         most, owns = bound(square or 0.0), self._owns(push)
+        if self.work is not None:
+            push = push._replace(samples=min(push.samples, self.work.examples(push)))
+        push = push._replace(norm2=self.norm2(square))
         newest = self.store.latest.version
         records = self._ask(lambda model: self._decide(model, model.push(push, now), push, most,
                                                        owns))
@@ -605,9 +607,12 @@ class Engine:
     def set_rate(self, worker: int | None, rate: LearningRate, now: float) -> list[Outgoing]:
         """Handle a learning rate that a worker sets for all; the first of an epoch counts.
 
+        The epoch is one that the run has begun.
+
         worker: None: the server above has told it
         """
-        if self.rate is not None and self.rate.epoch >= rate.epoch:
+        if self.work is None or (self.rate is not None and self.rate.epoch >= rate.epoch) or (
+                worker is not None and rate.epoch >= self.work.ledger.begun):
             return []
         self.rate = rate
         self.log(now, "learning_rate", worker=worker, epoch=rate.epoch, rate=rate.rate)

@@ -283,6 +283,12 @@ class SharedWork:
         places = push.to if push.dropped is None else push.dropped, push.to
         return all(self.ledger.owns(push.worker, place) for place in places)
 
+    def examples(self, push: Push) -> int:
+        """Return the number of examples in a push that `owns` was asked about."""
+        if push.spans is not None:
+            return sum(stop - start for start, stop in push.spans)
+        return self.ledger.examples(push.worker, push.dropped, push.to or 0)
+
     def pushed(self, push: Push, accepted: bool, finite: bool | None, waits: bool, now: float
                ) -> tuple[list[Span], bool]:
         """Settle an answered push.

@@ -142,6 +142,13 @@ class WorkLedger:
         return self.undone.spans[0][0] // self.data.n if self.undone.spans else self.data.epochs
 
     @property
+    def begun(self) -> int:
+        """Number of epochs of which any position was given, or may be: those that the run has."""
+        total, spans = self.data.epochs * self.data.n, self.free.spans
+        rest = spans[-1][0] if spans and spans[-1][1] == total else total
+        return -(-rest // self.data.n)
+
+    @property
     def over(self) -> bool:
         return not self.undone.spans
 
@@ -299,6 +306,10 @@ class WorkLedger:
             raise ValueError(f"worker {worker} came to {to} in its work, but has {holder.done} to "
                              f"{holder.end}")
         return all(r.own for r in holder.held if r.at < to)
+
+    def examples(self, worker: int, dropped: int | None, to: int) -> int:
+        """Return the number of examples in a push up to `to`; `dropped`: as in `Push`."""
+        return to - max(self._holders[worker].done, dropped or 0)
 
     def pushed(self, worker: int, to: int) -> list[Span]:
         """Return the positions of its own in a worker's push up to `to`."""

@@ -18,6 +18,7 @@ from wbsp import timeouts
 from wbsp.core.engine import Engine
 from wbsp.limits import one_line
 from wbsp.ps.config import Reporter, RunInfo
+from wbsp.ps.file_server import RunFiles
 from wbsp.ps.readers import Readers
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.sessions.admission import Admission, Begin, Entrance, Lobby
@@ -45,25 +46,25 @@ class Dispatcher:
     """The server's side of all messages; used only by the event loop.
 
     Args:
-        files_at: returns where watchers find the run's files, as `RunFiles.at` does.
+        files: the process that sends the run's files.
         record: as in `Server`.
         on_initial: takes the first worker's W_0 and frozen values; None: no worker is asked.
     """
 
     def __init__(self, socket: ServerSocket, info: RunInfo, reporter: Reporter, shards: Shards,
-                 files_at: Callable[[], m.FilesAt], record: Callable[..., dict[str, Any]],
+                 files: RunFiles, record: Callable[..., dict[str, Any]],
                  on_initial: Begin | None):
         self._socket = socket
         self._say = reporter.say
         self._clock = reporter.clock
-        self._files_at = files_at
+        self._files = files
         self.info = info
         self.on = socket.on
         shards.hear = self.hear_shard
         self.sessions = SessionRegistry(socket, info.config, reporter, shards, info.series)
         self.replication = Replication(info, record, socket, self.sessions, reporter)
-        self.readers = Readers(socket, info, reporter, files_at, self._tell_worker,
-                               self.sessions.idle_at_work)
+        self.readers = Readers(socket, info, reporter, files, self._tell_worker,
+                               self.sessions.idle_at_work, self.sessions.log)
         self._lobby = Lobby(info, self.sessions, self._clock, self.replication, on_initial)
         self.entrance: Entrance = self._lobby
         self._handlers = self._handlers_of(self._lobby)
@@ -313,7 +314,7 @@ class Dispatcher:
         if reason := other_protocol("the watcher", watch.protocol):
             self.sessions.answer(peer.identity, m.Refused(reason))
         else:
-            self.sessions.answer(peer.identity, self._files_at())
+            self.sessions.answer(peer.identity, self._files.at())
 
     def _tell_worker(self, worker: int, message: m.Message) -> None:
         if session := self.sessions.of(worker):

@@ -25,13 +25,14 @@ from msgspec import structs
 
 from wbsp import timeouts
 from wbsp.core.engine import Engine
-from wbsp.limits import one_line
 from wbsp.ps.checkpoint.epoch_versions import NAME, EpochVersion, EpochVersions
 from wbsp.ps.checkpoint.state import Best, RunState
 from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT, Checkpoints
 from wbsp.ps.config import Above, Reporter, RunInfo
+from wbsp.ps.file_server import RunFiles
 from wbsp.ps.goal import plain, validation
 from wbsp.ps.sessions.handlers import Handlers, Peer
+from wbsp.ps.sessions.peer_log import PeerLog
 from wbsp.ps.sessions.session import WorkerSession, other_protocol
 from wbsp.ps.sessions.versions_above import Closing, VersionsAbove, is_fast
 from wbsp.runlog.awaited import Awaited
@@ -44,6 +45,7 @@ SCORE = "best.json"  # metrics of the best version
 PAST = "fit-{}.safetensors"  # of a file with the final version of an earlier run of the series
 _MOST = 16  # readers
 _WAITED = 0.05  # of an epoch: the longest wait of a fast worker for what the others still train
+_CAUSE = "processes that evaluate versions"  # of lines
 _LOOK = 2.0  # seconds between two checks of the readers' connections
 
 Take = Callable[[float, int, Mapping[str, float], bool], None]
@@ -85,7 +87,7 @@ class Readers:
     """The readers of one server's run; used by the event loop.
 
     Attributes:
-        files_at: `RunFiles.at`.
+        files: the process that sends the versions.
         take: called with the results: time at which the reader was given the version, its number,
             its metrics, and whether it is the best so far.
         tell: called with the results of an epoch's version, for the workers.
@@ -93,22 +95,24 @@ class Readers:
     """
 
     def __init__(self, socket: ServerSocket, info: RunInfo, reporter: Reporter,
-                 files_at: Callable[[], m.FilesAt], answer: Callable[[int, m.Message], None],
-                 idle: Callable[[int, float], float]):
+                 files: RunFiles, answer: Callable[[int, m.Message], None],
+                 idle: Callable[[int, float], float], log: PeerLog):
         """Start.
 
         Args:
             answer: sends a worker a message.
             idle: returns the seconds since a worker's newest sign of work, from a time on.
+            log: of what peers cause.
         """
         self._socket = socket
         self._info = info
         self._say = reporter.say
         self._folder: pathlib.Path = reporter.folder
         self._clock = reporter.clock
-        self._files_at = files_at
+        self._files = files
         self._answer_worker = answer
         self._idle = idle
+        self._log = log
         self._readers: dict[bytes, _Reader] = {}
         self._questions: dict[int, _Question] = {}  # worker -> its newest, not answered
         self._validates: dict[int, _Validation] = {}  # worker -> the version that it validates
@@ -156,7 +160,7 @@ class Readers:
     def relay(self, above: Above) -> None:
         """Have the server above decide which worker of this site validates."""
         assert self._engine is not None, "a run has begun"
-        self._above = VersionsAbove(above, self._engine, self._folder, self._files_at,
+        self._above = VersionsAbove(above, self._engine, self._folder, self._files,
                                     self._answer_worker, self._info.run, self._clock.now,
                                     self._tell)
 
@@ -200,7 +204,7 @@ class Readers:
             return
         if self._epochs is not None:
             self._epochs.wanted = True
-        self._files_at()  # starts the process early
+        self._files.at()  # starts the process early
         open_ = self._questions.get(session.worker)
         if open_ is None or open_.ask != ask:
             self._questions[session.worker] = _Question(ask, self._clock.now())
@@ -226,7 +230,7 @@ class Readers:
                                              "is the limit"))
                 return
             reader = self._readers[peer.identity] = _Reader(peer.host)
-            self._say(f"a process at {reader.host} evaluates versions")
+            self._log.tell(_CAUSE, f"a process at {reader.host} evaluates versions")
         reader.epochs = question.epochs
         if question.epochs and self._epochs is not None:
             self._epochs.wanted = True
@@ -247,7 +251,7 @@ class Readers:
         elif reader is None or reader.version != version:
             problem = f"version {version} was not given to this process, or is no longer kept"
         else:
-            metrics = plain({one_line(name): value for name, value in found.metrics.items()})
+            metrics = plain(found.metrics)
             self._found(reader.t, version, metrics, reader.of_epoch)
             if reader.of_epoch is not None:
                 self._tell_all(m.Measured(reader.of_epoch.epoch, {
@@ -270,14 +274,15 @@ class Readers:
                 (self._folder / name).hardlink_to(folder / CHECKPOINT)
         except OSError as error:
             problem = f"{folder.name} has none that can be read ({error.strerror})"
-        files = self._files_at()
+        files = self._files.at()
         if problem := problem or files.problem:
             self._answer_worker(session.worker, m.Refused(
                 f"worker {session.worker} begins with fit {session.passes}, which has ended, but "
                 f"its final version is not available: {problem}"))
         else:
             self._answer_worker(session.worker, m.VersionAt(
-                self._info.run, name=name, port=files.port, last=True, fit=session.passes))
+                self._info.run, name=self._files.word_for(name), port=files.port, last=True,
+                fit=session.passes))
 
     def poll(self) -> None:
         """Forget lost readers, and answer workers."""
@@ -301,7 +306,7 @@ class Readers:
                 del self._readers[identity]
                 self._tidy()
                 if not reader.told:
-                    self._say(f"lost the evaluator at {reader.host}")
+                    self._log.tell(_CAUSE, f"lost the evaluator at {reader.host}")
 
     def _tell_of_results(self, now: float) -> None:
         """Print whom workers wait for that wait for an epoch's results."""
@@ -390,7 +395,7 @@ class Readers:
         """Pin the newest version for this reader if it is newer than `after`; return it."""
         nothing = m.VersionAt(self._info.run, fit=self._info.series.fit)
         saved = self._checkpoints and self._checkpoints.saved
-        files = self._files_at()
+        files = self._files.at()
         self._tell(files.problem)
         if not saved or not files.port:
             return nothing
@@ -414,7 +419,8 @@ class Readers:
             reader.version, reader.t = version, self._clock.run()
             reader.of_epoch = newest if newest and newest.version == version else None
             self._tidy()
-        return structs.replace(nothing, version=version, name=name, port=files.port, last=final,
+        return structs.replace(nothing, version=version, name=self._files.word_for(name),
+                               port=files.port, last=final,
                                epoch=reader.of_epoch.epoch if reader.of_epoch else m.NONE)
 
     def _there(self, one: EpochVersion) -> bool:
@@ -474,7 +480,7 @@ class Readers:
             one = self._validated or one
         if one is None or one.problem:
             return nothing
-        files = self._files_at()
+        files = self._files.at()
         if not self._there(one) or not files.port:
             self._tell(files.problem)
             return nothing if files.problem or one.problem else None
@@ -483,8 +489,8 @@ class Readers:
             if known is None or known.one is not one:
                 self._validates[worker] = _Validation(one, self._clock.now())
             self._tidy()
-        return structs.replace(nothing, version=one.version, name=one.name, port=files.port,
-                               epoch=one.epoch)
+        return structs.replace(nothing, version=one.version, name=self._files.word_for(one.name),
+                               port=files.port, epoch=one.epoch)
 
     def _comes(self, one: EpochVersion, question: _Question) -> bool:
         """Return whether a worker that waits for an epoch's results will still receive them.

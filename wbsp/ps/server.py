@@ -220,7 +220,7 @@ class Server:
         if start_evaluator is not None:
             self._watch = EvaluatorWatch(start_evaluator(), reporter.say, socket.on)
             self._interrupts.at_once.append(self._watch.evaluator.kill)
-        self.dispatcher = Dispatcher(socket, info, reporter, self._shards, self._files.at, record,
+        self.dispatcher = Dispatcher(socket, info, reporter, self._shards, self._files, record,
                                      None if start_evaluator else
                                      self.begin if self.above is None else self._bring)
         self.phase: Waiting | Run = Waiting(self, self._watch)

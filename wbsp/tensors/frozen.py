@@ -69,8 +69,9 @@ def other_model(mine: Division, theirs: Division) -> str | None:
     """Return the first difference of two models, in words; None if they agree. Local variables
     must have equal names; their shapes may differ."""
     reason = difference(mine.trained, theirs.trained) or difference(mine.frozen, theirs.frozen)
-    if reason is not None and [*map(len, mine[:2])] == [*map(len, theirs[:2])]:
-        return reason
+    if reason is not None and ([*map(len, mine[:2])] == [*map(len, theirs[:2])]
+                               or sum(map(len, mine)) != sum(map(len, theirs))):
+        return reason  # names of another number of variables, of a peer, are not compared
     here, there = mine.kinds(), theirs.kinds()
     if here.keys() == there.keys() and len(here) == sum(map(len, mine)):
         for key, (name, kind) in here.items():

@@ -92,10 +92,10 @@ def kept_entries(entries: Sequence[Entry]) -> list[Entry]:
 def total_size(layout: Sequence[TensorSpec]) -> int:
     """Return the number of floats in the flat vector. Raises ValueError for a negative dimension.
     """
-    for spec in layout:
-        if any(n < 0 for n in spec.shape):
-            raise ValueError(f"variable {spec.name[:NAME]!r} has shape {spec.shape}")
-    return sum(spec.size for spec in layout)
+    for name, shape in layout:
+        if shape and min(shape) < 0:
+            raise ValueError(f"variable {name[:NAME]!r} has shape {shape}")
+    return sum(math.prod(shape) for _, shape in layout)
 
 
 def slices(layout: Sequence[TensorSpec]) -> list[slice]:

@@ -80,13 +80,18 @@ def derive_keys(token: bytes) -> Keys:
     return Keys(*pairs)
 
 
-def _prepare(socket: zmq.Socket, hosts: list[str], most: int = MAX_MESSAGE) -> None:
-    """Set the options that both sides share; `most`: bytes of a message part that are accepted."""
+def _prepare(socket: zmq.Socket, hosts: list[str], most: int = MAX_MESSAGE,
+             room: int = ROOM) -> None:
+    """Set the options that both sides share.
+
+    most: bytes of a message part that are accepted
+    room: outgoing messages that libzmq holds for a connection
+    """
     socket.linger = 0
     socket.maxmsgsize = most
     socket.ipv6 = True
     socket.tcp_maxrt = int(1000 * timeouts.UNACKNOWLEDGED)
-    socket.sndhwm = ROOM
+    socket.sndhwm = room
     if all(map(is_loopback, hosts)):
         socket.sndbuf = _LOCAL_BUFFER
 
@@ -95,12 +100,14 @@ class ServerSocket:
     """Bound ROUTER with its monitor, which sees peers that fail before their first message."""
 
     def __init__(self, host: str, port: int, token: bytes | None = None, members: int = 1,
-                 most: int = MAX_MESSAGE, flag: str = "--port_base", on: Host = HOST):
+                 most: int = MAX_MESSAGE, flag: str = "--port_base", on: Host = HOST,
+                 room: int = ROOM):
         """
         members: largest number of workers at a time
         most:    bytes of one part of a message; libzmq drops a peer that sends more
         flag:    name of the flag that sets the port
         on:      the host that this process runs on
+        room:    outgoing messages that libzmq holds for a connection
 
         Raises ValueError for an address beyond loopback without a token, OSError for a taken port.
         """
@@ -116,7 +123,7 @@ class ServerSocket:
         self.token = token
         self._authenticator = None
         self.socket = self.context.socket(zmq.ROUTER)
-        _prepare(self.socket, [host], most)
+        _prepare(self.socket, [host], most, room)
         self.socket.router_mandatory = True  # sending to a peer without a connection raises
         self.socket.router_handover = True  # a worker that reconnects keeps its identity
         self.socket.rcvhwm = 0  # the guard has the limits, and reports why it cuts

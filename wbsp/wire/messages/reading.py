@@ -53,7 +53,7 @@ class VersionAt(Message, frozen=True):
 
     run: Id
     version: OrNone = NONE
-    name: FileName = ""  # of its file
+    name: FileName = ""  # of its file, behind a random word: the proof that it may be read
     port: Annotated[int, Meta(ge=0, le=65535)] = 0  # of the host at which the server was reached
     last: bool = False  # it is the run's final version
     epoch: OrNone = NONE  # whose version it is: the first one with all of the epoch
@@ -80,7 +80,7 @@ class Noted(Message, frozen=True):
 class ReadVersion(Message, frozen=True):
     """Request for a part of a version's file."""
 
-    name: FileName
+    name: FileName  # as in VersionAt
     offset: Bytes
 
 
