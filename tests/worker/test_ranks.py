@@ -45,3 +45,29 @@ def test_an_error_of_rank_0_ends_the_other_ranks(jobs):
     assert [job.ends() for job in ranks] == [1, 1]
     assert ranks[1].find("TransportError: rank 0 of this worker's processes has left the run: "
                          "the server refused: worker 7 does not exist")
+
+
+RANK = """
+import sys, torch, torch.distributed as dist, wbsp
+address, rank, port, wrong = sys.argv[1], int(sys.argv[2]), sys.argv[3], eval(sys.argv[4])
+dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+given = {"n": 64, "batch_size": 8, "epochs": 1, "seed": 0, **(wrong if rank else {})}
+wbsp.Worker(model, address=address, worker_index=0, **given)
+"""
+
+
+@pytest.mark.parametrize("wrong, says", [
+    ({"n": 32}, "given n=32, and rank 0 n=64"), ({"seed": 1}, "given seed=1, and rank 0 seed=0"),
+    ({"batch_size": 4}, "given batch_size=4, and rank 0 batch_size=8"),
+    ({"n": None}, "given n=None, and rank 0 n=64"), ({"epochs": 3}, "given epochs=3"),
+    ({"local": ["bias"]}, "given local=\\['module.bias'\\]|given local=\\['bias'\\]|no variable"),
+    ({"n": 2.5}, "n=2.5: it must be a whole number")])
+def test_ranks_that_were_given_different_arguments_end_with_their_names(jobs, wrong, says):
+    """No server runs: they find it out before they connect."""
+    (jobs.folder / "rank.py").write_text(RANK)
+    port = free_port()
+    ranks = [jobs.start(f"rank{rank}", "rank.py", "localhost:9", rank, port, repr(wrong))
+             for rank in range(2)]
+    assert [job.ends() for job in ranks] == [1, 1]
+    assert all(job.find(says) for job in ranks)

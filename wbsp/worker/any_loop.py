@@ -125,8 +125,9 @@ class Worker:
             ValueError: an argument is wrong or missing, or the values cannot be trained together.
             OSError: the token file cannot be read.
         """
-        self._set_up(values, n, batch_size, epochs, frozen, names, local)
-        with in_one_line():
+        self._processes: Any = None if rank_of(values) is None else _ranks().Group()
+        with in_one_line(), self._agreeing():
+            self._set_up(values, n, batch_size, epochs, seed, frozen, names, local)
             self._leader: Any = None  # of the other processes of this worker, if it is a group
             if self._processes is not None:
                 self._leader = _ranks().Leader(self._processes)
@@ -139,21 +140,38 @@ class Worker:
         self._member.share = self._share
         self._before: Any = None  # the loss of the step before, if it may not be computed yet
 
-    def _set_up(self, values: Any, n: int | None, batch_size: int | None, epochs: int,
+    @contextlib.contextmanager
+    def _agreeing(self) -> Iterator[None]:
+        """Raise, in all processes of a worker, if the body raises in one of them, or if they were
+        given different arguments."""
+        if self._processes is None:
+            yield
+            return
+        self._given: dict[str, Any] | None = None
+        error: Exception | None = None
+        try:
+            yield
+        except Exception as wrong:
+            error = wrong
+        self._processes.agree(self._given, error)
+
+    def _set_up(self, values: Any, n: int | None, batch_size: int | None, epochs: int, seed: int,
                 frozen: Sequence[str] | None, names: Names | None, local: Sequence[str]) -> None:
         """Set what all processes of a worker have."""
-        with in_one_line():
-            if n is not None and batch_size is None:
-                raise ValueError(f"n={given.shown(n)} examples to share: give batch_size as well, "
-                                 "the examples of a step")
-            epochs = given.whole("epochs", epochs, 1, given.MOST if n is None else EPOCHS)
-            if batch_size is not None:
-                batch_size = given.whole("batch_size", batch_size, 1, EXAMPLES)
-            # once: an iterator would be empty at the next look
-            self._look = partial(Values, frozen=given.names("frozen", frozen), names=names,
-                                 local=given.names("local", local) or [])
-            self._values = self._look(values)
-        self._processes: Any = None if rank_of(values) is None else _ranks().Group()
+        if n is not None and batch_size is None:
+            raise ValueError(f"n={given.shown(n)} examples to share: give batch_size as well, "
+                             "the examples of a step")
+        epochs = given.whole("epochs", epochs, 1, given.MOST if n is None else EPOCHS)
+        if batch_size is not None:
+            batch_size = given.whole("batch_size", batch_size, 1, EXAMPLES)
+        # once: an iterator would be empty at the next look
+        frozen, local = given.names("frozen", frozen), given.names("local", local) or []
+        self._look = partial(Values, frozen=frozen, names=names, local=local)
+        self._values = self._look(values)
+        self._given = {
+            "n": None if n is None else given.whole("n", n, 1, EXAMPLES), "batch_size": batch_size,
+            "epochs": epochs, "seed": given.whole("seed", seed), "frozen": frozen, "local": local,
+            "names": None if names is None else repr(names)}
         self._epochs = epochs
         self._batch, self._samples = batch_size, batch_size or 1
         self._order = Order()
@@ -203,6 +221,11 @@ class Worker:
         if member.loop is None:
             return  # it has left, after a signal or an error that the block has caught
         if error is not None:
+            if self._processes is not None and not self._processes.fail(error):
+                member.say(f"{type(error).__name__} has left rank 0 alone of this worker's "
+                           f"{self._processes.size} processes: the others may wait for it in a "
+                           "step, until its process ends. Raise such an error in all of them, "
+                           "after w.step()")
             member.left_by(error)
             return
         with member.leaving_on_error(), self._telling():
@@ -603,12 +626,14 @@ class _Rank(Worker):
 
     def __init__(self, values: Any, n: int | None = None, batch_size: int | None = None, *,
                  epochs: int = 1, seed: int = 0, **others: Any):
-        self._set_up(values, n, batch_size, epochs, others.get("frozen"), others.get("names"),
-                     others.get("local", ()))
+        self._processes = _ranks().Group()
         self._share: Any = None
-        if n is not None and batch_size is not None:
-            share = Share(n, batch_size, seed)
-            self._share = _SharedData(share.data._replace(epochs=self._epochs))
+        with in_one_line(), self._agreeing():
+            self._set_up(values, n, batch_size, epochs, seed, others.get("frozen"),
+                         others.get("names"), others.get("local", ()))
+            if n is not None and batch_size is not None:
+                share = Share(n, batch_size, seed)
+                self._share = _SharedData(share.data._replace(epochs=self._epochs))
         self._examples = 0  # of all workers, as rank 0 knows them
         self._inside = False
         self._reason: str | None = None

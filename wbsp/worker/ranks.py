@@ -8,7 +8,8 @@ methods of `Worker` in the same order, as DistributedDataParallel requires of a 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -16,12 +17,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from wbsp.limits import one_line
+from wbsp.process.host import HOST
 from wbsp.replica.flat import FlatReplica
 from wbsp.replica.values import Values
 from wbsp.worker.errors import TransportError, in_one_line
 from wbsp.worker.share import Share
 
 _TEXT = 4096  # bytes of a reason
+_TOLD = 5.0  # seconds in which the others notice that this process has left
+_GRAIN = 0.01  # seconds between two looks
 
 
 class Group:
@@ -55,6 +60,43 @@ class Group:
                 raise TransportError(f"rank 0 of this worker's processes has left the run: {text}")
         return what, first, last, text
 
+    def agree(self, given: Mapping[str, Any] | None, error: Exception | None) -> None:
+        """Compare what each process was given; all of them call this, and all raise if one must.
+
+        Args:
+            given: arguments by name, fit for JSON; None: they are wrong.
+            error: that says so.
+
+        Raises:
+            Exception: the `error`.
+            ValueError: another process has one, or was given other arguments; one line.
+        """
+        told = self._texts(json.dumps([given, None if error is None else str(error)]))
+        try:
+            if error is not None:
+                raise error
+            self._compare([json.loads(text) for text in told])
+        except Exception:
+            dist.destroy_process_group(self._calls)  # no process uses it any more
+            raise
+
+    def _compare(self, others: list[tuple[Mapping[str, Any], str | None]]) -> None:
+        """Raise ValueError for what `agree` was given in all processes, by rank."""
+        for rank, (_, wrong) in enumerate(others):
+            if wrong is not None:
+                raise ValueError(f"rank {rank} of this worker's processes has failed: "
+                                 f"{one_line(wrong)}")
+        first = others[0][0]
+        for rank, (theirs, _) in enumerate(others):
+            for name, value in theirs.items():
+                if value != first[name]:
+                    raise ValueError(
+                        f"rank {rank} of this worker's processes was given {name}="
+                        f"{one_line(str(value), 60)}, and rank 0 {name}="
+                        f"{one_line(str(first[name]), 60)}: give all of them the same; n, "
+                        "batch_size and epochs are those of the whole run, and wbsp divides each "
+                        "batch among the processes")
+
     def vector(self, vector: np.ndarray) -> np.ndarray:
         """Return rank 0's vector, float32 [size]; the others give one of that size."""
         return self._spread(torch.from_numpy(np.array(vector))).numpy()
@@ -65,14 +107,45 @@ class Group:
         try:
             yield
         except BaseException as error:
-            with contextlib.suppress(RuntimeError):  # they have ended
-                self.send(self.FAILED, text=f"{error}" or type(error).__name__)
+            self.fail(error)
             raise
+
+    def fail(self, error: BaseException) -> bool:
+        """Rank 0: send the others an error, which they raise; return whether they have it.
+
+        They have not where they wait for this process elsewhere, such as in a step of
+        DistributedDataParallel, which this process has left.
+        """
+        data = (str(error) or type(error).__name__).encode(errors="replace")[:_TEXT]
+        end = HOST.clock.monotonic() + _TOLD
+        try:
+            for box in (torch.tensor([self.FAILED, 0, 0, len(data)]),
+                        torch.frombuffer(bytearray(data), dtype=torch.uint8)):
+                work = dist.broadcast(box, 0, group=self._calls, async_op=True)
+                while not work.is_completed():
+                    if HOST.clock.monotonic() > end:
+                        return False
+                    HOST.clock.sleep(_GRAIN)
+                work.wait()
+        except RuntimeError:  # they have ended
+            pass
+        return True
 
     def part(self, indices: np.ndarray) -> np.ndarray:
         """Return this rank's part of a batch; it is never empty, because each rank makes a step."""
         mine = np.array_split(indices, self.size)[self.rank]
         return mine if mine.size else indices[-1:]
+
+    def _texts(self, text: str) -> list[str]:
+        """Return the texts of all processes, by rank."""
+        data = text.encode()
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor([len(data)]), group=self._calls)
+        longest = int(max(sizes))
+        mine = torch.frombuffer(bytearray(data.ljust(longest, b" ")), dtype=torch.uint8)
+        texts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
+        dist.all_gather(texts, mine, group=self._calls)
+        return [bytes(one.tolist()).decode() for one in texts]
 
     def _spread(self, box: torch.Tensor) -> torch.Tensor:
         dist.broadcast(box, 0, group=self._calls)
