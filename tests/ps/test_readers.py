@@ -9,6 +9,7 @@ import signal
 import forked
 import numpy as np
 import pytest
+from full_disk import full_at
 from jobs import until
 
 import wbsp
@@ -181,3 +182,26 @@ def test_patience_without_a_metric_is_refused(jobs):
     server = jobs.server("--best_patience=3")
     assert server.ends() == 1
     assert server.find("--best_patience=3 needs a metric to compare versions by")
+
+
+def test_a_reader_whose_disk_is_full_fails_in_one_line_and_nobody_waits_for_it(running):
+    server, workers = running("--until=4s")
+    with full_at(100), pytest.raises(OSError, match="cannot keep a version in .*free some") as error:
+        next(wbsp.versions(server.address))
+    assert "\n" not in str(error.value)
+    server.until("lost the evaluator at")
+    for job in (*workers, server):
+        job.ends_well()
+    assert not server.find("waiting for the evaluator")
+
+
+def test_a_reader_that_cannot_reach_the_file_server_says_so_and_gives_up(running, monkeypatch):
+    server, _ = running()
+    monkeypatch.setattr("wbsp.reading.read_version", lambda *_: "no server answers at there:1")
+    monkeypatch.setattr("wbsp.runlog.awaited._FIRST", 0.5)
+    said = []
+    with pytest.raises(ConnectionError, match=r"no version could be read within 3 s: no server "
+                                              r"answers at there:1 \(--watch_port of the server"):
+        next(wbsp.versions(server.address, patience=3, say=said.append))
+    assert any(line.startswith("waiting for the server's file server to send a version (no server "
+                               "answers at there:1)") for line in said)

@@ -5,6 +5,7 @@ import gzip
 import html
 import json
 import re
+import shutil
 import socket
 import threading
 import urllib.error
@@ -134,6 +135,31 @@ def test_the_metrics_are_prometheus_text(serve, written, tmp_path):
     assert status == 200
     assert families["wbsp_version"].samples[0].labels["run"] == 'a "run"\\of\nmine'
     assert all(one.type in ("gauge", "counter") and one.documentation for one in families.values())
+
+
+@pytest.mark.parametrize("damage", ["removed", "damaged"])
+def test_a_run_that_cannot_be_read_is_a_line_beside_the_others(serve, bad_day, tmp_path, damage):
+    folder = tmp_path / "bad"
+    shutil.copytree(bad_day("pcc"), folder)
+    server = serve(bad_day("asp"), folder)
+    assert samples(get(server, "/metrics")[1].decode())["wbsp_readable", frozenset(
+        {("run", "run 1"), ("sync", "pcc")})] == 1
+    if damage == "removed":
+        shutil.rmtree(folder)
+    else:
+        (folder / "summary.json").write_bytes(b"[" * 100_000)
+    for _ in range(2):
+        answer, body = get(server, "/metrics")
+        found = samples(body.decode())
+        assert answer.status == 200
+        assert found["wbsp_readable", frozenset({("run", "run 1"), ("sync", "pcc")})] == 0
+        assert found["wbsp_version", frozenset({("run", "run 0"), ("sync", "asp")})] > 0
+        assert re.search(r"^# cannot read run 1: .*bad", body.decode(), re.MULTILINE)
+    answer, body = get(server, "/run/1")
+    assert answer.status == 500 and body.count(b"\n") == 1
+    said = []
+    server.read(said.append)
+    assert len(said) == 1 and said[0].startswith("cannot read a run: ")
 
 
 @pytest.mark.parametrize("query", ["seen=x", "have=1.5", "generation=%00"])

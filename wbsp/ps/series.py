@@ -128,8 +128,10 @@ class Series:
         for path in numbered_folders(folder.parent) if len(self.folders) < self.fit else ():
             with contextlib.suppress(OSError, ValueError):
                 settings = read_settings(path)
-                if settings.get("series") == self.id and settings.get("ended"):
-                    self.folders.setdefault(settings["fit"], path)
+                fit = settings.get("fit")  # of another user's making, perhaps
+                if settings.get("series") == self.id and settings.get("ended") and (
+                        isinstance(fit, int)):
+                    self.folders.setdefault(fit, path)
         self.saved = self.note()
         return {"series": self.id, "fit": self.fit, **self.saved}
 

@@ -205,8 +205,6 @@ class _Run(TypedDict, total=False):
     standby: str | None
     beside: str | None
     port: int
-    series: str
-    fit: Annotated[int, msgspec.Meta(ge=1)]
     ended: bool
     outer: dict[str, Any]
     series: str
