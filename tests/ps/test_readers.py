@@ -186,7 +186,7 @@ def test_patience_without_a_metric_is_refused(jobs):
 
 def test_a_reader_whose_disk_is_full_fails_in_one_line_and_nobody_waits_for_it(running):
     server, workers = running("--until=4s")
-    with full_at(100), pytest.raises(OSError, match="cannot keep a version in .*free some") as error:
+    with full_at(100), pytest.raises(OSError, match="cannot keep a version .*free some") as error:
         next(wbsp.versions(server.address))
     assert "\n" not in str(error.value)
     server.until("lost the evaluator at")

@@ -21,6 +21,8 @@ import wbsp.runlog.awaited
 import wbsp.timeouts
 wbsp.runlog.awaited._FIRST = 0.2
 wbsp.timeouts.VALIDATOR_HANGS = {PATIENCE}
+import wbsp.ps.run
+wbsp.ps.run._STILL = {PATIENCE}
 runpy.run_module("wbsp.ps", run_name="__main__")
 """
 
@@ -71,10 +73,10 @@ class Validator(Peer):
 
 @pytest.fixture
 def pair(jobs):
-    """pair(data) is a server with two workers; the first validates the first epoch."""
+    """pair(data) is a server with two workers; the first has trained and validates an epoch."""
     peers = []
 
-    def make(data):
+    def make(data, trains=True):
         port = free_port()
         server = jobs.start("server", "-c", IMPATIENT, "--worker_num=2", "--sync=asp",
                             f"--port_base={port}", "--one_run", "--check_period=0.3",
@@ -86,8 +88,9 @@ def pair(jobs):
         one.enters(0, data)
         other.enters(1, data)
         one.hears(m.Granted)
-        one.trains()
-        assert one.version().epoch == 0
+        if trains:
+            one.trains()
+            assert one.version().epoch == 0
         return server, one, other
 
     yield make
@@ -118,4 +121,12 @@ def test_another_worker_validates_what_one_that_hangs_was_given(pair):
     assert other.hears(m.VersionAt).epoch == 0
     assert server.find("worker 0: no sign of work for 3 s in its validation of epoch 1; another "
                        "worker may validate that")
+    server.kill()
+
+
+def test_a_worker_that_hangs_in_a_step_is_named(pair):
+    server, one, _ = pair(SharedData(4, 4, 1), trains=False)
+    assert one.beats(PATIENCE + 3, works=False) is None
+    server.until(r"waiting for worker 0 to work on \(no sign of work for 3 s\); then training goes "
+                 "on; end its process if it hangs")
     server.kill()

@@ -28,6 +28,7 @@ from wbsp.sync.base import UNFIT, SyncModel
 from wbsp.tensors.layout import TensorSpec
 
 _NAMED = 5  # workers in one line, at most
+_STILL = 60.0  # seconds without a sign of work, until a worker is named
 _NOTICE = 15.0  # seconds between two lines on one subject
 
 
@@ -217,6 +218,9 @@ class Run:
                                "this run ends", now)
         elif engine.started and engine.work is not None and engine.work.ledger.over:
             self._await_ends(now)
+        elif engine.started and (still := self._dispatcher.sessions.still(_STILL)):
+            self._awaited.wait(still, f"to work on (no sign of work for {_STILL:g} s)", None,
+                               "training goes on; end its process if it hangs", now)
         book = self._reporter.log.attempt
         book("the tally of pushes", self._reporter.log.tally, run_time, self.version,
              engine.members)

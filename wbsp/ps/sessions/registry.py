@@ -207,6 +207,12 @@ class SessionRegistry:
         session = self._by_worker.get(worker)
         return self._clock() - max(since, -math.inf if session is None else session.worked_at)
 
+    def still(self, seconds: float) -> list[int]:
+        """Return the members whose loops have shown no sign of work for so long."""
+        since = self._clock() - seconds
+        return [session.worker for session in self
+                if session.joined and session.report is not None and session.worked_at < since]
+
     def silence(self, worker: int) -> float | None:
         """Return the seconds since a worker's last message; None: it has no session."""
         session = self._by_worker.get(worker)
