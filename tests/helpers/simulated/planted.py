@@ -42,10 +42,10 @@ from wbsp.core.rendezvous import Rendezvous
 from wbsp.ps.checkpoint.resume import Runs
 from wbsp.ps.checkpoint.writer import Checkpoints
 from wbsp.ps.evaluation import Evaluations
-from wbsp.ps.replication.election import Candidate
+from wbsp.ps.replication.election import Candidate, Votes
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.series import Series
-from wbsp.ps.sessions.admission import Entrance
+from wbsp.ps.sessions.admission import Admission, Entrance
 from wbsp.ps.sessions.indices import Indices
 from wbsp.ps.sessions.peer_log import TokenBucket
 from wbsp.ps.sharding.coordinator import ShardLost, Shards
@@ -60,6 +60,7 @@ from wbsp.wire.server_link import ServerLink
 from wbsp.worker.comm.monitor import Monitor
 from wbsp.worker.comm.session import Session
 from wbsp.worker.errors import TransportError
+from wbsp.worker.runtime import WorkerRuntime
 
 
 @dataclass
@@ -292,6 +293,45 @@ _LONG_SLEEP = Plan("asp", standby=True, kills=1, when_alone=True, victims=("serv
                    outage=(80.0, 90.0), aimed=(("held", "sleep standby"),), naps=(70.0,), steps=50,
                    speeds=(2.0, 3.0))
 
+def _durable_when_sent():
+    begin = Replication._begin_copy
+
+    def early(self, now):
+        begin(self, now)
+        if self._copies:
+            self._source.engine.ledger.saved(max(copy.mark for copy in self._copies.values()))
+    return patch.object(Replication, "_begin_copy", early)
+
+
+def _numbers_the_last_itself():
+    finish = WorkerRuntime.finish
+
+    def numbering(self, *args):
+        before = self.agent.version
+        finish(self, *args)
+        self.agent.version = before + 1
+    return patch.object(WorkerRuntime, "finish", numbering)
+
+
+def _one_vote_elects():
+    return patch.object(Votes, "won", property(lambda self: bool(self.promised)))
+
+
+def _no_return():
+    objection = Admission._objection_to_return
+
+    def objects(self, request):
+        if self._engine.started and not request.left:
+            return f"worker {request.worker} is not expected"
+        return objection(self, request)
+    return patch.object(Admission, "_objection_to_return", objects)
+
+
+def _promises_both(self, elect):
+    """A worker votes for each server that follows its own."""
+    return m.Elected(elect.epoch) if elect.since == self._epoch else None
+
+
 PLANTED = [
     Planted("a push that comes again counts again",
             lambda: patch.object(Ledger, "seen", lambda self, worker, seq: False),
@@ -430,6 +470,23 @@ PLANTED = [
     Planted("the index of a process that may come back is given to another",
             lambda: patch.object(Indices, "kept", lambda self, now: set()),
             Plan("asp", chosen=True, kills=1, kill_workers=2, steps=40), {18}),
+    # Votes, absences, and deaths within seconds.
+    Planted("one vote elects", _one_vote_elects,
+            Plan("asp", workers=4, standby=True, absences=1, hows=("cut",), away=(40.0,), steps=40,
+                 speeds=(1.0, 3.0)), {1, 2, 4, 11}, 40),
+    Planted("a vote is for both", lambda: patch.object(Session, "_promise", _promises_both),
+            Plan("asp", workers=4, standby=True, absences=1, hows=("cut",), away=(40.0,), steps=40,
+                 breaks=12, speeds=(1.0, 3.0)), {1, 2, 4, 11}, 40),
+    Planted("who was away while the others went on does not return", _no_return,
+            Plan("asp", worker_absences=1, steps=60, speeds=(2.0, 3.0)), {9}, 20),
+    Planted("there is no file beside a standby's copy",
+            lambda: patch.object(Checkpoints, "write_copy", lambda self, now: None),
+            Plan("asp", standby=True, kills=1, soon=3, steps=40, speeds=(0.3,), hours=0.05),
+            {1, 3, 9, 10}, 20),
+    Planted("a copy counts when it is sent", _durable_when_sent,
+            Plan("pcc", standby=True, steps=20), {10}, 10),
+    Planted("a worker numbers the last version itself", _numbers_the_last_itself,
+            Plan("asp"), {2}, 10),
     Planted("an evaluator that dies takes the run with it", _dead_evaluator_ends_it,
             Plan("pcc", evaluator="dies"), {8, 9}, 3),
     Planted("a site that returns in the farewell is too late",
