@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from wbsp.limits import one_line
 from wbsp.process.host import HOST
@@ -26,7 +27,6 @@ from wbsp.worker.share import Share
 
 _TEXT = 4096  # bytes of a reason
 _TOLD = 5.0  # seconds in which the others notice that this process has left
-_GRAIN = 0.01  # seconds between two looks
 
 
 class Group:
@@ -41,7 +41,7 @@ class Group:
 
     def send(self, what: int, first: int = 0, last: int = 0, text: str = "") -> None:
         """Send the others the kind of a message, two numbers and a reason."""
-        data = text.encode()[:_TEXT]
+        data = text.encode(errors="replace")[:_TEXT]
         self._spread(torch.tensor([what, first, last, len(data)]))
         if data:
             self._spread(torch.frombuffer(bytearray(data), dtype=torch.uint8))
@@ -116,19 +116,13 @@ class Group:
         They have not where they wait for this process elsewhere, such as in a step of
         DistributedDataParallel, which this process has left.
         """
-        data = (str(error) or type(error).__name__).encode(errors="replace")[:_TEXT]
         end = HOST.clock.monotonic() + _TOLD
         try:
-            for box in (torch.tensor([self.FAILED, 0, 0, len(data)]),
-                        torch.frombuffer(bytearray(data), dtype=torch.uint8)):
-                work = dist.broadcast(box, 0, group=self._calls, async_op=True)
-                while not work.is_completed():
-                    if HOST.clock.monotonic() > end:
-                        return False
-                    HOST.clock.sleep(_GRAIN)
-                work.wait()
-        except RuntimeError:  # they have ended
-            pass
+            # A call that waited on would keep this process from ending.
+            _set_pg_timeout(timedelta(seconds=_TOLD), self._calls)
+            self.send(self.FAILED, text=str(error) or type(error).__name__)
+        except RuntimeError:  # they have ended, or do not listen
+            return HOST.clock.monotonic() < end
         return True
 
     def part(self, indices: np.ndarray) -> np.ndarray:
