@@ -16,6 +16,7 @@ from wbsp.core.messages import (
     Directed,
     Final,
     Granted,
+    LearningRate,
     LetGo,
     Model,
     Range,
@@ -460,6 +461,28 @@ def test_epochs_are_of_data_that_all_share():
     with pytest.raises(ValueError, match="--epochs=3 of the server counts passes over data that "
                                          "all workers share, and worker 0 has data of its own"):
         engine.open(0, None, 0)
+
+
+def test_a_learning_rate_counts_for_an_epoch_that_the_run_has_begun():
+    engine, log = sharing("asp", data=SharedData(20, 10, 9))
+    assert engine.set_rate(0, LearningRate(0, 0.5), 0.0) == [], "nothing was given"
+    given(engine.ask_work(0, AskWork(0, 0), 0.0), 0)
+    for epoch in (1, 8, 9, 1 << 53):
+        assert engine.set_rate(0, LearningRate(epoch, 0.5), 0.0) == [], epoch
+    assert engine.set_rate(0, LearningRate(0, 0.5), 0.0) == [
+        (worker, LearningRate(0, 0.5)) for worker in (0, 1)]
+    assert engine.set_rate(1, LearningRate(0, 0.25), 0.0) == [], "the first one counts"
+    alone = Engine(create("asp"), Store(f32(0, 0)), 1)
+    alone.open(0, None, 0)
+    alone.join(0, 0.0)
+    assert alone.set_rate(0, LearningRate(0, 0.5), 0.0) == [], "it has no epochs"
+
+
+def test_a_push_has_no_more_examples_than_its_worker_was_given():
+    engine, _ = sharing("asp")
+    start, stop = given(engine.ask_work(0, AskWork(0, 0), 0.0), 0)
+    engine.push(push(0, to=stop - start)._replace(samples=1 << 40), f32(1, 1), 1.0)
+    assert engine.members[0].samples == engine.samples == stop - start
 
 
 def test_work_comes_with_the_grant_where_workers_wait_for_versions():

@@ -3,6 +3,7 @@
 import copy
 import functools
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -211,6 +212,27 @@ def test_server_and_workers_agree_on_who_they_are():
         assert worker["completionMode"] == "Indexed", "which gives JOB_COMPLETION_INDEX"
         port = int(said[0]["WBSP_SERVER"].rpartition(":")[2])
         assert port == ps["template"]["spec"]["containers"][0]["ports"][0]["containerPort"]
+
+
+def test_a_pod_gets_no_rights_that_it_does_not_need():
+    for job in [*[resource["spec"] for resource in plain() if resource["kind"] == "Job"],
+                *[found["template"]["spec"] for found in jobset()["spec"]["replicatedJobs"]]]:
+        pod = job["template"]["spec"]
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        for container in pod["containers"]:
+            assert container["securityContext"] == {"allowPrivilegeEscalation": False,
+                                                    "capabilities": {"drop": ["ALL"]}}
+
+
+def test_the_token_is_on_no_command_line():
+    for path in (FOLDER / "kustomization.yaml", ROOT / "docs/how-to/kubernetes.md"):
+        assert "--from-file=token" in path.read_text() and "--from-literal" not in path.read_text()
+
+
+def test_the_image_begins_with_one_version_of_python():
+    assert re.search(r"^ARG PYTHON=python:3\.\d+\.\d+-slim-\w+$",
+                     (FOLDER / "Dockerfile").read_text(), re.MULTILINE)
 
 
 def test_the_image_has_all_that_its_dockerfile_copies():

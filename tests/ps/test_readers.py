@@ -10,12 +10,15 @@ import forked
 import numpy as np
 import pytest
 from full_disk import full_at
+from hostile_peer import Peer
 from jobs import until
 
 import wbsp
 import wbsp.reading
 from wbsp import timeouts
 from wbsp.ps.checkpoint import format as checkpoint
+from wbsp.wire.messages import codec as m
+from wbsp.wire.messages.reading import ReadVersion, VersionPart
 
 READER = """
 import sys, time, wbsp
@@ -119,6 +122,16 @@ def test_an_evaluator_that_dies_does_not_stop_the_run_and_may_return(jobs, runni
 def test_a_stranger_reads_and_reports_nothing(running, monkeypatch):
     server, workers = running("--best=score")
     version = next(wbsp.versions(server.address))
+    def found():
+        stranger.send(m.Watch(m.PROTOCOL))
+        return stranger.hears(m.FilesAt).port
+
+    with Peer(server.address) as stranger:
+        port = until(found, "the files")
+    with Peer(f"localhost:{port}") as stranger:
+        stranger.send(ReadVersion(f"version-{version.number}.safetensors", 0))
+        assert stranger._socket.poll(30_000), "no answer"
+        assert m.decode(VersionPart, stranger._socket.recv_multipart()[0]).data == b""
     monkeypatch.setattr(wbsp.reading, "contact", lambda token: bytes(32))
     with pytest.raises(ConnectionError, match="a process of another user or of another run"):
         next(wbsp.versions(server.address))
