@@ -97,3 +97,11 @@ def test_every_file_and_package_that_the_page_names_exists():
         assert (ROOT / path).exists() or (ROOT / "wbsp" / path).exists(), path
     for name in packages:
         assert (ROOT / "wbsp" / name).is_dir() or (ROOT / f"wbsp/{name}.py").exists(), name
+
+
+@pytest.mark.parametrize("name", ["SECURITY.md", "docs/explanation/fault-tolerance.md"])
+def test_every_test_that_keeps_a_promise_exists(name):
+    named = re.findall(r"(tests/[\w/]+\.py)::(\w+)", (ROOT / name).read_text())
+    assert named or name != "SECURITY.md"
+    for path, test in named:
+        assert re.search(rf"^def {test}\(", (ROOT / path).read_text(), re.MULTILINE), (path, test)
