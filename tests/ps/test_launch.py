@@ -185,7 +185,7 @@ def test_a_standby_that_died_before_its_folder_had_a_checkpoint_waits_again(tmp_
     serve = start.prepare_server({"sync": "asp", "sync_option": "{}"}, create("asp"), ServerConfig(
         2, port=port, base_dir="asp", log_root=str(tmp_path), resume=True,
         standby_of=f"localhost:{port + 1}"))
-    standby = serve.args[1].args[2]
+    standby = serve.args[1].args[1]
     assert isinstance(standby, Standby)
     standby._primary.close()
     standby._socket.close()

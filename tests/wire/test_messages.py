@@ -136,7 +136,8 @@ FROM_SERVER = [
     m.NotServing("in waiting", 3),
     m.NotServing("in waiting", rank=3),
     m.Challenge(bytes(32), bytes(32), [bytes(32)]),
-    m.Following('{"id": "ab12"}'),
+    m.Following('{"id": "ab12"}', True),
+    m.Recorded('{"id": "ab12"}', True),
     m.Copy(4, 10, "{}"),
     m.Copy(4, 0, "{}", 1 << 62),
     m.CopyChunk(4, 0),
@@ -213,7 +214,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {31: "65b2e5d974ab1478b04d3325f5d62655dfbfff1be856df006948df10e58cf15f"}
+BYTES = {31: "edd57848a9d39aaec3531ac96786c32d73659edbd6ba36aa03086ff2b200e6df"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

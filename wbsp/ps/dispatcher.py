@@ -193,6 +193,8 @@ class Dispatcher:
         """Do the standby's periodic work; an internal error affects the standby, not the run."""
         try:
             self.replication.poll()
+            if isinstance(self.entrance, Admission):
+                self.entrance.go_on()
         except Exception as error:
             self.sessions.log.tell(
                 "faults of the server", f"replication to the standby failed: {error!r}; trying "

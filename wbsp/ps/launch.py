@@ -22,7 +22,7 @@ from wbsp.process.host import HOST, Host
 from wbsp.process.signals import Interrupts
 from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.format import Checkpoint, load, save
-from wbsp.ps.checkpoint.resume import BESIDE, Runs
+from wbsp.ps.checkpoint.resume import Runs
 from wbsp.ps.checkpoint.state import check_run
 from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT
 from wbsp.ps.clock import Clock
@@ -30,9 +30,9 @@ from wbsp.ps.config import Reporter, RunInfo, ServerConfig, ShardPlan
 from wbsp.ps.evaluation import Evaluator
 from wbsp.ps.readers import SCORE
 from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, Standing
-from wbsp.ps.replication.snapshot import RunCopy
+from wbsp.ps.replication.snapshot import RunCopy, RunNote
 from wbsp.ps.replication.standby import Standby
-from wbsp.ps.series import Series
+from wbsp.ps.series import BESIDE, Series, next_run, run_id
 from wbsp.ps.server import Server
 from wbsp.ps.sharding.coordinator import ShardLost
 from wbsp.runlog.console import Console, say
@@ -41,6 +41,7 @@ from wbsp.runlog.folder import (
     CONSOLE,
     SECRET,
     SETTINGS,
+    finished_folder,
     hold_folder,
     read_settings,
     sync_name,
@@ -184,12 +185,15 @@ class _Plan:
         if saved and before.get("ranges") != ranges:
             raise ValueError(f"--shards: this run was started with {before.get('ranges')} shards, "
                              f"and with --wire={wire} its workers depend on that; give as many")
-        run["id"] = before.get("id") or self.on.scheduler.random(4).hex()
-        run |= self.series.begin(before, run["id"], folder)
-        run[SECRET] = self.series.secret = (
-            before.get(SECRET) or self.series.secret or self.on.scheduler.random(SIZE).hex())
+        series = self.series
+        run["id"] = before.get("id") or (
+            run_id(series.secret, series.fit) if series.secret and series.fit > 1
+            else self.on.scheduler.random(4).hex())
+        run |= series.begin(before, run["id"], folder)
+        run[SECRET] = series.secret = (
+            before.get(SECRET) or series.secret or self.on.scheduler.random(SIZE).hex())
         run["epoch"] = before.get("epoch", 0) + step
-        run["standby"] = None
+        run["standby"] = None if saved else series.other
         run["shards"] = self.config.shards.setting
         run["beside"] = beside
         run["port"] = socket.port
@@ -302,7 +306,10 @@ class _Plan:
                 self.series.restore(before)
             elif self.runs.before is not None:
                 self.series.succeed(self.runs.before)
-        other = other or before.get("standby") or before.get("beside")
+        if not before and self.runs.before is not None:
+            before = next_run(self.runs.before) or {}
+        other = other or before.get("standby") or before.get("beside") or (
+            self.series.other if before and not saved else None)
         if saved and saved.state.over and before.get("ended"):  # named, so that it continues
             if (reached := self._reached(folder, saved)) is not None:
                 say(f"{folder} has ended, and continuing would end it at once: {reached}")
@@ -319,7 +326,7 @@ class _Plan:
                              "run, such as --resume=run-001")
         take_over = _TakeOver(self, socket, other)
 
-        def serve(copy: RunCopy | None) -> Server:
+        def serve(copy: RunCopy | RunNote | None) -> Server:
             if copy is not None:
                 return take_over(copy)
             run = self.note(socket, folder, before, saved, SERVER_STEP if other else 1,
@@ -329,14 +336,20 @@ class _Plan:
                 server.tell("shard_lost", reason=str(lost))
             return server
 
-        if saved and other and not over:  # else no other process can have a later state
-            return Standby(socket, other, self.settings | self.config.terms, serve, self.interrupts,
-                           Standing.of(before, saved.state, SERVER_STEP), self.config.share).run
-        return serve(None).run
+        # A run that is over has no later state, but another process may have begun the next one.
+        if saved and other and not (over and not self.series.goes_on):
+            own = Standing.of(before, saved.state, SERVER_STEP)
+        elif other and not saved and self.series.later and before.get("living"):
+            own = Standing.of_note(before, SERVER_STEP)
+        else:
+            return serve(None).run
+        return partial(_stand_by, self, Standby(
+            socket, other, self.settings | self.config.terms, serve, self.interrupts, own,
+            self.config.share, keep=take_over.keep))
 
 
 class _TakeOver:
-    """Take-over of a run from a standby's snapshot, into a new folder; repeatable after an error.
+    """Take-over of a run by a standby, into a new folder; repeatable after an error.
 
     The folder is renamed when the checkpoint and the run's settings are in it: however this process
     ends, the next one finds either all of it or the earlier run.
@@ -350,16 +363,51 @@ class _TakeOver:
         self._hold: IO | None = None
         self._folder: pathlib.Path  # locked
 
-    def __call__(self, copy: RunCopy | None) -> Server:
-        """Return the server.
+    def __call__(self, held: RunCopy | RunNote | None) -> Server:
+        """Return the server of the run that this process holds.
 
         Raises:
             ValueError: a setting does not fit the run; one line.
             OSError: a file or process fails; one line.
         """
-        assert copy is not None, "a standby serves from a snapshot"
+        assert held is not None, "a standby serves what it holds"
+        self._plan.series.restore(held.run)
+        self._plan.series.other = None  # it was this process
+        server = self._resume(held) if isinstance(held, RunCopy) else self._begin(held)
+        server.tell("took_over")
+        return server
+
+    def _begin(self, note: RunNote) -> Server:
+        """Return the server of a run that has not begun."""
+        if self._hold is None:
+            self._folder = self._plan.runs.new()
+            self._hold = hold_folder(self._folder, _me(self._socket))
+        run = self._plan.note(self._socket, self._folder, note.run, None, STANDBY_STEP, self._other)
+        return self._plan.server(self._socket, self._folder, self._hold, run, None, False)
+
+    def keep(self, copy: RunCopy) -> None:
+        """Write the last version of a run that another one follows.
+
+        Once this process serves a later run, a worker that was started anew passes this one with
+        it.
+        """
+        if not copy.saved.state.ended:
+            return
+        try:
+            folder = self._plan.runs.unfinished()
+            save(folder / CHECKPOINT, copy.saved)
+            write_settings(folder, {**copy.run, "ended": True})
+            folder = finished_folder(folder)
+        except OSError as error:
+            say(f"cannot keep the last version of fit {copy.run.get('fit')} beside that of its "
+                f"server: {error.strerror or error}; if that is lost, workers that are started "
+                "anew need its folder")
+            return
+        self._plan.series.folders[copy.run.get("fit", 1)] = folder
+
+    def _resume(self, copy: RunCopy) -> Server:
+        """Return the server of a run that continues from a snapshot."""
         runs = self._plan.runs
-        self._plan.series.restore(copy.run)
         if self._hold is None:
             self._folder = runs.unfinished()
             self._hold = hold_folder(self._folder, _me(self._socket))
@@ -371,9 +419,7 @@ class _TakeOver:
             self._keep_best(copy.run)
             self._folder = runs.finished(self._folder)
             self._plan.series.folders[self._plan.series.fit] = self._folder
-        server = self._plan.server(self._socket, self._folder, self._hold, run, copy.saved, True)
-        server.tell("took_over")
-        return server
+        return self._plan.server(self._socket, self._folder, self._hold, run, copy.saved, True)
 
     def _keep_best(self, run: dict[str, Any]) -> None:
         """Copy the best version from the folder of the server before, if it can be read."""
@@ -420,9 +466,11 @@ def prepare_server(settings: dict[str, str], model: SyncModel, config: ServerCon
     socket = plan.listen()
     config.port = socket.port
     left = runs.to_resume()
-    # A folder without a checkpoint is from a standby that was killed while it took over.
-    if config.standby_of and (left is None or not (left / CHECKPOINT).exists()):
-        first: Callable[[], int] = partial(_stand_by, plan, socket, _standby(plan, socket))
+    if config.standby_of and not _holds_some(runs, left):
+        take_over = _TakeOver(plan, socket, config.standby_of)
+        first: Callable[[], int] = partial(_stand_by, plan, Standby(
+            socket, config.standby_of, plan.settings | config.terms, take_over, interrupts,
+            share=config.share, first=config.connect_timeout, keep=take_over.keep))
         for line in config.reach:
             say(line)
     else:
@@ -430,26 +478,27 @@ def prepare_server(settings: dict[str, str], model: SyncModel, config: ServerCon
     return partial(_serve_all, plan, first)
 
 
-def _standby(plan: _Plan, socket: ServerSocket) -> Standby:
-    """Return a standby of the server in the flags.
+def _holds_some(runs: Runs, left: pathlib.Path | None) -> bool:
+    """Return whether a standby that is restarted holds a state in its folder.
 
-    Raises:
-        ValueError: the address is bad.
+    A folder without a checkpoint may be from a standby that was killed while it took over; it has
+    a state if it waits for a later run of a series.
     """
-    config = plan.config
-    assert config.standby_of is not None
-    return Standby(socket, config.standby_of, plan.settings | config.terms,
-                   _TakeOver(plan, socket, config.standby_of), plan.interrupts, share=config.share,
-                   first=config.connect_timeout)
+    if left is None:
+        return runs.before is not None
+    if (left / CHECKPOINT).exists():
+        return True
+    with contextlib.suppress(OSError, ValueError):
+        return bool(check_run(read_settings(left), str(left)).get("fit", 1) > 1)
+    return False
 
 
-def _stand_by(plan: _Plan, socket: ServerSocket, standby: Standby) -> int:
-    """Follow the server from run to run, or serve in its place; return the exit code."""
-    while True:
-        code = standby.run()
-        if not standby.stands_by_again:
-            return code
-        standby = _standby(plan, socket)
+def _stand_by(plan: _Plan, standby: Standby) -> int:
+    """Wait, and serve when this process is elected; return the exit code."""
+    code = standby.run()
+    if not standby.serves:  # nobody comes to this process's next run
+        plan.series.forget()
+    return code
 
 
 def _serve_all(plan: _Plan, serve: Callable[[], int]) -> int:

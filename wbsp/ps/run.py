@@ -76,7 +76,8 @@ class Run:
         self.checkpoints = Checkpoints(reporter.folder, layout, self.engine, config.check_period,
                                        self._checkpoint_state, reporter.say,
                                        lambda: self._replication.alone, dispatcher.on, frozen)
-        self._replication.begin(Source(self.engine, layout, self._state, self.checkpoints, frozen))
+        self._replication.begin(Source(self.engine, layout, self._state, self.checkpoints, frozen),
+                                anew=state is None)
         if state is None:
             self.checkpoints.write(clock.run())
         self.evaluations = Evaluations(self.engine, layout, watch, config.check_period,

@@ -21,10 +21,14 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from wbsp.runlog.folder import SECRET, numbered_folders, read_settings
+from wbsp.wire.proof import mac
+
+BESIDE = "-standby"  # ends the name of the folder of a standby's files
 
 
 @dataclass
@@ -43,6 +47,7 @@ class Series:
         nameless: processes without an index that wait for the next run, by their own numbers.
         readers: processes that have read versions of the run before.
         standby: the run before had a standby at its end.
+        other: address of a process that may have begun the present run; None: none may.
         secret: of all its runs, with which a process of one run proves itself in the next.
         folders: known folders of the runs so far, by their numbers.
         saved: the newest entries of run.json that were written.
@@ -58,6 +63,7 @@ class Series:
     nameless: set[bytes] = field(default_factory=set)
     readers: int = 0
     standby: bool = False
+    other: str | None = None
     secret: str = ""
     folders: dict[int, Path] = field(default_factory=dict)
     saved: dict[str, Any] = field(default_factory=dict)
@@ -93,6 +99,7 @@ class Series:
         """Go on from the run.json of a run that has begun, or is waited for."""
         self.id, self.fit = run.get("series") or run.get("id"), run.get("fit", 1)
         self.secret = run.get(SECRET, "")
+        self.other = run.get("standby") or run.get("beside")
         known = run.get("living", range(run.get("workers", 0)) if self.fit > 1 else ())
         self.living = dict.fromkeys(known, b"")  # earlier releases wrote none
         self.gone, self.have = set(run.get("gone", ())), set(run.get("have", ()))
@@ -114,6 +121,11 @@ class Series:
         self.followed = True
         self.have.clear()
 
+    def forget(self) -> None:
+        """Expect no other run of this process."""
+        self.living.clear()
+        self.nameless.clear()
+
     def begin(self, before: dict[str, Any], run: str, folder: Path) -> dict[str, Any]:
         """Begin or resume a run; return the entries of run.json on the series.
 
@@ -125,7 +137,9 @@ class Series:
         self.id = before.get("series") or self.id or run
         self.fit = before.get("fit", self.fit)
         self.folders[self.fit] = folder
-        for path in numbered_folders(folder.parent) if len(self.folders) < self.fit else ():
+        experiment = folder.parent.name.removesuffix(BESIDE)
+        places = [folder.parent.with_name(name) for name in (experiment, experiment + BESIDE)]
+        for path in chain(*map(numbered_folders, places)) if len(self.folders) < self.fit else ():
             with contextlib.suppress(OSError, ValueError):
                 settings = read_settings(path)
                 fit = settings.get("fit")  # of another user's making, perhaps
@@ -199,3 +213,24 @@ class Series:
     def has_final(self, worker: int) -> None:
         """Note that a worker's process has the final version of the present run."""
         self.have.add(worker)
+
+
+def run_id(secret: str, fit: int) -> str:
+    """Return the id of the run with this number in a series, which is not its first.
+
+    A server and its standby know it alike, before one has told the other.
+    """
+    return mac(bytes.fromhex(secret), "run", fit).hex()[:8]
+
+
+def next_run(run: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the run.json of the run that follows the ended one of `run`, as far as it is known.
+
+    The server of `run` has epoch 1 there if its process goes on. None: no worker comes again.
+    """
+    if not run.get("living") or not {"series", "fit", SECRET} <= run.keys():
+        return None
+    fit = run["fit"] + 1
+    return {"id": run_id(run[SECRET], fit), "series": run["series"], "fit": fit, "epoch": 1,
+            SECRET: run[SECRET], "workers": run["workers"], "living": run["living"],
+            "gone": run.get("gone", [])}

@@ -83,6 +83,11 @@ class Waiting:
         Raises:
             EvaluatorError: the evaluator failed.
         """
+        dispatcher = self._server.dispatcher
+        dispatcher.poll_standby()
+        if (superseded := dispatcher.replication.superseded) is not None:
+            self._server.reporter.say(f"stopping: {superseded}")
+            return False
         if self.hasty:
             living = self._server.dispatcher.info.series.living
             told, self._told = self._told, True  # the messages leave in the next turn
@@ -168,6 +173,8 @@ class Waiting:
     def finish(self, well: bool, wanted: Callable[[], bool]) -> bool:
         """Tell the standby and shards of the run before that no other run follows."""
         dispatcher = self._server.dispatcher
+        if dispatcher.replication.superseded is not None:
+            return False
         if dispatcher.info.series.followed:
             dispatcher.replication.end("no other run follows")
             dispatcher.sessions.planes.end("no other run follows")
@@ -469,6 +476,7 @@ class Server:
                           "trying again: free some space on its disk")
         else:
             series.saved = series.note()
+            self.dispatcher.replication.noted()
 
     def _hasten(self) -> None:
         """End the run early after a signal or a failure."""
@@ -495,6 +503,7 @@ class Server:
         self.follows = follows = isinstance(self.phase, Run) and code == 0 and series.goes_on
         series.readers = readers.number
         series.standby = self.dispatcher.replication.followed
+        series.other = self._record().get("standby")
         if not follows and self._failure is None and self.dispatcher.replication.superseded is None:
             readers.dismiss()
         return code

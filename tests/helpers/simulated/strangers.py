@@ -192,7 +192,7 @@ class Stranger:
             epoch = settings.get("epoch", 0)
             known["run"] = [settings["id"]]
             known["epoch"] = [epoch, epoch, epoch, epoch + 1, epoch + 2, 1 << 53]
-            known["rank"] = [0, 2 * epoch, 2 * epoch + 3, 1 << 41]
+            known["rank"] = [0, 4 * epoch, 4 * epoch + 7, 1 << 41]
 
     def _hear(self, name):
         """Take what was answered: nonces and proofs are repeated, votes and copies agreed to, and

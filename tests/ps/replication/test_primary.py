@@ -404,7 +404,7 @@ def test_a_standby_that_returns_with_a_state_of_its_own_take_over_supersedes(wor
     world.holds_one()
     world.now = 40.0
     world.replication.poll()
-    world.follow(run="ab12", rank=4, identity=b"another")
+    world.follow(run="ab12", rank=8, identity=b"another")
     assert "has taken over (epoch 2, here 1)" in world.replication.superseded
 
 
@@ -755,9 +755,9 @@ def test_a_second_standby_is_to_wait(world):
 
 
 def test_a_process_that_has_a_later_state_of_the_run_supersedes_this_server(world):
-    world.follow(run="ab12", rank=3)
+    world.follow(run="ab12", rank=7)
     assert world.replication.superseded is None, "its state is of this epoch"
-    world.follow(run="ab12", rank=4)
+    world.follow(run="ab12", rank=8)
     assert "has taken over (epoch 2, here 1)" in world.replication.superseded
 
 
@@ -821,10 +821,10 @@ def test_a_first_contact_proves_who_it_is_by_the_token_or_the_user(world):
 
 
 def test_a_later_state_counts_with_the_run_s_secret_alone(world):
-    refused = world.follow(run="ab12", rank=8, keys=[world.contact])
+    refused = world.follow(run="ab12", rank=16, keys=[world.contact])
     assert "later than this server's 1, but lacks the run's secret" in refused.reason
     assert world.replication.superseded is None
-    world.follow(run="ab12", rank=8, keys=[SECRET])
+    world.follow(run="ab12", rank=16, keys=[SECRET])
     assert "has taken over (epoch 4, here 1)" in world.replication.superseded
 
 

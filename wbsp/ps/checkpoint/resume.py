@@ -18,7 +18,7 @@ from absl import flags
 from wbsp.process.disk import disk_of
 from wbsp.ps.checkpoint.state import check_run
 from wbsp.ps.checkpoint.writer import CHECKPOINT
-from wbsp.ps.series import Series
+from wbsp.ps.series import BESIDE, Series
 from wbsp.runlog.folder import (
     finished_folder,
     is_held,
@@ -28,7 +28,6 @@ from wbsp.runlog.folder import (
     unfinished_folder,
 )
 
-BESIDE = "-standby"  # ends the name of the folder of a standby's files
 _NAMED = 3  # unfinished runs in one line, at most
 
 

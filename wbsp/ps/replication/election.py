@@ -102,6 +102,11 @@ class Votes:
         return f"{len(self.promised & workers)} of {len(workers)} workers"
 
 
+def epoch_of(rank: int) -> int:
+    """Return the epoch of the state with this rank."""
+    return rank // 4
+
+
 class Standing(NamedTuple):
     """The state of a run that a process could serve from, and its age.
 
@@ -109,6 +114,7 @@ class Standing(NamedTuple):
         step: from this epoch to its own.
         next_seq: worker -> number of its first push that is not in the state; as in `Ledger`.
         secret: of the run; None: of a release without secrets.
+        begun: the state has a version; False: the run is to begin.
     """
 
     run: str  # id
@@ -117,11 +123,12 @@ class Standing(NamedTuple):
     step: int
     next_seq: Mapping[int, int] = MappingProxyType({})
     secret: bytes | None = None
+    begun: bool = True
 
     @property
     def rank(self) -> int:
         """Rank of this state, as in `messages.Follow`."""
-        return 2 * self.epoch + (self.step == STANDBY_STEP)
+        return 4 * self.epoch + 2 * self.begun + (self.step == STANDBY_STEP)
 
     @classmethod
     def of(cls, run: dict[str, Any], state: RunState, step: int) -> Standing:
@@ -129,6 +136,16 @@ class Standing(NamedTuple):
         secret = run.get(SECRET)
         return cls(run["id"], run["epoch"], state.voters(run["workers"]), step, state.next_seq,
                    secret and bytes.fromhex(secret))
+
+
+    @classmethod
+    def of_note(cls, run: dict[str, Any], step: int) -> Standing:
+        """Make a standing from the settings of a run without a version.
+
+        Its workers are known, and have no vote before they are members.
+        """
+        return cls(run["id"], run["epoch"], frozenset((worker, "") for worker in run["living"]),
+                   step, secret=bytes.fromhex(run[SECRET]), begun=False)
 
 
 class Candidate:
@@ -170,7 +187,7 @@ class Candidate:
     def missing(self) -> str:
         """What this candidate lacks, in words."""
         return (f"{self.votes} voted for this process, {self.votes.needed} are needed"
-                if self._state.voters else
+                if any(owner for _, owner in self._state.voters) else
                 "the state here names no worker that could decide: start that process again")
 
     def poll(self, now: float) -> None:

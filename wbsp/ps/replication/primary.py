@@ -4,6 +4,10 @@ A snapshot holds what a checkpoint does: a version, and the state with nothing p
 of the ledger. So a standby that takes over continues as from a checkpoint, and workers resend their
 later pushes. Snapshots are made after aggregation, one at a time: a slow standby receives fewer,
 and delays no worker.
+
+Between two runs of a series no version exists. The standby has the settings of the next run then,
+and can begin it in place of a server that has ended. So that not both train it, a server admits
+workers only when its standby knows that the run has begun.
 """
 
 from __future__ import annotations
@@ -24,7 +28,14 @@ from wbsp.limits import one_line
 from wbsp.ps.checkpoint.state import RunState, Voter
 from wbsp.ps.checkpoint.writer import Checkpoints
 from wbsp.ps.config import Reporter, RunInfo
-from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, Election, Inquiry, Votes
+from wbsp.ps.replication.election import (
+    SERVER_STEP,
+    STANDBY_STEP,
+    Election,
+    Inquiry,
+    Votes,
+    epoch_of,
+)
 from wbsp.ps.replication.snapshot import messages
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.registry import SessionRegistry
@@ -59,6 +70,8 @@ class StandbySession:
     beat: int = 0  # number of its newest heartbeat
     parting: bool = False  # the run is done, and ends without it
     asked: int | None = None  # heartbeat after which it was asked to discard its snapshots
+    may_begin: bool = False  # the run, in place of this server, as far as it knows
+    told: int = 0  # heartbeat after which it was told that the run has begun
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -131,6 +144,9 @@ class Replication:
         self._full = False  # the disk
         self._lost_at = -math.inf
         self._doubted_at = -math.inf  # a worker reported a later server
+        # Time until which a standby may begin the run in place of this server, if this one ends,
+        # because it does not know that the run has begun.
+        self._may_begin_until = -math.inf
         self._later = 0  # epoch of the latest server that a worker has proven to know
         self.superseded: str | None = None
 
@@ -181,15 +197,35 @@ class Replication:
         """Return whether this is the standby's socket."""
         return self._standby is not None and self._standby.identity == identity
 
-    def begin(self, source: Source) -> None:
-        """Start to replicate versions of `source`."""
+    def begin(self, source: Source, anew: bool = False) -> None:
+        """Start to replicate versions of `source`; `anew`: the first one is W_0."""
         self._source = source
         self._begun = True
+        if self._standby is not None and self._standby.may_begin:
+            self._standby.told = self._standby.beat
+            self.noted()
+        if anew:
+            self._record(beside=None)  # the other process has no version of this run
         if (beside := self._run_settings().get("beside")) is not None:
             workers = source.state(self._clock.run()).voters(self._info.config.worker_num)
             self._beside = Votes(self._info.epoch, STANDBY_STEP, [workers])
             self._inquiry = Inquiry(self._socket, *split_address(beside), self._info.run,
                                     self._info.secret)
+
+    @property
+    def cleared(self) -> bool:
+        """True if no standby would begin the run in place of this server, if that ended now."""
+        return self._clock.now() >= self._may_begin_until
+
+    def noted(self) -> None:
+        """Send changed settings of the run to the standby."""
+        if self._standby is not None and self._election is None:
+            self._send(m.Recorded(json.dumps(self._run_settings()), self._waits))
+
+    @property
+    def _waits(self) -> bool:
+        """Return whether a standby may begin the run in place of this server, if that ends."""
+        return not self._begun and self._info.series.fit > 1
 
     @property
     def followed(self) -> bool:
@@ -236,11 +272,11 @@ class Replication:
             self._sessions.send(identity, m.Over("its run has ended, and another has begun", True))
             return
         reason = objection(request, info)
-        if request.run == info.run and request.rank // 2 > self._info.epoch:
+        if request.run == info.run and epoch_of(request.rank) > self._info.epoch:
             if bond.key == info.secret:
-                self._supersede(request.rank // 2, f"{host}:{request.port}")
+                self._supersede(epoch_of(request.rank), f"{host}:{request.port}")
                 return
-            reason = (f"the standby has a state of epoch {request.rank // 2}, later than this "
+            reason = (f"the standby has a state of epoch {epoch_of(request.rank)}, later than this "
                       f"server's {self._info.epoch}, but lacks the run's secret: start it before "
                       "this server")
         if reason:
@@ -252,6 +288,7 @@ class Replication:
                 self._forget(now)
                 if self._standby is not None:
                     return  # it will ask again
+                self._may_begin_until = -math.inf
                 self._tell(f"the standby at {old} was started again")
             elif self.alone and now - old.liveness.heard > STANDBY.quiet:
                 self._tell(f"the standby at {old} holds no snapshot and is silent: replacing it")
@@ -272,7 +309,17 @@ class Replication:
         way = self._sessions.lending.follow(request.socket)
         self._tell(f"standby at {self._standby}, over {way}", "standby",
                    address=str(self._standby))
-        self._send(m.Following(json.dumps(self._run_settings())))
+        self._let_begin(self._standby, now)
+        self._send(m.Following(json.dumps(self._run_settings()), self._standby.may_begin))
+
+    def _let_begin(self, standby: StandbySession, now: float) -> None:
+        """Have the standby begin the run in place of this server, if that ends before.
+
+        A later server of this folder must ask there first.
+        """
+        standby.may_begin = self._waits and self._record(standby=str(standby))
+        if standby.may_begin:
+            self._may_begin_until = now + timeouts.PROOF
 
     def _has_ended(self, old: StandbySession, request: m.Follow, now: float) -> bool:
         """Return whether the standby has ended, and has not served, as one at its address proves.
@@ -281,7 +328,7 @@ class Replication:
         served from one, the new one would have the later state, or workers would know.
         """
         return (self.alone or old.beats.fresh(now)
-                or (request.rank // 2 < self._info.epoch and self._later <= self._info.epoch))
+                or (epoch_of(request.rank) < self._info.epoch and self._later <= self._info.epoch))
 
     def came(self, worker: int | None, own: bytes) -> None:
         """Handle a worker's new process that connects while another server may serve.
@@ -320,6 +367,8 @@ class Replication:
         if standby.asked is not None and held.answered > standby.asked and not held.number:
             self._forget(now)
             return
+        if standby.may_begin:
+            self._hear_of_begin(standby, held, now)
         if held.number <= standby.held:
             if standby.returned:  # a part of the snapshot in flight is lost
                 standby.receiving = standby.returned = False
@@ -336,6 +385,11 @@ class Replication:
                         if number >= held.number}
         self._source.engine.ledger.saved(copy.mark)
         self._source.checkpoints.wanted = False  # unless the next poll finds one due
+
+    def _hear_of_begin(self, standby: StandbySession, held: m.Held, now: float) -> None:
+        """Note by its heartbeat whether the standby knows that the run has begun."""
+        standby.may_begin = not self._begun or not (held.number or held.answered > standby.told)
+        self._may_begin_until = now + timeouts.PROOF if standby.may_begin else -math.inf
 
     def ask(self, peer: Peer, ask: m.Ask) -> None:
         """Answer a server that has lost its standby and asks which server serves."""
@@ -386,6 +440,7 @@ class Replication:
             if self.superseded is not None:
                 return
         if standby is None:
+            self._disown()
             return
         if self._election is not None:
             self._settle(self._election, standby, now)
@@ -470,6 +525,13 @@ class Replication:
 
         engine.store.whole().add_done_callback(send)
         source.checkpoints.write_copy(now)
+
+    def _disown(self) -> None:
+        """Note that no standby can have a later state of the run, so that a later server of this
+        folder need not ask there."""
+        if (self._begun and self.alone and self.cleared
+                and self._run_settings().get("standby") is not None):
+            self._record(standby=None)
 
     def _rule_out(self, votes: Votes) -> None:
         """Note that the other process can no longer win, once most workers have voted here.

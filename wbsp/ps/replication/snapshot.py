@@ -11,7 +11,8 @@ import numpy as np
 from wbsp.core.store import Whole
 from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint.format import Checkpoint
-from wbsp.ps.checkpoint.state import RunState
+from wbsp.ps.checkpoint.state import RunState, check_run
+from wbsp.runlog.folder import SECRET
 from wbsp.tensors.buffers import BufferPool
 from wbsp.tensors.frozen import NOTHING, FrozenValues
 from wbsp.tensors.layout import TensorSpec, total_size
@@ -53,6 +54,30 @@ class RunCopy(NamedTuple):
     number: int
     run: dict[str, Any]
     saved: Checkpoint
+
+
+class RunNote(NamedTuple):
+    """A run without a version that a standby may begin in place of its server.
+
+    It is not the first of its series, so that its workers are known.
+    """
+
+    run: dict[str, Any]
+
+
+def settings_of(text: str) -> dict[str, Any]:
+    """Return the settings of a run in a server's message.
+
+    Raises:
+        WireError: no server has written them.
+    """
+    try:
+        run = check_run(json.loads(text), "the server's run.json")
+        if missing := [name for name in (SECRET, "id", "epoch", "workers") if name not in run]:
+            raise ValueError(f"the server's run.json lacks {', '.join(missing)}")
+    except (ValueError, RecursionError) as error:
+        raise m.WireError(str(error)) from None
+    return run
 
 
 class _Arriving:
@@ -152,6 +177,16 @@ class CopyReader:
         self._arriving = None
         if self.newest is not None and self.newest.run["epoch"] != run["epoch"]:
             self.newest = None  # the server has continued alone since
+
+    def note(self, run: dict[str, Any]) -> None:
+        """Note settings of the server's run that have changed."""
+        self._run = run
+        if self.newest is not None and self.newest.run["epoch"] == run["epoch"]:
+            self.newest = self.newest._replace(run=run)
+
+    def forget(self) -> None:
+        """Discard all snapshots, because their run has ended."""
+        self._run, self._arriving, self.newest, self._frozen = {}, None, None, NOTHING
 
     def begin(self, head: m.Copy) -> bool:
         """Begin a snapshot; return whether it is complete without chunks.

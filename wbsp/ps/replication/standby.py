@@ -8,10 +8,9 @@ continues from a newer state. `wbsp.ps.replication.election` decides which of th
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import Any, Protocol
 
 import zmq
 from msgspec import structs
@@ -21,7 +20,8 @@ from wbsp.limits import one_line
 from wbsp.process.signals import Interrupts
 from wbsp.process.throttle import Throttle
 from wbsp.ps.replication.election import NEW_PROCESSES, STANDBY_STEP, Candidate, Standing
-from wbsp.ps.replication.snapshot import CopyReader, RunCopy
+from wbsp.ps.replication.snapshot import CopyReader, RunCopy, RunNote, settings_of
+from wbsp.ps.series import next_run
 from wbsp.ps.sessions.handlers import Peer
 from wbsp.ps.sessions.session import check_reattach, other_protocol
 from wbsp.runlog.console import say
@@ -55,6 +55,7 @@ class PrimaryLink(ServerLink):
         refusal: why it refuses this standby.
         over: why the run has ended.
         another_follows: another run of that server follows.
+        note: a run of the server that has not begun, and that this process may begin in its place.
         trouble: why the newest failed snapshot could not be received; it is requested again.
     """
 
@@ -71,6 +72,7 @@ class PrimaryLink(ServerLink):
         self._contact = server.contact
         self._seen = 0  # connections so far
         self._follow = follow
+        self._first = follow.run, follow.rank  # of the state that this process began with
         self._told = -timeouts.STANDBY_BEAT
         self.follows = False
         self.epoch = 0
@@ -84,6 +86,8 @@ class PrimaryLink(ServerLink):
         self.refusal: str | None = None
         self.over: str | None = None
         self.another_follows = False
+        self.note: RunNote | None = None
+        self._run: dict[str, Any] = {}  # settings of the server's run
         self.trouble: str | None = None
 
     @property
@@ -114,6 +118,21 @@ class PrimaryLink(ServerLink):
         self.vacant = self.refuses = False
         self.gone_since = None
         self._told = -timeouts.STANDBY_BEAT
+
+    def next_run(self) -> None:
+        """Expect the next run of the server, which has ended one.
+
+        This process may begin it in place of a server that ends before it has begun.
+        """
+        follows = next_run(self._run)
+        self.note = None if follows is None else RunNote(follows)
+        self.over = None
+        self._run = {}
+        self._copies.forget()
+        self.rank = self.epoch = 0
+        self._first = "", 0
+        self._introduce()
+        self._ask_again()
 
     def close(self, patience: float = 0.0) -> None:
         super().close(patience)
@@ -176,7 +195,7 @@ class PrimaryLink(ServerLink):
         self.liveness.hear(now)
         match message:
             case m.Following():
-                run = json.loads(message.run)
+                run = self._record(message)
                 self._copies.follow(run)
                 self.follows = True
                 self.epoch = run["epoch"]
@@ -187,6 +206,9 @@ class PrimaryLink(ServerLink):
                 self.rank = 0  # it no longer waits
                 claim.keys = bytes.fromhex(run[SECRET]), self._contact
                 self._tell(now)
+            case m.Recorded() if self.follows:
+                self._copies.note(self._record(message))
+                self._tell(now)  # at once, because workers may wait for it
             case m.Copy() if self.follows:
                 if self._copies.begin(message):
                     self._hold(now)
@@ -208,12 +230,34 @@ class PrimaryLink(ServerLink):
                 self.over = one_line(message.reason)
                 self.another_follows = message.follows
 
+    def _record(self, message: m.Following | m.Recorded) -> dict[str, Any]:
+        """Note the settings of the server's run, and return them.
+
+        Raises:
+            WireError: no server has written them.
+        """
+        run = self._run = settings_of(message.run)
+        self.note = RunNote(run) if message.waits and run.get("living") else None
+        self._introduce()
+        return run
+
+    @property
+    def state(self) -> Standing | None:
+        """What this process has of the server's run, and could continue from; None: nothing."""
+        if self.copy is not None:
+            return Standing.of(self.copy.run, self.copy.saved.state, STANDBY_STEP)
+        return None if self.note is None else Standing.of_note(self.note.run, STANDBY_STEP)
+
+    def _introduce(self) -> None:
+        """Have this process introduce itself with the state that it has now."""
+        state = self.state
+        run, rank = self._first if state is None else (state.run, state.rank)
+        self._follow = structs.replace(self._follow, run=run, rank=rank)
+
     def _hold(self, now: float) -> None:
         """Handle a complete snapshot."""
-        assert self.copy is not None
-        state = Standing.of(self.copy.run, self.copy.saved.state, STANDBY_STEP)
         # newer than this process's first state, so that the other one must not overtake it
-        self._follow = structs.replace(self._follow, run=state.run, rank=state.rank)
+        self._introduce()
         self._tell(now)
 
 
@@ -232,20 +276,22 @@ class Standby:
 
     Args:
         follow: address, host:port, of the server that may serve.
-        serve: makes the server, from a snapshot or, given None, from this process's checkpoint.
+        serve: makes the server, from a snapshot, or of a run that has not begun; given None, from
+            what this process has of the run.
         own: state in that checkpoint, or None.
         share: share memory with a server of this machine and user.
+        keep: writes the last version of a run that another one follows.
         first: seconds to wait for a server that this process has no state of yet.
 
     Attributes:
-        stands_by_again: after the run's end: another run follows, for which another standby takes
-            over the socket.
+        serves: this process has taken over.
     """
 
     def __init__(self, socket: ServerSocket, follow: str, settings: dict[str, str],
-                 serve: Callable[[RunCopy | None], Successor], interrupts: Interrupts,
+                 serve: Callable[[RunCopy | RunNote | None], Successor], interrupts: Interrupts,
                  own: Standing | None = None, share: bool = True,
-                 first: float = timeouts.PRIMARY_MISSING):
+                 first: float = timeouts.PRIMARY_MISSING,
+                 keep: Callable[[RunCopy], None] = lambda copy: None):
         """Start.
 
         Raises:
@@ -253,8 +299,9 @@ class Standby:
         """
         self._socket = socket
         self._serve = serve
-        self.stands_by_again = False
         self._interrupts = interrupts
+        self._keep = keep
+        self.serves = False
         self._own = own
         self._first = first
         self._primary = PrimaryLink(socket, *split_address(follow), m.Follow(
@@ -285,9 +332,7 @@ class Standby:
         finally:
             self._primary.close()
         if isinstance(why, int):
-            self.stands_by_again = why == 0 and self._primary.another_follows
-            if not self.stands_by_again:
-                self._socket.close(1.0)
+            self._socket.close(1.0)
             return why
         say(f"taking over from the server at {self._primary.address}: {why}")
         server = self._begin()
@@ -295,6 +340,7 @@ class Standby:
             self._socket.close(1.0)
             return server
         self._epoch = server.epoch
+        self.serves = True
         for peer, request in self._candidate.came.values() if self._candidate else ():
             self._lead(peer.identity, request)
         return server.run(self._attend, self._earlier)
@@ -308,7 +354,7 @@ class Standby:
         loop = Loop(self._socket, self._socket.watch, POLL)
         while True:
             try:
-                return self._serve(self._primary.copy)
+                return self._serve(self._primary.copy or self._primary.note)
             except OSError as error:
                 self._say_once(f"cannot take over yet: {error.strerror or error}; the newest state "
                                f"stays in memory, trying again every {timeouts.SERVE_AGAIN:g} s")
@@ -347,10 +393,7 @@ class Standby:
     @property
     def _state(self) -> Standing | None:
         """Return the state that this process could continue from, or None."""
-        copy = self._primary.copy
-        if copy is None:
-            return self._own
-        return Standing.of(copy.run, copy.saved.state, STANDBY_STEP)
+        return self._primary.state or self._own
 
     def _wait(self) -> int | str:
         """Follow until this process must serve; return why, in one line, or an exit code."""
@@ -382,7 +425,10 @@ class Standby:
         state = self._state
         if primary.over is not None:
             say(f"the run has ended: {primary.over}")
-            return 0
+            if not primary.another_follows:
+                return 0
+            self._await_next_run(now)
+            return None
         if self._itself:
             say(f"--standby_of={primary.address} is the address of this process itself; give the "
                 "address of the server to follow")
@@ -421,11 +467,23 @@ class Standby:
                 return f"{self._candidate.votes} voted for this standby"
         return self._wait_on(now)
 
+    def _await_next_run(self, now: float) -> None:
+        """Follow the server to its next run."""
+        if self._primary.copy is not None:
+            self._keep(self._primary.copy)
+        self._primary.next_run()
+        self._own = self._candidate = self._follower = None
+        self._began = self._silent_since = now
+        self._came_at.clear()
+        self._unnamed.clear()
+        self._later.clear()
+        self._said.clear()
+
     def _proves(self, primary: PrimaryLink, state: Standing, now: float) -> bool:
         """Return whether the end of the other process proves that no server has run since."""
         if primary.epoch > state.epoch:
             return False
-        held = primary.copy is not None
+        held = primary.state is not None
         if held and primary.beats.fresh(now):
             return True
         # The other process may have served since then: workers know that, and are given time to
@@ -536,11 +594,14 @@ class Standby:
                 return
             if self._epoch and request.epoch <= self._epoch:
                 self._lead(identity, request)
-            elif request.epoch > state.epoch:
+            elif request.epoch > state.epoch or not state.begun:
                 self._later[request.worker] = self._socket.on.clock.monotonic()
                 self._say_once(
                     f"worker {request.worker} was served in epoch {request.epoch}, later than "
-                    f"epoch {state.epoch} of the state here: start that server again", "later")
+                    f"epoch {state.epoch} of the state here: start that server again"
+                    if state.begun else
+                    f"worker {request.worker} trains a run of which no version is here: start its "
+                    "server again", "later")
             else:
                 self._note(request.worker)
                 if candidate is not None and candidate.come(peer, request):
@@ -575,7 +636,7 @@ class Standby:
         if not self._proven(identity, follow, *keys):
             return
         self._follower = peer, follow  # the server that this one becomes answers, too
-        rank = 2 * self._epoch or state.rank  # of this process's state
+        rank = 4 * self._epoch or state.rank  # of this process's state
         if follow.run == state.run and follow.rank > rank:
             # It has the newer state, and serves once it knows: both must not be elected meanwhile.
             self._primary.liveness.hear(self._socket.on.clock.monotonic())

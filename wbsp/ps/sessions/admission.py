@@ -42,10 +42,14 @@ class OtherServer(Protocol):
 
     Attributes:
         doubt: why that server may serve in place of this one, in one line; None: it does not.
+        cleared: that server does not begin this run in place of this one.
     """
 
     @property
     def doubt(self) -> str | None: ...
+
+    @property
+    def cleared(self) -> bool: ...
 
     def hear_of(self, epoch: int, worker: int) -> None:
         """Handle a worker that knows a later server of this run."""
@@ -560,6 +564,7 @@ class Admission(Entrance):
         self._bringer, self._requests, self._engine = lobby.bringer, requests, requests.engine
         self._layout, self._size = layout, total_size(layout)
         self._begun = True
+        self._waits = False  # a worker, for the standby
         self._digest = self._info.frozen.digest
         self._began = self._clock.run()  # time of the run since which a model exists
         # highest number of a version or push then
@@ -604,10 +609,16 @@ class Admission(Entrance):
     def _owes(self, worker: int, replaces: bool) -> bool:
         return replaces and self._engine.owes(worker)
 
+    def go_on(self) -> None:
+        """Admit the workers that wait for the standby to know that the run has begun."""
+        if self._waits and self._other.cleared:
+            self._waits = False
+            self.admit_all()
+
     def admit_all(self) -> None:
         """Admit the workers that wait for a model."""
         for session in list(self._sessions):
-            if session.joined:
+            if session.joined and session.plane is None:
                 self._admit(session)
 
     def initial(self, session: WorkerSession, initial: m.Initial, body: memoryview) -> None:
@@ -689,6 +700,9 @@ class Admission(Entrance):
         owed = self._owes(session.worker, session.replaces)
         if engine.done and not (owed and self._over is not None):
             return  # just now: the worker is answered once that is certain
+        if not self._other.cleared:  # `go_on` follows
+            self._waits = True
+            return
         info = self._info
         reason = other_model(Division(session.layout, session.frozen, session.local),
                              Division(self._layout, info.frozen.layout, info.local))

@@ -94,6 +94,7 @@ from wbsp.wire.messages.replication import (
     Following,
     Held,
     Over,
+    Recorded,
     Vacant,
 )
 from wbsp.wire.messages.sharding import FromShard, Lead, ToShard
@@ -109,8 +110,8 @@ FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | L
               | AskPast | Evaluated | AskFrozen)
 FromServer = (Welcome | Joined | Refused | Ack | Granted | Directed | CutDecision | Model | Work
               | Withdrawn | Measured | LearningRate | Stop | Final | Alive | Resend | Reattached
-              | Unknown | Elect | Leading | NotServing | Following | Copy | CopyChunk | AllHave
-              | Vacant | Over | FilesAt | Challenge | VersionAt | Noted | FrozenPart)
+              | Unknown | Elect | Leading | NotServing | Following | Recorded | Copy | CopyChunk
+              | AllHave | Vacant | Over | FilesAt | Challenge | VersionAt | Noted | FrozenPart)
 FromWatcher = Read | ReadVersion
 
 _encoder = msgspec.msgpack.Encoder()

@@ -15,7 +15,8 @@ class Follow(Message, frozen=True):
     settings: Settings  # that must equal the server's: name -> text
     port: Port  # on which it listens
     run: Id = ""  # of the run whose state it holds
-    # Of that state: twice its epoch, plus one for a standby's; 0: it holds no state.
+    # Of that state: four times its epoch, plus two if it has a version, plus one for a standby's.
+    # 0: it holds no state.
     rank: Count = 0
     socket: SocketName = ""  # at which it takes shared memory; "": it takes none
     nonce: Mac = b""  # this and the next: see `wbsp.wire.proof`
@@ -51,9 +52,21 @@ class Challenge(Message, frozen=True):
 
 
 class Following(Message, frozen=True):
-    """Answer to Follow: snapshots will follow. `run`: the run's settings, as JSON."""
+    """Answer to Follow: snapshots will follow.
+
+    run: the run's settings, as JSON
+    waits: for W_0, behind another run of its series: the standby may begin it in the server's place
+    """
 
     run: State
+    waits: bool = False
+
+
+class Recorded(Message, frozen=True):
+    """The run's settings have changed, or it has begun. The fields are those of Following."""
+
+    run: State
+    waits: bool = False
 
 
 class Copy(Message, frozen=True):
