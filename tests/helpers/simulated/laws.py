@@ -142,7 +142,8 @@ class Laws:
             self._settings[machine] = settings
             self._unsaved.add(machine)
             self._survives(machine)
-            self._take_epoch(settings["epoch"], machine, settings.get("id"))
+            if not settings.get("ended"):  # else a standby may keep what another one served
+                self._take_epoch(settings["epoch"], machine, settings.get("id"))
         elif path.name == "checkpoint.safetensors":
             state = state_in(data)
             self._states[machine] = state
