@@ -1,4 +1,4 @@
-"""Whole runs under faults, in virtual time: 8 seeds a model here, thousands at night."""
+"""Whole runs under faults, in virtual time: 4 seeds a model here, thousands at night."""
 
 import contextlib
 import errno
@@ -24,7 +24,7 @@ from wbsp.sync import MODELS
 from wbsp.wire.messages import codec as m
 from wbsp.worker.comm.session import Session
 
-SEEDS = 8  # of each model
+SEEDS = 4  # of each model
 
 
 @pytest.fixture
