@@ -510,7 +510,7 @@ def _serve_all(plan: _Plan, serve: Callable[[], int]) -> int:
         del serve
         gc.collect()  # the objects of a run refer to each other, and hold its vectors
         try:
-            serve = _prepare_next(plan)
+            serve = _prepare(plan)
         except (ValueError, OSError) as error:
             say(f"stopping: {error}")
             code = 1
@@ -527,8 +527,10 @@ def _serve_all(plan: _Plan, serve: Callable[[], int]) -> int:
     return code
 
 
-def _prepare_next(plan: _Plan) -> Callable[[], int]:
-    """Prepare the next run of a series; wait for a full disk as for a run's last version.
+def _prepare(plan: _Plan, lost: ShardLost | None = None) -> Callable[[], int]:
+    """Prepare the next server of this process; wait for a full disk as for a run's last version.
+
+    `lost`: as in `_Plan.prepare`.
 
     Raises:
         ValueError: the run cannot be served; one line.
@@ -538,15 +540,15 @@ def _prepare_next(plan: _Plan) -> Callable[[], int]:
     end = clock.monotonic() + timeouts.LAST_SAVE
     while True:
         try:
-            return plan.prepare(plan.listen(), None)
+            return plan.prepare(plan.listen(), None if lost is None else lost.standby, lost)
         except OSError as error:
             now = clock.monotonic()
             if now >= end or plan.interrupts.first is not None:
                 raise
             if notice.due(now):
-                say(f"cannot begin the next fit: {error.strerror or error}; trying again for "
-                    f"{end - now:.0f} s more: free some space on the disk of "
-                    f"{plan.config.log_root}")
+                say(f"cannot {'resume' if lost else 'begin the next fit'}: "
+                    f"{error.strerror or error}; trying again for {end - now:.0f} s more: free "
+                    f"some space on the disk of {plan.config.log_root}")
         clock.sleep(_AGAIN)
 
 
@@ -577,7 +579,7 @@ def _serve_on(plan: _Plan, serve: Callable[[], int]) -> int:
                     f"last: {lost}")
                 return 1
             plan.interrupts.at_once.clear()
-            serve = plan.prepare(plan.listen(), lost.standby, lost)
+            serve = _prepare(plan, lost)
         except (ValueError, OSError) as error:  # also of a standby that could not start
             say(f"stopping: {error}")
             return 1

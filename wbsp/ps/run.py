@@ -58,7 +58,7 @@ class Run:
         self._awaited = Awaited(reporter.say)
         self._awaited_sites = Awaited(reporter.say)
         self._trains_since = None if state is None else state.trains_since  # time of the run
-        self.hasty = False
+        self.hasty = self._incomplete = False
         self._over = state is not None and state.over  # all workers have the final version
         self.engine = Engine(model, store, config.worker_num, config.stop_samples,
                              log=self._log, on_fault=on_fault, epochs=config.epochs,
@@ -205,15 +205,7 @@ class Run:
             if engine.rendezvous.ended and not engine.started:  # the final version is saved
                 self._requests.replies.send(engine.start(run_time))
                 return None
-            self._stop("no worker left")
-            return False
-        elif self._requests.outrun:
-            self._reporter.say(
-                f"all workers have the last version of this run, which {self._reporter.folder} "
-                f"lacks: its newest one is {self.version}, and no worker is left to train on; "
-                "ending this server")
-            self._stop("its last version was not saved")
-            return False
+            return self._fail("no worker left")
         elif not len(self._dispatcher.sessions):
             self._awaited.wait(self._absent, "to reconnect", self._config.connect_timeout - alone,
                                "this run ends", now)
@@ -290,7 +282,8 @@ class Run:
         if not self._over or self.checkpoints.failed:
             self.checkpoints.finish(now)
         missing = self.missing if well else {}
-        good = not (self.checkpoints.failed or (missing and self._config.fail_if_lost))
+        good = not (self.checkpoints.failed or (missing and self._config.fail_if_lost)
+                    or (well and self._lacks_work))
         follows = well and good and self._dispatcher.sessions.series.goes_on
         self._dispatcher.sessions.planes.end(self._reason, follows)
         if well:
@@ -337,6 +330,16 @@ class Run:
                 and (member or worker not in gone)}
 
     @property
+    def _lacks_work(self) -> bool:
+        """Return whether a resumed run has ended without work that was lost with its server.
+
+        Its workers had finished, and the process that was to do that work did not return.
+        """
+        engine = self.engine
+        return (self._above is None and engine.rendezvous.resumed and engine.stop_reason is None
+                and engine.work is not None and engine.work.ledger.undone.count > 0)
+
+    @property
     def _absent(self) -> list[int]:
         """Return the workers that a run without any waits for."""
         rendezvous = self.engine.rendezvous
@@ -379,7 +382,8 @@ class Run:
         log = self._reporter.log
         info = self._dispatcher.info
         state = self.engine.state()
-        if self.hasty:  # a run that was interrupted or failed may continue, with new processes, too
+        # a run that was interrupted or failed may continue, with new processes, too
+        if self.hasty or self._incomplete:
             state["ended"] = False
         return RunState(**state, elapsed=now, over=self._over,
                         trains_since=self._training_since(now),
@@ -525,6 +529,12 @@ class Run:
             self._reporter.say(f"trying to save the final version for {left:.0f} s more: free some "
                                f"space on the disk of {self._reporter.folder}")
         return self.checkpoints.failed
+
+    def _fail(self, reason: str) -> bool:
+        """End a run that lacks its workers, and goes on from here with others; return False."""
+        self._incomplete = True
+        self._stop(reason)
+        return False
 
     def _stop(self, reason: str, ends: bool = False) -> None:
         self._requests.replies.send(self.engine.stop(reason, self._clock.run(), ends))

@@ -20,6 +20,7 @@ from wbsp.ps.sharding.coordinator import Shards
 from wbsp.sync import create
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.messages import codec as m
+from wbsp.wire.proof import Claim
 from wbsp.wire.sockets import ServerSocket
 
 LAYOUT = IntegerReplica(0).layout
@@ -74,6 +75,11 @@ class Server(contextlib.ExitStack):
         assert isinstance(answer, m.Welcome)
         peer.send(JOIN)
         return peer
+
+    def serves_nobody(self):
+        """Handle all that has arrived until no process has a session."""
+        until(lambda: self.dispatcher.receive() or not len(self.dispatcher.sessions),
+              "all processes to leave", 30)
 
     def serves(self, peer):
         """Handle all that this peer has sent."""
@@ -361,3 +367,75 @@ def test_messages_of_a_peer_that_never_introduces_itself_are_counted(server, lat
         server.dispatcher.close()
     (count,) = [facts["count"] for kind, facts in server.events if kind == "malformed"]
     assert count == 3
+
+
+# Processes between two runs of a series.
+
+OWN = bytes(15) + b"w"
+
+
+def proven(server, key, worker=0, own=OWN, **hello):
+    """A peer that has proven to be the process with this key; it, and the answer."""
+    peer, claim = server.peer(), Claim(lambda size: b"n" * size, key)
+    message = m.Hello(m.PROTOCOL, worker, {}, own=own, **hello)
+    peer.send(claim.sealed(message))
+    assert claim.meets(server.hears(peer, m.Challenge))
+    peer.send(claim.sealed(message))
+    return peer, server.hears(peer, m.Welcome, m.Refused, m.NotServing)
+
+
+def between(server):
+    """A series in which worker 0 is expected to come again; the key of its process."""
+    peer, welcome = server.asked(0, own=OWN)
+    peer.send(m.Goodbye(again=True))
+    server.serves_nobody()
+    assert server.dispatcher.sessions.series.living == {0: OWN}
+    return welcome.key
+
+
+def test_only_the_process_itself_counts_a_worker_out(server):
+    key = between(server)
+    living = server.dispatcher.sessions.series.living
+    assert isinstance(server.asked(0, leaves=True)[1], m.Refused) and living
+    stranger, _ = server.asked(0)
+    stranger.send(m.Leaving("no other fit", False, None))
+    server.serves_nobody()
+    assert set(living) == {0}, "another process has said so"
+    peer, answer = proven(server, key, leaves=True)
+    assert isinstance(answer, m.Welcome)
+    peer.send(m.Leaving("no other fit", False, None))
+    server.serves_nobody()
+    assert not living
+
+
+def test_the_process_itself_takes_its_place_from_a_stranger(server):
+    key = between(server)
+    server.asked(0)
+    peer, answer = proven(server, key)
+    assert isinstance(answer, m.Welcome)
+    assert server.dispatcher.sessions.of(0).own == OWN
+
+
+def test_who_comes_in_the_farewell_waits_until_all_have_left_for_good(server):
+    key = between(server)
+    server.dispatcher.entrance.dismiss("the run has ended (done)")
+    late = server.asked(1)[1]
+    assert late.over and late.follows and not late.ends
+    series = server.dispatcher.sessions.series
+    series.departs(1, b"", proven=True)
+    assert proven(server, key, leaves=True)[1].over and not series.living
+    last = server.asked(1)[1]
+    assert last.ends and "worker 1 is too late: the run has ended (done)" in last.reason
+
+
+def test_under_one_run_who_comes_in_the_farewell_is_refused(server):
+    server.dispatcher.sessions.series.single = True
+    server.dispatcher.entrance.dismiss("the run has ended (done)")
+    late = server.asked(1)[1]
+    assert late.over and not late.follows and "is too late" in late.reason
+
+
+def test_a_fit_of_another_series_is_not_taken_for_the_first(server):
+    answer = server.asked(0, series="cd34", fit=2)[1]
+    assert isinstance(answer, m.Refused) and "begins fit 2 of another series" in answer.reason
+    assert isinstance(server.asked(0, series="cd34", fit=2, anew=True)[1], m.Welcome)

@@ -176,6 +176,11 @@ class Entrance(ABC):
         rival = None if worker is None else self._sessions.of(worker)
         if proven and rival not in (None, session) and not (rival.proven or rival.plane):
             self.lose(rival, "the process that was this worker before has come")
+        if due > series.fit and self._over is None:
+            self._sessions.refuse(identity, worker, (
+                f"{_name(worker)} has the last version of fit {series.fit}, which was lost with "
+                "its server: that fit goes on here from an earlier one; start the worker again"))
+            return
         if due > series.fit:
             if proven and worker is not None:
                 self._comes_for_next(worker, proven)
@@ -235,11 +240,11 @@ class Entrance(ABC):
         if reason is not None:
             sessions.refuse(identity, worker, reason)
             return
-        why = self._over or "this run goes on from a version before the last one that it had"
+        why = self._over or ""
         known = worker in series.living
         if proven and worker is not None and (hello.leaves or self._ends):
             series.departs(worker, hello.own, proven)
-        ends = self._ends or not (self._over is None or self._awaits_some or len(sessions)
+        ends = self._ends or not (proven or self._awaits_some or len(sessions)
                                   or series.goes_on)
         if not (hello.leaves or ends or series.single):
             series.comes(worker if worker in range(self._info.config.worker_num) else None,

@@ -38,7 +38,6 @@ class Requests:
         # Complete pushes that came while this site waits for the server above: worker -> the newest
         self._kept: dict[int, tuple[WorkerSession, m.Update, Arrived]] = {}
         self._left: set[int] = set()  # workers that have left in mid-run, and may join again
-        self._ahead: set[int] = set()  # workers with a final version that this run does not have
         # Sites that had finished and were lost without the final version -> since when, in the
         # server's own time. They resume, because their workers wait for it.
         self.unserved: dict[int, float] = {}
@@ -272,23 +271,10 @@ class Requests:
     def has_final(self, worker: int) -> None:
         """Handle a process that has a final version of this run: it comes for the next one."""
         engine = self.engine
-        if not (engine.done or engine.rendezvous.ended):
-            self._ahead.add(worker)
-            return
         self.sessions.series.has_final(worker)
         if not engine.started:
             self.returned, self.first_came = True, min(self._clock.now(), self.first_came)
             self.replies.send(engine.has_final(worker, self._clock.run()))
-
-    @property
-    def outrun(self) -> bool:
-        """Return whether all workers of a resumed run have a final version of it, which was lost.
-
-        A disk that took no more, and a server that died then, leave such a run.
-        """
-        engine = self.engine
-        awaited = engine.rendezvous.awaited or range(engine.rendezvous.expected)
-        return not engine.started and bool(self._ahead) and self._ahead.issuperset(awaited)
 
     def _goes_up(self, message: m.Message) -> bool:
         """Send a message to the server above, if this is a site; return whether it is."""

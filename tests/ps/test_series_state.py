@@ -1,0 +1,80 @@
+"""The state of a series of fits: what a server resumes from, and which fit a process begins."""
+
+import pytest
+
+from wbsp.ps.checkpoint.state import check_run
+from wbsp.ps.series import Series
+
+
+def serving(fit, **state):
+    """A series in its fit of this number, of which the earlier ones have folders."""
+    series = Series(id="ab12", fit=fit, **state)
+    series.folders = {number: None for number in range(1, fit + 1)}
+    return series
+
+
+@pytest.mark.parametrize(("series", "fit", "anew", "due"), [
+    ("", 1, False, 1), ("ab12", 2, False, 2), ("ab12", 3, False, 3), ("ab12", 4, False, 4),
+    ("", 0, False, 3), ("cd34", 1, False, 1), ("cd34", 2, True, 1)],
+    ids=["new", "behind", "the present one", "has its final version", "unknown", "first of another",
+         "done with another"])
+def test_a_process_says_which_fit_it_begins(series, fit, anew, due):
+    assert serving(3).due(series, fit, anew) == due
+
+
+@pytest.mark.parametrize(("series", "fit", "says"), [
+    ("cd34", 2, "fit 2 of another series of fits.*--resume"), ("ab12", 5, "has not served fit 3"),
+    ("ab12", 2, "the folder with its final version is not here")])
+def test_no_fit_is_mixed_with_another(series, fit, says):
+    served = serving(3)
+    del served.folders[2]
+    with pytest.raises(ValueError, match=says):
+        served.due(series, fit)
+
+
+def test_a_fit_that_has_not_begun_has_no_final_version():
+    assert serving(2).due("ab12", 2, begun=False) == 2
+    with pytest.raises(ValueError, match="has not served fit 2"):
+        serving(2).due("ab12", 3, begun=False)
+
+
+def test_another_server_goes_on_where_run_json_says():
+    series = serving(2, secret="5e" * 32)
+    series.lives(0, b"a", proven=True)
+    series.departs(1, b"", proven=True)
+    series.has_final(0)
+    run = {"id": "ef56", "series": "ab12", "fit": 2, "secret": series.secret, "ended": True,
+           **series.note()}
+    assert Series.continues(check_run(run, "run.json"))
+    later = Series()
+    later.succeed(run)
+    assert (later.id, later.fit, later.secret) == ("ab12", 3, series.secret)
+    assert (set(later.living), later.gone, later.have) == ({0}, {1}, set())
+    same = Series()
+    same.restore(run)
+    assert (same.fit, same.have) == (2, {0})
+    assert not Series.continues(run | {"living": []}), "all processes have ended"
+    assert not Series.continues(run | {"ended": False})
+
+
+def test_only_the_process_that_was_a_worker_says_that_it_ends():
+    series = serving(1)
+    series.lives(0, b"mine", proven=True)
+    series.lives(0, b"another's")
+    series.departs(0, b"another's", proven=False)
+    assert series.goes_on
+    series.departs(0, b"mine", proven=False)
+    assert not series.goes_on and series.gone == {0}
+
+
+def test_a_process_without_an_index_is_waited_for():
+    series = serving(1)
+    series.comes(None, b"one", proven=False)
+    assert series.goes_on
+
+
+def test_a_server_of_one_run_expects_nobody():
+    series = serving(1, single=True)
+    series.lives(0)
+    series.comes(None, b"one", proven=False)
+    assert not series.goes_on and series.note() == {}
