@@ -532,5 +532,13 @@ def test_a_starved_worker_that_gets_work_pushes_once_at_a_time(adopt):
 def test_an_agent_refuses_to_cut_before_the_push_before_is_answered():
     agent = started(BSP)
     step(agent)
+    agent.waiting = None
     with pytest.raises(RuleBroken, match="worker 3 cuts push 1 before push 0 is answered"):
+        step(agent)
+
+
+def test_an_agent_refuses_a_step_while_it_waits():
+    agent = started(BSP)
+    step(agent)
+    with pytest.raises(RuleBroken, match="worker 3 makes a step while it waits for its ack"):
         step(agent)

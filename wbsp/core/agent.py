@@ -6,7 +6,8 @@ accesses the model. `Fetch`, `Expect` and `CutQuery` concern only the network, a
 out at once. `waiting` is what the compute thread must wait for before its next step. The real
 worker and the virtual-time cluster both drive this object. The network carries one request at a
 time: a push, a fetch or a query, each with its answer. The agent checks itself that a push is
-answered before it cuts the next one: otherwise it raises RuleBroken.
+answered before it cuts the next one, and that no step is made while it waits: otherwise it raises
+RuleBroken.
 """
 
 from __future__ import annotations
@@ -178,6 +179,9 @@ class Agent:
             steps: mini-batches in it; more than 1 where a loop trains several at once.
             loss: their mean loss; None: not known.
         """
+        if self.waiting is not None:
+            raise RuleBroken(f"worker {self.worker} makes a step while it waits for "
+                             f"its {self.waiting}")
         self._progress.add(steps, samples, seconds, loss)
         self._starved = False
         self.run_steps += steps

@@ -47,6 +47,10 @@ class Ledger:
         return seq < due
 
     def record(self, worker: int, seq: int, answer: Ack) -> None:
+        """Note the answer to the push that is due. Raises ValueError for another one."""
+        if seq != self.next_seq(worker):
+            raise ValueError(f"push {seq} of worker {worker} was decided, but "
+                             f"{self.next_seq(worker)} is due")
         self._next[worker] = seq + 1
         self._answer[worker] = answer
 

@@ -180,6 +180,9 @@ class WorkerRuntime:
         self._computes = False
         if self.agent.version is None:
             return  # the run ended before this worker got a model: the step changed no version
+        if self.agent.waiting is not None and self._interrupted():
+            raise TransportError(f"worker {self.transport.worker} was interrupted, and its loop "
+                                 "makes another step: end it when stop_reason is set")
         seconds = self._recorder.step_ends()
         if self._share is not None:
             samples = self._share.step_done(seconds)
