@@ -112,30 +112,31 @@ def test_a_fixed_fault_stays_fixed(plan, seeds):
             Cluster(plan, seed, folder).run()
 
 
+def first_run(plan, *words):
+    """The first run in which a line has these words: the seed changes with the code."""
+    with scratch() as folder:
+        for seed in range(200):
+            cluster = Cluster(plan, seed, folder).run()
+            if any(all(word in line for word in words) for line in cluster.said):
+                return cluster
+    raise AssertionError(f"no seed comes to {words}")
+
+
 # A worker is killed as the others end, and the refusal of its next process is lost: it comes to
 # the server of the next run.
-LATE = [
-    (Plan("adsp", {"period": 0.2}, workers=4, steps=4, kill_workers=2, breaks=3, storm=0.03),
-     16),
-    (Plan("fedasync", {"tau": 1}, workers=2, wire="int8", period=1.0, kill_workers=2, cuts=2,
-          breaks=3, sleeps=2), 46),
-]
-
-
-@pytest.mark.parametrize(("plan", "seed"), LATE)
-def test_a_worker_that_missed_the_end_of_its_run_stays_out_of_the_next(plan, seed):
-    with scratch() as folder:
-        cluster = Cluster(plan, seed, folder).run()
-    assert any("its fit has ended" in line for line in cluster.said)
+@pytest.mark.parametrize("plan", [
+    Plan("adsp", {"period": 0.2}, workers=4, steps=4, kill_workers=2, breaks=3, storm=0.03),
+    Plan("fedasync", {"tau": 1}, workers=2, wire="int8", period=1.0, kill_workers=2, cuts=2,
+         breaks=3, sleeps=2)])
+def test_a_worker_that_missed_the_end_of_its_run_stays_out_of_the_next(plan):
+    cluster = first_run(plan, "its fit has ended")
     assert all(codes == [0] for codes in cluster.codes.values())
-    assert cluster.world.now < 60, "nobody waits for who never comes"
+    assert cluster.world.now < 150, "nobody waits longer than for a start"
 
 
 def test_a_worker_that_joins_as_the_run_ends_stays_out_of_the_next():
-    plan = Plan("nbsync", {"normalize": True}, workers=2, steps=4, period=1.0, kill_workers=1,
-                storm=0.03, slow=0.02, evaluator="dies", aimed=(("last push", "sleep"),))
-    with scratch() as folder:
-        cluster = Cluster(plan, 1007149, folder).run()
-    assert any("is too late for run" in line for line in cluster.said)
+    cluster = first_run(Plan("nbsync", {"normalize": True}, workers=2, steps=4, period=1.0,
+                             kill_workers=1, storm=0.03, slow=0.02, evaluator="dies",
+                             aimed=(("last push", "sleep"),)), "is too late for run")
     assert cluster.codes["server"] == [0]
     assert "ending this server" in "".join(cluster.said[-2:]), "and has begun no other run"
