@@ -13,8 +13,10 @@ import msgspec
 import pytest
 from random_events import play
 
+from wbsp.core.agent import Cut
 from wbsp.core.messages import Range, Reattached, SharedData, Stop, Withdrawn, Work, WorkPlace
 from wbsp.core.site.work import SiteLedger, SiteWork, SiteWorkState
+from wbsp.core.site.worker import SiteWorker
 from wbsp.core.work.positions import Positions
 from wbsp.core.work_ledger import WorkLedger, WorkState
 from wbsp.core.work_sequence import WorkSequence
@@ -402,3 +404,20 @@ def test_the_end_comes_from_above():
     assert not site.ledger.over
     site.heard(Stop("all is trained"), 0.0)
     assert site.ledger.over and site.ledger.epoch == 2
+
+
+def test_a_cut_has_the_examples_of_its_positions_alone():
+    """The site has counted those of a push that it rejected, and that was trained again, twice."""
+    work = SiteWork(DATA, create("asp").rule)
+    ledger = work.ledger
+    ledger.grant(0, 16)
+    ledger.open(0)
+    for accepted in (False, True, True):
+        ledger.give(0, 8)
+        ledger.settle(0, ledger.end(0), accepted)
+
+    class Cutter(SiteWorker):
+        _work = work
+
+    cut = Cutter()._with_spans(Cut(Push(0, 0, 0, 3, 24, 1.0), 0), 1.0)
+    assert cut.push.spans == ((0, 16),) and cut.push.samples == 16 and cut.push.steps == 3

@@ -220,9 +220,16 @@ class SiteWorker:
                     self._request(command)
 
     def _with_spans(self, cut: Cut, now: float) -> Cut:
-        """Return the cut, which names its positions in the data that all workers share, if any."""
+        """Return the cut, which names its positions in the data that all workers share, if any.
+
+        The site has counted the examples of pushes that it has rejected, too; the cut has none.
+        """
         work = self._work
-        return cut if work is None else cut._replace(push=cut.push._replace(spans=work.cut()))
+        if work is None:
+            return cut
+        spans = work.cut()
+        return cut._replace(push=cut.push._replace(
+            spans=spans, samples=min(cut.push.samples, work.ledger.sent.count)))
 
     def _take(self, cut: Cut, now: float) -> None:
         """Cut what the versions have added since the last cut, into `_progress.cut`."""
