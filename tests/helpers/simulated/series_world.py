@@ -475,7 +475,9 @@ class SeriesLaws(Laws):
     def _steps_once(self, fit, run, mine):
         """Each step's push is in the model once; all of a worker that nothing has struck are."""
         plan = self.cluster.plan
-        if plan.options == WHOLE.get(plan.sync) and (mine > 1).any():
+        if plan.options != WHOLE.get(plan.sync):
+            return  # it may reject some
+        if (mine > 1).any():
             raise Broken(21, f"fit {fit}, run {run}: steps were trained {Counter(mine.flat)} times")
         for script in self.cluster.members:
             if fit in script.models and not (script.deaths or self.cluster.harsh or plan.chosen):
