@@ -50,6 +50,14 @@ def test_a_worker_that_comes_in_the_farewell_waits_for_the_next_fit(folder):
     assert [script.passed for script in run.members if script.deaths] == [{1}]
 
 
+def test_a_worker_whose_server_dies_between_its_welcome_and_its_join_joins_the_next(folder):
+    """Its proof and its request crossed, and each sent the other again, for ever."""
+    plan = SeriesPlan(data=(24, 7, 2), fits=4, kills=1, breaks=1,
+                      struck=(("t2", 3, "kill", "worker"),))
+    run = Series(plan, 235, folder).run()
+    assert run.world.now < 60 and run.notes["kills"] == 1
+
+
 def test_a_server_of_one_run_refuses_the_next_fit_in_one_line(folder):
     run = Series(SeriesPlan(one_run=True), 0, folder).run()
     assert run.codes["server"] == [0]

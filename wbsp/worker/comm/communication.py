@@ -208,6 +208,7 @@ class Communication:
         self._early: list[m.Message] = []  # messages to a member, received before `listen`
         self._chunks_at_server = 0  # of the vector that this worker sends, or of the W_0 it awaits
         self._heartbeat_at = 0.0
+        self._presents = False  # its introduction is to be proven first: requests wait for Welcome
         self._left = False  # the last message ends the session: the server forgets this worker
         self._refused_at: float | None = None  # without proof, for the first time since it attached
         self._closes_by: float | None = None
@@ -382,7 +383,7 @@ class Communication:
             case m.Refused():
                 self._refused(message, now)
             case m.Unknown():
-                if self._attaching is None:
+                if self._attaching is None and not self._presents:
                     self._introduce_again(now)
             case m.Resend():
                 if self._attaching is not None and self._trusted:
@@ -406,6 +407,9 @@ class Communication:
                     self._connection.monitor.served()
                     if self._take_answered(message):  # else: answered twice
                         self.handshake.put(message)
+                    if self._presents:
+                        self._presents = False
+                        self._request_again(now)
             case m.Joined():
                 if not self._turned_away(message.epoch, now) and self._take_answered(message):
                     if not message.send_initial:
@@ -526,10 +530,16 @@ class Communication:
             return
         if self._introduced and session.hello is not None:
             self._connection.plane.post(session.introduction)
+            self._presents = session.was is not None
+        if not self._presents:
+            self._request_again(now)
+
+    def _request_again(self, now: float) -> None:
+        """Repeat the request of a worker that is no member, which a server may have lost."""
         if (self._pending and isinstance(self._pending.request, m.Join | SendInitial)
-                and session.join is not None):
+                and self.session.join is not None):
             # also during the transfer of W_0: another worker may be asked for it
-            self.request(session.join)
+            self.request(self.session.join)
         else:
             self._repeat_request(now)
 
@@ -564,6 +574,8 @@ class Communication:
                 pending.progress_at = now
             if (self._connection.plane.ready and self._connection.all_sent
                     and pending.idle(now) > timeouts.REQUEST_STALLED):
+                if self._presents:  # its introduction was lost
+                    self._introduce_again(now)
                 self._send_again(pending, now)
         if (now >= self._heartbeat_at and self._closes_by is None and self._introduced
                 and not self._left and self._attaching is None):
