@@ -17,7 +17,8 @@ def add(kept, seq, value, mark, durable=0, weight=0.5, reason=None):
 
 def work(first, last, rejected=None):
     count = last - first + 1
-    return AnsweredWork(first, last, 2 * count, 64 * count, 0.5 * count, 10 + last, rejected or {})
+    return AnsweredWork(first, last, 2 * count, 64 * count, 0.5 * count, 10 + last, rejected or {},
+                        unused=64 * sum((rejected or {}).values()))
 
 
 def kept_since(kept, seq):

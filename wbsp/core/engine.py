@@ -93,6 +93,7 @@ class Engine:
         on_fault: called with an error that the model raised, or its breach of contract. True:
             `Failed` replaces the model, and the workers finish; False: the error is raised.
         failed: all workers were sick, or all examples were given up, and the run has ended so.
+        trained: samples of the accepted pushes that this object has seen; `samples`: of all.
         on_version: called with the time at the end of an event that made a version, with nothing
             pending and before its messages are returned. It may `adopt`. None: this is no site.
     """
@@ -136,6 +137,7 @@ class Engine:
         self.done = False
         self.steps = 0
         self.samples = 0
+        self.trained = 0
 
     @property
     def newest(self) -> tuple[int, bool]:
@@ -314,6 +316,7 @@ class Engine:
         self.members.setdefault(worker, Member()).count_all(work)
         self.steps += work.steps
         self.samples += work.samples
+        self.trained += work.samples - work.unused
         self.ledger.replay(worker, work.last)
         self._apply([record], now, update=update, square=square)
 
@@ -488,6 +491,7 @@ class Engine:
         self.samples += push.samples
         self._apply(records, now, push, update, square)
         ack, others = acknowledge(push, records, self.ledger.mark, self.steps)
+        self.trained += push.samples if ack.accepted else 0
         self.ledger.record(worker, push.seq, ack)
         waits = ack.granted is None and (ack.hold or self.model.rule.wait == "model")
         if waits and fetch and self.stop_reason is None and self.model.rule.wait != "never":
@@ -959,7 +963,7 @@ def event_of(record: Record, push: Push | None, version: int, merged: int, mark:
         return "adopt", {"version": record.version, "above": record.above}
     if isinstance(record, Resent):
         work = {name: value for name, value in record.work._asdict().items()
-                if name != "accepted" or value}
+                if name not in ("accepted", "unused") or value}
         return "resent" if record.weight else "void", {
             "worker": record.worker, **work, "mark": mark, "version": version}
     if push is None or not isinstance(record, Accepted | Rejected):

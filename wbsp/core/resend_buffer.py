@@ -122,7 +122,8 @@ class ResendBuffer:
         (push, update, weight, mark, reason, spans), self._unsettled = self._unsettled, None
         work = AnsweredWork(push.seq, push.seq, push.steps, push.samples, push.seconds,
                             push.base_version, {} if reason is None else {reason: 1},
-                            spans if reason is None else ())
+                            spans if reason is None else (),
+                            0 if reason is None else push.samples)
         if not (self._sums and self._sums[-1].mark >= mark):
             self._merge()
             self._sums.append(_Sum(mark, work, None))

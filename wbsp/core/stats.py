@@ -149,6 +149,7 @@ class AnsweredWork(NamedTuple):
     rejected: Annotated[dict[Reason, Count], Meta(max_length=REASONS)]  # reason -> pushes
     # positions of the run's shared data in the accepted pushes, if the run has shared data
     accepted: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=SPANS)] = ()
+    unused: Count = 0  # samples of the rejected pushes
 
     @property
     def pushes(self) -> int:
@@ -158,7 +159,7 @@ class AnsweredWork(NamedTuple):
         """Return this work with its accepted pushes rejected for `reason`."""
         rejected = Counter(self.rejected)
         count_rejected(rejected, reason, self.pushes - sum(self.rejected.values()))
-        return self._replace(rejected=dict(rejected), accepted=())
+        return self._replace(rejected=dict(rejected), accepted=(), unused=self.samples)
 
     def then(self, later: AnsweredWork) -> AnsweredWork:
         """Return this work and `later`, which follows it, as one."""
@@ -171,7 +172,7 @@ class AnsweredWork(NamedTuple):
         return AnsweredWork(
             self.first, later.last, self.steps + later.steps, self.samples + later.samples,
             self.seconds + later.seconds, later.base,
-            rejected, _joint(self.accepted + later.accepted))
+            rejected, _joint(self.accepted + later.accepted), self.unused + later.unused)
 
 
 def _joint(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:

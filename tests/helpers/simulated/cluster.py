@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 import tensorboard.summary.writer.record_writer  # noqa: F401 (it may bring what looks for IPv6)
 import zmq
-from integer_replica import UNIT, IntegerReplica, TableReplica, pattern
+from integer_replica import UNIT, IntegerReplica, TableReplica, of_rows, pattern, row
 
 from simulated.disk import Disk, Machine
 from simulated.evaluator import SimulatedEvaluator
@@ -49,9 +49,10 @@ from wbsp.sync import create
 from wbsp.sync.base import UNFIT
 from wbsp.tensors.codecs import parse
 from wbsp.timeouts import NEXT_RUN
-from wbsp.wire import sockets
+from wbsp.wire import assembly, sockets
 from wbsp.wire.liveness import SHARD
 from wbsp.wire.messages.codec import Goodbye
+from wbsp.worker.comm.communication import SendUpdate
 from wbsp.worker.comm.transport import Transport
 from wbsp.worker.errors import RunOver, TransportError
 from wbsp.worker.runtime import WorkerRuntime
@@ -85,6 +86,11 @@ class NotingTransport(Transport):
     """A transport whose member notes what its agent hears."""
 
     member = None
+
+    def request(self, request):
+        if isinstance(request, SendUpdate) and self.member is not None:
+            self.member.samples[request.push.seq] = request.push.samples
+        super().request(request)
 
     def listen(self, listener, layout):
         member = self.member
@@ -137,6 +143,24 @@ class WildReplica(IntegerReplica):
         super().adopt(vector, how)
 
 
+class DenseTable(TableReplica):
+    """Now and then a step moves all rows, so that a dense version lies between sparse ones.
+
+    chance: that a step does
+    """
+
+    def __init__(self, *args, chance, draw, **options):
+        super().__init__(*args, **options)
+        self._chance, self._dense = chance, draw
+
+    def step(self):
+        super().step()
+        if self._dense.random() < self._chance:
+            moved = np.ones(-(-self.x.size // row(self.x.size)), np.int64)
+            self.x = self.x + (of_rows(moved, self.x.size) * self._pattern).astype(np.float32)
+            self.uncut = self.uncut + moved
+
+
 class WildTable(WildReplica, TableReplica):
     """Both."""
 
@@ -152,6 +176,8 @@ class Member:
     def __init__(self, cluster, index, steps):
         self.cluster, self.index, self.steps = cluster, index, steps
         self.cuts, self.weights = [], {}
+        self.samples = {}  # of each push
+        self.sent = []  # of each cut: what the run's format made of it, float32 [size]
         self.spans, self.uncut = [], []  # positions of shared data in each cut, and since the last
         self.unfit = Counter()
         self.joined = None  # number of this process's first push
@@ -266,6 +292,7 @@ class Member:
         joined = transport.join(replica.layout, replica.read, 600.0, share=share)
         self.goes_on(joined.seq)
         replica.cuts = self.cuts
+        self._notes_what_is_sent(transport._communication.session)
         self.runtime = runtime = WorkerRuntime(transport, replica, welcome.rule, joined, None,
                                                cluster.say, lambda: self.leaving, share=share)
         runtime.start()
@@ -286,6 +313,21 @@ class Member:
         cluster.phase("last push", process)
         runtime.finish()
         self.final, self.final_version = np.array(replica.x), runtime.agent.version
+
+    def _notes_what_is_sent(self, session):
+        """And that the format keeps the rest: update + unsent = sent + unsent afterwards."""
+        def encode(update, encode=session.encode):
+            before = 0.0 if session.sending.unsent is None else session.sending.unsent.copy()
+            due = update.astype(np.float64) + before
+            sent = encode(update)
+            after = 0.0 if session.sending.unsent is None else session.sending.unsent
+            self.sent.append(sent.vector.copy())
+            if np.isfinite(due).all() and np.isfinite(sent.vector).all() and (
+                    np.abs(due - sent.vector - after) > 1e-6 * np.abs(due).max() + 1e-6).any():
+                self.cluster.laws.broken(1, f"worker {self.index} sends {sent.vector[:4]} of "
+                                         f"{due[:4]}, and keeps {np.ravel(after)[:4]}")
+            return sent
+        session.encode = encode
 
     def comes_again(self):
         """Its process has ended, and is started again after a while."""
@@ -327,7 +369,7 @@ class Member:
     def goes_on(self, seq):
         """A new process goes on from push `seq`: what an earlier one cut after that is no more."""
         self.joined = seq
-        del self.cuts[seq:], self.spans[seq:]
+        del self.cuts[seq:], self.spans[seq:], self.sent[seq:]
         self.weights = {push: weight for push, weight in self.weights.items() if push < seq}
 
     def acked(self, ack):
@@ -508,6 +550,9 @@ class Cluster:
             kind = WildTable if plan.sparse else WildReplica
             return kind(index, plan.size, seed=seed, chance=plan.wild,
                         draw=random.Random(f"wild {seed} {index}"))
+        if plan.dense:
+            return DenseTable(index, plan.size, seed=seed, chance=plan.dense,
+                              draw=random.Random(f"dense {seed} {index}"))
         return (TableReplica if plan.sparse else IntegerReplica)(index, plan.size, seed=seed)
 
     def start_evaluator(self, process):
@@ -879,9 +924,10 @@ class Cluster:
         """Play it. Raises AssertionError where a law is broken."""
         kinds = self.plan.faults
         self.notes["chosen"] += self.plan.chosen
+        self.notes.update({kind: 1 for kind in ("chunk", "dense") if getattr(self.plan, kind)})
         self.notes.update({kind: 1 for kind in ("storm", "full", "drift", "slow disk", "wild")
                            if kind in kinds})
-        with alone(self):
+        with alone(self), small_chunks(self.plan.chunk):
             try:
                 done = self.world.run(
                     lambda: self.all_sick or (
@@ -896,6 +942,18 @@ class Cluster:
             finally:
                 self.world.close()
         return self
+
+
+@contextlib.contextmanager
+def small_chunks(most):
+    """A message has at most so many floats; 0: as usual."""
+    usual, split = assembly.CHUNK, assembly.split.__defaults__
+    if most:
+        assembly.CHUNK, assembly.split.__defaults__ = most, (most,)
+    try:
+        yield
+    finally:
+        assembly.CHUNK, assembly.split.__defaults__ = usual, split
 
 
 def prepare_shard_on(process, token):

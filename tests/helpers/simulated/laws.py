@@ -37,7 +37,9 @@ import numpy as np
 from integer_replica import UNIT, of_rows, pattern
 
 from simulated.lent import Lent
+from wbsp.core.store import UNSENT
 from wbsp.core.work.strikes import STRIKES
+from wbsp.ps.checkpoint.format import _OUTER
 from wbsp.timeouts import REATTACH
 from wbsp.wire.messages import codec as m
 
@@ -68,6 +70,16 @@ def state_in(data):
     """The state in the bytes of a checkpoint."""
     (size,) = struct.unpack("<Q", data[:8])
     return json.loads(json.loads(data[8:8 + size])["__metadata__"]["wbsp"])
+
+
+def tensor_in(data, name):
+    """A vector in the bytes of a checkpoint, float64 [size]; 0: it has none of this name."""
+    (size,) = struct.unpack("<Q", data[:8])
+    entry = json.loads(data[8:8 + size]).get(name)
+    if entry is None:
+        return 0.0
+    start, stop = entry["data_offsets"]
+    return np.frombuffer(data[8 + size + start:8 + size + stop], "<f4").astype(np.float64)
 
 
 class Laws:
@@ -339,6 +351,7 @@ class Laws:
         cluster, total, most, unlogged = self.cluster, 0.0, 1.0, False
         trained = Counter()  # positions of shared data, in accepted pushes
         gone = Counter()  # and in those that are lost
+        sent = []  # of accepted pushes, with their weights
         finals = [member.final for member in cluster.members if member.final is not None]
         firsts = [member.first for member in cluster.members if member.first is not None]
         if not firsts or not finals or len({final.tobytes() for final in finals}) > 1:
@@ -369,6 +382,9 @@ class Laws:
             if cluster.plan.data is not None:
                 trained.update(g for seq, weight in known.items() if weight
                                for span in member.spans[seq] for g in range(*span))
+            if not cluster.wire.lossless:
+                sent += [known[seq] * part.astype(np.float64)
+                         for seq, part in enumerate(member.sent) if known.get(seq)]
             parts = [UNIT * known[seq] * cut if known[seq] else 0.0  # a rejected one may be NaN
                      for seq, cut in enumerate(member.cuts)]
             total = total + sum(parts)
@@ -386,6 +402,38 @@ class Laws:
             expected = firsts[0] + of_rows(total, final.size) * pattern(cluster.plan.size)
             if np.abs(final - expected).max() > 1e-6 * most:  # float32
                 raise Broken(1, f"the final version is {final[:4]}, the sum of all {expected[:4]}")
+        if not cluster.wire.lossless and not unlogged and cluster.plan.outer == "identity":
+            self._sent_is_conserved(final, firsts[0], sent)
+
+    def _sent_is_conserved(self, final, first, sent):
+        """A lossy format loses nothing for good: what the server's has not sent is kept."""
+        unsent = self._unsent()
+        if unsent is None:
+            return
+        self.cluster.notes["lossy sum"] = 1
+        expected, most = first.astype(np.float64), 1.0
+        for part in sent:
+            expected = expected + part
+            most += float(np.abs(part).max())
+        wrong = np.abs(final + unsent - expected) > 1e-5 * most  # float32, in another order
+        if wrong.any():
+            at = np.flatnonzero(wrong)[:4]
+            raise Broken(1, f"the final version and what is unsent are {(final + unsent)[at]} at "
+                         f"{at}, and the sum of what was sent is {expected[at]}")
+
+    def _unsent(self):
+        """What the server's format had not sent of the final version; None: no disk has that."""
+        version = max(member.runtime.agent.version for member in self.cluster.members
+                      if member.final is not None)
+        for name in ("server", "standby"):
+            machine = self.cluster.machines.get(name)
+            for path, inode in sorted(machine.names.items()) if machine else ():
+                if path.endswith("/checkpoint.safetensors") and "/." not in path:
+                    data = bytes(inode.data)
+                    state = state_in(data)
+                    if state["version"] == version and state["ended"]:
+                        return tensor_in(data, f"{_OUTER}{UNSENT}")
+        return None
 
     def _once(self, trained, gone):
         """Each position is once in what was trained; what was in updates that no model should take,

@@ -60,6 +60,8 @@ class Plan:
     steps: int = 12
     size: int = 12
     sparse: bool = False
+    dense: float = 0.0  # chance that a step of a sparse run moves all rows
+    chunk: int = 0  # floats of a message; 0: as in production, where a model here is one
     outer: str = "identity"
     data: tuple[int, int, int] | None = None
     validate: str = "newest"
@@ -182,6 +184,12 @@ def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None
     plan.chosen = draw.random() < 0.3 and not (cut or plan.memory or plan.strangers
                                                or plan.mistakes)
     _draw_more(plan, random.Random(f"more {sync} {seed}"))
+    # Of a generator of their own: what is drawn above is the same without them.
+    draw = random.Random(f"forms {sync} {seed}")
+    if draw.random() < 0.15 and not plan.memory:
+        plan.chunk = draw.choice([1000, 4000] if plan.sparse else [5, 7])
+    if plan.sparse and draw.random() < 0.5:
+        plan.dense = 0.3
     return plan
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from unittest.mock import PropertyMock, patch
 
 import msgspec
+import numpy as np
 
 import simulated.disk
 import wbsp.ps.checkpoint.writer
@@ -18,6 +19,7 @@ import wbsp.ps.evaluation
 import wbsp.ps.launch
 import wbsp.ps.replication.primary
 import wbsp.ps.replication.standby
+import wbsp.ps.server
 import wbsp.ps.sessions.registry
 import wbsp.ps.sharding.coordinator
 import wbsp.tensors.blocks
@@ -39,6 +41,7 @@ from wbsp.core.engine import Engine
 from wbsp.core.ledger import Ledger
 from wbsp.core.overflow import Reach
 from wbsp.core.rendezvous import Rendezvous
+from wbsp.core.store import Store
 from wbsp.ps.checkpoint.resume import Runs
 from wbsp.ps.checkpoint.writer import Checkpoints
 from wbsp.ps.evaluation import Evaluations
@@ -48,10 +51,12 @@ from wbsp.ps.series import Series
 from wbsp.ps.sessions.admission import Admission, Entrance
 from wbsp.ps.sessions.indices import Indices
 from wbsp.ps.sessions.peer_log import TokenBucket
+from wbsp.ps.sessions.requests import Requests
 from wbsp.ps.sharding.coordinator import ShardLost, Shards
 from wbsp.site.upstream import Upstream
 from wbsp.tensors.blocks import length
-from wbsp.tensors.error_feedback import advanced
+from wbsp.tensors.error_feedback import ErrorFeedback, advanced
+from wbsp.wire.assembly import VectorStream
 from wbsp.wire.liveness import Beats, Nap
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import Lead
@@ -281,6 +286,49 @@ class _Never(TransportError):
     """What no refusal is."""
 
 
+def _whole_without_its_end():
+    """A vector of several chunks."""
+    def add(self, offset, data, size=None, real=VectorStream.add):
+        found = real(self, offset, data, size)
+        if found is None and self.filled + wbsp.wire.assembly.CHUNK >= self.size:
+            floats, self._floats, self.filled = self._floats, None, 0
+            found = np.split(floats, self._ends[:-1])
+        return found
+    return patch.object(VectorStream, "add", add)
+
+
+def _dense_version_left_out():
+    """Of the differences that lead from one version to a later one."""
+    def differences(self, newest, real=Store._differences):
+        if self._sending.wire.lossless and newest.where is None:
+            return self.latest.differences
+        return real(self, newest)
+    return patch.object(Store, "_differences", differences)
+
+
+def _rest_is_dropped():
+    def send(self, *args, real=ErrorFeedback.send):
+        sent = real(self, *args)
+        self.unsent = None
+        return sent
+    return patch.object(ErrorFeedback, "send", send)
+
+
+def _push_of_a_lost_worker():
+    def go_on(self, real=Requests.go_on):
+        kept = {} if self.replies.waits() else dict(self._kept)
+        real(self)
+        for session, update, arrived in kept.values():
+            if not (self.sessions.of(session.worker) is session and session.joined):
+                self._push(session, update, arrived)
+    return patch.object(Requests, "go_on", go_on)
+
+
+def _all_are_trained():
+    trained = property(lambda self: self.samples, lambda self, value: None)
+    return patch.object(Engine, "trained", trained, create=True)
+
+
 def _early_goodbye():
     def adopt(self, version, now, real=Upstream._adopt):
         real(self, version, now)
@@ -489,6 +537,19 @@ PLANTED = [
             Plan("asp"), {2}, 10),
     Planted("an evaluator that dies takes the run with it", _dead_evaluator_ends_it,
             Plan("pcc", evaluator="dies"), {8, 9}, 3),
+    Planted("a vector is whole before its last chunk", _whole_without_its_end,
+            Plan("pcc", chunk=5), {1, 2, 3, 7, 8, 9}, 5),
+    Planted("a dense version is left out between sparse ones", _dense_version_left_out,
+            Plan("pcc", sparse=True, size=TABLE, dense=0.3, steps=20), {1, 2, 3}, 10),
+    Planted("a resumed server forgets what its format has not sent",
+            lambda: patch.object(wbsp.ps.server, "UNSENT", "another name"),
+            Plan("pcc", wire="int8", kills=2, steps=20), {1}, 20),
+    Planted("a format drops the rest of what it sends", _rest_is_dropped,
+            Plan("pcc", wire="topk:0.1"), {1}, 5),
+    Planted("a site takes the kept push of a worker that it has lost", _push_of_a_lost_worker,
+            SitesPlan("bsp", "asp", kill_waiting=2, steps=25), {1, 8, 9}, 10),
+    Planted("a site counts the examples of pushes that it has rejected", _all_are_trained,
+            SitesPlan("asp", "ksync", steps=25), {1}, 5),
     Planted("a site that returns in the farewell is too late",
             lambda: patch.object(Engine, "owes", lambda self, worker: False),
             SitesPlan("asp", "asp", ends=(("final", "site"),)), {9}, 30),

@@ -30,6 +30,7 @@ from wbsp.ps.launch import prepare_server
 from wbsp.site.upstream import Upstream, Way
 from wbsp.sync import create
 
+_UPDATE = b"\xa6Update"
 _HELD, _FINAL, _LEAVING, _GOODBYE = b"\xa4Held", b"\xa5Final", b"\xa7Leaving", b"\xa7Goodbye"
 # When a death at the end of a run strikes: a site has finished and leaves; the server above, or a
 # site, hands out the final version; a site says that it has that.
@@ -72,10 +73,12 @@ class SitesPlan:
     top_standby: bool = False
     # Deaths at the end of the run: (phase of `_ENDS`, who dies: some of "site", "top", "worker")
     ends: tuple[tuple[str, str], ...] = ()
+    kill_waiting: int = 0  # of workers whose push comes while their site waits for the one above
 
     @property
     def loses_workers(self) -> bool:
-        return bool(self.kill_workers) or any("worker" in who for _, who in self.ends)
+        return bool(self.kill_workers or self.kill_waiting
+                    or any("worker" in who for _, who in self.ends))
 
 
 class NotingUpstream(Upstream):
@@ -97,6 +100,7 @@ class NotingUpstream(Upstream):
         if cut is not None and self._cut is None and self.site.heard is self:
             self.site.cuts[cut.push.seq] = float(update[0] / shape[0])
             self.site.spans[cut.push.seq] = cut.push.spans
+            self.site.samples[cut.push.seq] = cut.push.samples
 
     def _take_joined(self):
         joined = self._listener is not None
@@ -140,6 +144,7 @@ class Site:
         self.address, self.run_id = ",".join(f"{name}:{PORT}" for name in self.names), None
         self.heard: NotingUpstream | None = None  # the process that the server above hears
         self.cuts: dict[int, float] = {}
+        self.samples: dict[int, int] = {}  # of its workers' pushes, in each cut
         self.lost = 0.0  # sum of the cuts that the server above resumed without
         self.void: set[int] = set()  # their numbers
         self.gone = Counter()  # positions of shared data in them
@@ -199,7 +204,7 @@ class Sites:
         self.curve = _derive_keys(self.token).server_public
         self.machines, self.processes, self.codes = {}, {}, {}
         self.world.on_doom = self._dies_at_its_step
-        self._ends = [*plan.ends]
+        self._ends, self._waiting = [*plan.ends], plan.kill_waiting
         self.done = set()  # sites that the server above has seen finish
         self.late = set()  # sites without which the run above has ended
         self.last_death = -_APART
@@ -297,6 +302,17 @@ class Sites:
         head = bytes(frames[0][1:12])
         if head.startswith(_HELD) and frames[0][6]:
             self.holders.add(process)
+        if self._waiting and head.startswith(_UPDATE):
+            for member in self.members:
+                if member.process is process and (up := member.cluster.heard) and up.waits:
+                    self._waiting -= 1
+                    self.notes["kill_waiting"] += 1
+                    # the wait lasts until the worker is lost, or its next process has come
+                    self._part(member.cluster.names, self.tops, self.rng.choice([0.5, 2.0, 8.0]))
+                    # when the push has arrived, or is on its way
+                    self.world.after(self.rng.uniform(0.0, 0.01),
+                                     lambda one=member: self.kill_worker(one))
+                    break
         for site in self.sites if head.startswith((_LEAVING, _GOODBYE)) and self._ends else ():
             if process.name in site.names:
                 self._strike("left" if head.startswith(_LEAVING) else "goodbye", site)
@@ -473,10 +489,11 @@ class Sites:
         self.notes["isolations"] += 1
         self._part([name], [other for other in self.machines if other != name])
 
-    def _part(self, some, others):
+    def _part(self, some, others, seconds=None):
         pairs = {pair for one in some for other in others for pair in ((one, other), (other, one))}
         self.world.part(pairs)
-        self.world.after(self.rng.choice(self.plan.naps), lambda: self.world.heal(pairs))
+        self.world.after(seconds or self.rng.choice(self.plan.naps),
+                         lambda: self.world.heal(pairs))
 
     def sleep(self):
         alive = sorted((one for one in self.world.processes if one.alive), key=lambda p: p.name)
@@ -535,8 +552,12 @@ class Sites:
                                  f"{len(member.cuts)}, and was answered {sorted(member.weights)}")
                 accepted += sum(UNIT * member.weights[seq] * cut
                                 for seq, cut in enumerate(member.cuts))
-            if self.plan.loses_workers or lacks:
-                continue  # what the last push of a dead one weighs is not known
+            if lacks:
+                continue
+            if self.plan.loses_workers:
+                self._logged_pushes(site)
+                continue
+            self._examples(site)
             if abs(accepted - sum(site.cuts.values()) - site.lost) > 1e-6:
                 raise Broken(1, f"{site.name} has accepted {accepted} in all, and its cuts are "
                              f"{site.cuts}")
@@ -546,6 +567,27 @@ class Sites:
         first = round(rest[0])
         if np.abs(rest - first).max() > 1e-6 or not 1 <= first <= self.plan.workers:
             raise Broken(1, f"the final version without the cuts is {rest[:5]}")
+
+    def _logged_pushes(self, site):
+        """As where no worker dies; what the last push of a dead one weighs, the site's log says."""
+        logged, accepted = self._logged(site.names), 0.0
+        for member in site.members:
+            known = logged.get(member.index, {}) | member.weights
+            if not known.keys() >= set(range(len(member.cuts))):
+                return  # its end was lost with the site's process
+            accepted += sum(UNIT * known[seq] * cut for seq, cut in enumerate(member.cuts))
+        if abs(accepted - sum(site.cuts.values()) - site.lost) > 1e-6:
+            raise Broken(1, f"{site.name} has accepted {accepted} in all, by its log, and its cuts "
+                         f"are {site.cuts}")
+
+    def _examples(self, site):
+        """A site's cuts count the examples of what it has accepted, and no others."""
+        trained = sum(member.samples[seq] for member in site.members
+                      for seq, weight in member.weights.items() if weight)
+        counted = sum(site.samples[seq] for seq in site.cuts)
+        if counted != trained and not site.void:
+            raise Broken(1, f"{site.name} has accepted {trained} examples, and its cuts count "
+                         f"{counted}")
 
     def _once(self, logged):
         """Each example is once an epoch in the cuts that the server above has accepted."""
@@ -583,10 +625,10 @@ class Sites:
             raise Broken(17, f"{site.name} has accepted {accepted - named} that no cut names, and "
                          f"cuts name {named - accepted}")
 
-    def _logged(self):
-        """The weights of the sites' cuts by the log of the server above."""
+    def _logged(self, names=()):
+        """The weights of pushes by the logs of these servers, or of the sites' cuts above."""
         found = {}
-        for path, inode in (one for name in self.tops
+        for path, inode in (one for name in names or self.tops
                             for one in self.machines[name].names.items()):
             if path.endswith("events.jsonl"):
                 for line in bytes(inode.data).splitlines():
@@ -633,4 +675,6 @@ def drawn(seed: int, data: bool | None = None) -> SitesPlan:
         who = "site", "site", "top", "site top", "site worker"
         plan.ends = tuple((draw.choice(_ENDS), draw.choice(who))
                           for _ in range(draw.choice([1, 2])))
+    if draw.random() < 0.2:
+        plan.kill_waiting = draw.choice([1, 2])
     return plan

@@ -63,7 +63,7 @@ class SiteWorker:
         self._due: deque[Command] = deque()
         self._uncut = Work()  # in no cut
         self._untold = Work()  # the part of it that the agent does not know
-        self._samples = 0  # of the engine: those in the counted versions
+        self._samples = 0  # the engine's `trained` of the counted versions
         self._version = 0  # the newest counted version
         self._since: float | None = None  # time at which the newest version was made
         self._fresh = True  # this process has adopted no version from above
@@ -153,7 +153,7 @@ class SiteWorker:
         """Count a version that this site made, and follow the rule of the server above."""
         engine, agent = self._engine, self._agent
         assert engine is not None
-        samples, self._samples = engine.samples - self._samples, engine.samples
+        samples, self._samples = engine.trained - self._samples, engine.trained
         self._version = engine.store.latest.version
         seconds = _LEAST if self._since is None else max(now - self._since, _LEAST)
         self._since = now

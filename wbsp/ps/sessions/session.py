@@ -141,7 +141,7 @@ class WorkerSession:
         """
         work = kept.work
         if not (work.first <= work.last < answered and max(work.steps, work.samples) <= _MAX_COUNT
-                and sum(work.rejected.values()) <= work.pushes):
+                and work.unused <= work.samples and sum(work.rejected.values()) <= work.pushes):
             raise m.Impossible(f"worker {self.worker} resent impossible metadata: {work}")
 
     def check_query(self, query: m.CutQuery) -> None:
