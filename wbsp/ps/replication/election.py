@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 from wbsp import timeouts
 from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.state import RunState, Voter
+from wbsp.ps.series import following
 from wbsp.ps.sessions.handlers import Peer
 from wbsp.runlog.folder import SECRET
 from wbsp.wire.liveness import Beats, Liveness
@@ -115,6 +116,7 @@ class Standing(NamedTuple):
         next_seq: worker -> number of its first push that is not in the state; as in `Ledger`.
         secret: of the run; None: of a release without secrets.
         begun: the state has a version; False: the run is to begin.
+        follows: id of the run that would follow this one; empty: it is of no series.
     """
 
     run: str  # id
@@ -124,6 +126,7 @@ class Standing(NamedTuple):
     next_seq: Mapping[int, int] = MappingProxyType({})
     secret: bytes | None = None
     begun: bool = True
+    follows: str = ""
 
     @property
     def rank(self) -> int:
@@ -135,7 +138,7 @@ class Standing(NamedTuple):
         """Make a standing from a run's settings and a checkpoint's state."""
         secret = run.get(SECRET)
         return cls(run["id"], run["epoch"], state.voters(run["workers"]), step, state.next_seq,
-                   secret and bytes.fromhex(secret))
+                   secret and bytes.fromhex(secret), follows=following(run))
 
 
     @classmethod

@@ -37,6 +37,7 @@ from wbsp.ps.replication.election import (
     epoch_of,
 )
 from wbsp.ps.replication.snapshot import messages
+from wbsp.ps.series import run_id
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.session import WorkerSession, disagreement, other_protocol
@@ -267,6 +268,9 @@ class Replication:
             return
         bond = self._sessions.proven(identity, request, info.secret, self._socket.contact)
         if bond is None:
+            return
+        if request.run and request.run == run_id(info.secret.hex(), info.series.fit + 1):
+            self._sessions.send(identity, m.NotServing("the server's next run has not begun yet"))
             return
         if request.run not in ("", info.run) and bond.key == info.secret:
             self._sessions.send(identity, m.Over("its run has ended, and another has begun", True))

@@ -640,8 +640,10 @@ class Standby:
         if follow.run == state.run and follow.rank > rank:
             # It has the newer state, and serves once it knows: both must not be elected meanwhile.
             self._primary.liveness.hear(self._socket.on.clock.monotonic())
-        self._send(identity, m.NotServing(self._reason,
-                                          rank=rank if follow.run == state.run else 0))
+        if follow.run != state.run:
+            # One that waits for the next run of this process's series has the later state.
+            rank = 1 if follow.run and follow.run == state.follows else 0
+        self._send(identity, m.NotServing(self._reason, rank=rank))
 
     def _proven(self, identity: bytes, request: Request, *keys: bytes) -> bool:
         """Return whether a peer has proven its claim; otherwise challenge it."""
