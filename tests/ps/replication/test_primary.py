@@ -16,6 +16,7 @@ from wbsp.ps.clock import Clock
 from wbsp.ps.config import RunInfo, ServerConfig
 from wbsp.ps.replication import primary as follower
 from wbsp.ps.replication.primary import Replication, Source
+from wbsp.ps.series import run_id
 from wbsp.ps.sessions.handlers import Peer
 from wbsp.ps.sessions.peer_log import PeerLog
 from wbsp.sync import create
@@ -874,3 +875,58 @@ def test_a_late_message_on_one_snapshot_does_not_cancel_the_next(world):
     world.held(1, beat=2)
     world.held(2, beat=3)
     assert world.replication.settled
+
+
+# Between two fits.
+
+
+def waiting(world):
+    """The server waits for fit 2, and the standby follows it."""
+    world.replication._begun = False
+    world.info.series.fit = 2
+    return world.follow()
+
+
+def test_a_standby_may_begin_a_fit_that_the_server_waits_for(world):
+    following = waiting(world)
+    assert following.waits and world.noted["standby"] == "127.0.0.1:2607", "a later one asks there"
+    world.replication.noted()
+    assert isinstance(world.sent[-1], m.Recorded) and world.sent[-1].waits
+
+
+def test_a_standby_is_not_to_begin_the_first_fit_or_one_that_has_begun(world):
+    assert not world.follow().waits
+    world.info.series.fit = 2
+    assert not world.follow().waits
+    assert world.replication.cleared
+
+
+def test_a_later_server_would_not_know_of_the_standby_so_that_does_not_begin_the_fit(world):
+    world.full = True
+    assert not waiting(world).waits
+
+
+@pytest.mark.parametrize("how", ["acknowledges", "holds W_0", "is silent"])
+def test_workers_are_admitted_once_the_standby_knows_that_the_fit_has_begun(world, how):
+    waiting(world)
+    world.now = 9.0
+    world.held(0, beat=1)
+    world.replication.begin(world.replication._source, anew=True)
+    assert not world.sent[-1].waits and not world.replication.cleared
+    world.held(0, beat=2, answered=1)  # it may have left before the server's message came
+    assert not world.replication.cleared
+    if how == "acknowledges":
+        world.held(0, beat=3, answered=2)
+    elif how == "holds W_0":
+        world.replication.poll()
+        world.held(1, beat=3)
+    else:
+        world.now += 3.9
+        assert not world.replication.cleared, "a refused connection would be its proof"
+        world.now += 0.2
+    assert world.replication.cleared
+
+
+def test_a_standby_that_waits_for_the_next_fit_is_not_refused_as_the_server_ends_one(world):
+    answer = world.follow(run=run_id(SECRET.hex(), 2), rank=5)
+    assert isinstance(answer, m.NotServing) and "has not begun yet" in answer.reason

@@ -20,6 +20,7 @@ from wbsp.ps.checkpoint.state import IndexOwner, RunState
 from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, Standing
 from wbsp.ps.replication.snapshot import RunCopy, messages
 from wbsp.ps.replication.standby import PrimaryLink, Standby
+from wbsp.ps.series import run_id
 from wbsp.ps.sessions.handlers import Peer
 from wbsp.tensors.frozen import NOTHING
 from wbsp.tensors.layout import TensorSpec
@@ -544,6 +545,79 @@ def test_a_standby_serves_for_most_workers_once_their_server_has_ended_too_late_
     assert standby._proves(standby._primary, own, later)
     come(standby, 1, "b", 3)
     assert not standby._proves(standby._primary, own, later), "that server went on alone"
+
+
+# Between two fits.
+
+
+SERIES = {"id": "ab12", "epoch": 4, "workers": 2, "secret": SECRET.hex(), "series": "ab12",
+          "fit": 1, "living": [0, 1]}
+
+
+def ends_a_fit(server):
+    """A standby whose server has ended fit 1, behind which both workers come again."""
+    kept = []
+    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(),
+                      keep=kept.append)
+    server.primary.close()
+    server.primary = standby._primary
+    server.until(m.Follow, lambda follow: follow.port == server._own.port)
+    server.say(m.Following(json.dumps(SERIES | {"living": []})))
+    server.until(m.Held)
+    server.sends(1, COPY)
+    held = server.until(m.Held, lambda held: held.number)
+    server.say(m.Recorded(json.dumps(SERIES)))
+    server.say(m.Alive(held.beat))
+    server.until(m.Held, lambda later: later.answered == held.beat)
+    server.say(m.Over("the epoch is trained", True))
+    until(lambda: server.primary.poll(HOST.clock.monotonic()) or server.primary.over, "the end")
+    assert standby._verdict(HOST.clock.monotonic()) is None and len(kept) == 1
+    assert server.primary.copy is None
+    return standby
+
+
+def test_a_standby_begins_the_next_fit_when_its_server_has_ended(server):
+    standby = ends_a_fit(server)
+    follow = server.until(m.Follow)
+    run = server.primary.note.run
+    assert follow.run == run["id"] == run_id(SECRET.hex(), 2)
+    assert (run["fit"], run["epoch"]) == (2, 1)
+    server.dies()
+    assert standby._verdict(HOST.clock.monotonic()) == "its process has ended"
+
+
+def test_a_server_that_is_silent_between_two_fits_is_waited_for(server):
+    """Nobody votes there."""
+    standby, now = ends_a_fit(server), HOST.clock.monotonic()
+    assert standby._verdict(now + 60) is None
+    for worker in (0, 1):
+        standby._handle(b"new", [zmq.Frame(m.encode(m.Hello(m.PROTOCOL, worker, {})))])
+    assert standby._verdict(now + 120) is None
+
+
+def test_a_fit_that_has_begun_is_not_begun_once_more(server):
+    standby = ends_a_fit(server)
+    server.until(m.Follow)
+    run = server.primary.note.run
+    server.say(m.Following(json.dumps(run), True))
+    server.until(m.Held)
+    assert server.primary.note is not None
+    server.say(m.Recorded(json.dumps(run)))
+    until(lambda: server.primary.poll(HOST.clock.monotonic()) or server.primary.note is None,
+          "the begin")
+    server.dies()
+    assert standby._verdict(HOST.clock.monotonic()) is None
+
+
+@pytest.mark.parametrize("text", [
+    "{", "[]", "{}", "[" * 100_000, json.dumps(SERIES | {"epoch": -1}),
+    json.dumps(SERIES | {"secret": "a"}), json.dumps(SERIES | {"fit": "two"})],
+    ids=lambda text: text[:12] + text[-12:])
+def test_settings_that_no_server_has_written_are_not_taken(server, text):
+    server.until(m.Follow)
+    server.say(m.Following(text))
+    until(lambda: server.primary.poll(HOST.clock.monotonic()) or server.primary.trouble, "a line")
+    assert not server.primary.follows
 
 
 # What is said while a server is waited for.

@@ -207,6 +207,8 @@ class _Run(TypedDict, total=False):
     port: int
     ended: bool
     outer: dict[str, Any]
+    series: str
+    fit: Annotated[int, msgspec.Meta(ge=1)]
     living: list[Worker]
     gone: list[Worker]
     have: list[Worker]
