@@ -235,7 +235,8 @@ class Entrance(ABC):
         be this worker can extend the series, but not end it.
         """
         sessions, series = self._sessions, self._sessions.series
-        reason = (self._stranger(worker, hello) if worker is None or hello.given else
+        # The worker's own process may come before its Goodbye, over another connection.
+        reason = (self._stranger(worker, hello) if worker is None or hello.given or proven else
                   self._objection(identity, worker, hello))
         if reason is not None:
             sessions.refuse(identity, worker, reason)
