@@ -494,7 +494,6 @@ class Run:
             if self._dispatcher.sessions.series.unsaved and now < self._saves_until:
                 return None  # who comes again is saved before the run is over
             self._close_book()
-            self._saves_until = now + timeouts.LAST_SAVE
         return None if self._tries_to_save(now) else True
 
     def _awaits_sites(self, now: float, since: float) -> bool:

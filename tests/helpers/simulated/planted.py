@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 import simulated.disk
+import wbsp.limits
 import wbsp.ps.checkpoint.writer
 import wbsp.ps.evaluation
 import wbsp.ps.launch
@@ -236,8 +237,21 @@ def _every_cause_is_a_line():
     return patch.object(TokenBucket, "may", lambda self, now: True)
 
 
+@contextlib.contextmanager
 def _texts_as_they_came():
-    return patch.object(wbsp.ps.sessions.registry, "one_line", lambda text, most=400: text)
+    """Neither where it is decoded nor where it is printed."""
+    with (patch.object(wbsp.limits, "printable", lambda text: text),
+          patch.object(type(wbsp.limits.Line), "__instancecheck__", lambda *_: True)):
+        yield
+
+
+@contextlib.contextmanager
+def _counts_again():
+    def record(self, worker, seq, answer):
+        self._next[worker], self._answer[worker] = seq + 1, answer
+    with (patch.object(Ledger, "seen", lambda self, worker, seq: False),
+          patch.object(Ledger, "record", record)):
+        yield
 
 
 def _dead_evaluator_ends_it():
@@ -381,8 +395,7 @@ def _promises_both(self, elect):
 
 
 PLANTED = [
-    Planted("a push that comes again counts again",
-            lambda: patch.object(Ledger, "seen", lambda self, worker, seq: False),
+    Planted("a push that comes again counts again", _counts_again,
             Plan("pcc", storm=0.03), {1}),
     Planted("durable is said before the file is there", _durable_at_once,
             Plan("pcc", kills=3, slow=0.3, steps=20), {10}),
