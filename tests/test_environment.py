@@ -144,7 +144,7 @@ def test_a_schedulers_number_is_the_last_to_say_the_index(say, monkeypatch, name
     ({"SLURM_PROCID": "²"}, "SLURM_PROCID is '²': not a whole number of 0 or more"),
     ({"WBSP_WORKER_NUM": "0"}, "WBSP_WORKER_NUM is '0': not a whole number of 1 or more"),
     ({"WBSP_TOKEN_FILE": "/no/such"}, "WBSP_TOKEN_FILE is '/no/such': .*No such file"),
-    ({"WBSP_TOKEN_FILE": "/dev/null"}, "WBSP_TOKEN_FILE is '/dev/null': .*holds 0 bytes"),
+    ({"WBSP_TOKEN_FILE": "/dev/null"}, "WBSP_TOKEN_FILE is '/dev/null': .* is no regular file"),
 ])
 def test_a_bad_variable_is_named_with_its_value(say, said, says):
     say(**{"WBSP_SERVER": "a:1", **said})
