@@ -437,14 +437,14 @@ def test_a_worker_that_comes_again_and_finishes_is_not_missing(tmp_path):
 
 def test_an_internal_error_of_the_server_is_reported_and_the_workers_finish(tmp_path):
     run = Run(tmp_path, Judge(), workers=2)
-    show, members = run.console.update, []
+    check, members = run.server.dispatcher.check_silence, []
 
-    def fail(status):
+    def fail():
         if members and members[1].agent and members[1].agent.seq > 20:
-            run.console.update = show
+            run.server.dispatcher.check_silence = check
             raise ZeroDivisionError("a bug")
-        show(status)
-    run.console.update = fail
+        check()
+    run.server.dispatcher.check_silence = fail
     run.starts()
     members += [run.member(worker) for worker in range(2)]
     all_end(members)
@@ -464,9 +464,9 @@ def test_a_fault_that_comes_again_and_again_still_leaves_everything(tmp_path):
     run.member(1, after_step=lambda step: step == 5 and go.wait(PATIENCE))
     until(lambda: run.server.engine and run.server.engine.store.accepted > 5, "pending updates")
 
-    def fail(status):
+    def fail():
         raise ZeroDivisionError("a bug")
-    run.console.update = fail
+    run.server.dispatcher.check_silence = fail
     assert run.ends() == 1
     go.set()
     assert run.output.getvalue().count("stopping: the server failed") == 2
@@ -575,9 +575,9 @@ def test_workers_are_told_of_a_fault_that_comes_again_and_again(tmp_path):
     member = run.member()
     pushed(member, 5)
 
-    def fail(status):
+    def fail():
         raise ZeroDivisionError("a bug")
-    run.console.update = fail
+    run.server.dispatcher.check_silence = fail
     with pytest.raises(TransportError, match="worker 0 was given up: the server failed: ZeroDivi"):
         member.ends(30)
     assert run.ends() == 1
