@@ -195,7 +195,7 @@ class Plan:
         self.lost, self.began = lost, 0
         self.checkpoints = set(checkpoints)  # there is a newer one after so many deaths
         self.runs = SimpleNamespace(current=None)
-        self.interrupts = Interrupts()
+        self.interrupts, self.on = Interrupts(), HOST
 
     def listen(self):
         return None
