@@ -221,7 +221,8 @@ class Neighbour(Peer):
         self.send(m.Hello(m.PROTOCOL, worker, {}))
         self.hears(m.Welcome)
         self.send(m.Join(IntegerReplica(worker).layout, door.name))
-        if self.hears(m.Joined).send_initial:
+        joined = self.hears(m.Joined)
+        if joined.send_initial:
             self.send(m.Initial(0, 5), bytes(20))
             joined = self.hears(m.Joined)
         self.link, self.segment = door.accept(), joined.memory
@@ -263,14 +264,11 @@ def test_a_place_outside_of_shared_memory_counts_as_a_malformed_message(jobs):
     with Neighbour(server.address) as peer:
         peer.joins(0)
         inside = peer.segment
-        wrong = [push(inside + 1), push(0), push(1 << 62), push(-1), push(inside, offset=4),
-                 push(inside, offset=20), push(inside, offset=-4), push(inside, offset=1 << 62),
-                 push(inside, nbytes=0), push(inside, nbytes=-4), push(inside, nbytes=16),
-                 push(inside, nbytes=19), push(inside, nbytes=24), push(inside, nbytes=1 << 62),
+        wrong = [push(inside + 1), push(0), push(1 << 62), push(inside, offset=4),
+                 push(inside, offset=20), push(inside, nbytes=0), push(inside, nbytes=16),
+                 push(inside, nbytes=19), push(inside, nbytes=24),
                  push(inside, nbytes=16, at=1), push(inside, offset=1, nbytes=19),
-                 push(inside, at=4), push(inside, at=-1),
-                 m.Initial(0, 5), m.Hello(m.PROTOCOL, 0, {}), m.Ask("x"), m.Alive(), b"x",
-                 os.urandom(300), bytes(100_000)]
+                 push(inside, at=4), m.Initial(0, 5), m.Hello(m.PROTOCOL, 0, {}), m.Ask("x")]
         for one in wrong:
             peer.says(one)
         peer.inbox[:] = 12.0
@@ -291,6 +289,31 @@ def test_a_place_outside_of_shared_memory_counts_as_a_malformed_message(jobs):
     saved = checkpoint.load(server.folder / "checkpoint.safetensors")
     assert saved.vector.tolist() == 5 * [12.0]
     assert sum(event["count"] for event in server.events("malformed")) == len(wrong)
+
+
+def test_a_member_whose_shared_message_does_not_decode_is_told_so(jobs):
+    """A place that no message can name is one of these; the worker may come again."""
+    server = jobs.server(workers=1, sync="asp").listens()
+    undecoded = [push(-1), push(1, offset=-4), push(1, offset=1 << 62), push(1, nbytes=-4),
+                 push(1, nbytes=1 << 62), push(1, at=-1), m.Alive(), b"x", os.urandom(300),
+                 bytes(100_000)]
+    for wrong in undecoded:
+        with Neighbour(server.address) as peer:
+            peer.joins(0)
+            peer.says(wrong)
+            reason = peer.next(m.Refused).reason
+            assert reason.startswith(
+                "worker 0 was given up: worker 0 sent what no message of a worker is"), reason
+    with Neighbour(server.address) as peer:
+        peer.joins(0)
+        peer.inbox[:] = 12.0
+        peer.says(push(peer.segment))
+        assert peer.next(m.Ack).model.version == 1
+        peer.says(m.Leaving("finished", True, None))
+        peer.next(m.Final)
+        peer.says(m.Goodbye())
+        server.ends_well()
+    assert sum(event["count"] for event in server.events("malformed")) == len(undecoded)
 
 
 def test_a_worker_that_writes_during_the_read_cannot_make_a_version_of_nan(jobs):
