@@ -14,6 +14,7 @@ import pytest
 from jobs import free_port, until
 
 import wbsp
+from wbsp.ps.checkpoint.format import load
 from wbsp.worker import next_run
 from wbsp.worker.errors import TransportError
 
@@ -52,10 +53,17 @@ def script(jobs, address, worker, *arguments):
                       WBSP_SERVER=address, WBSP_WORKER_INDEX=str(worker), CUDA_VISIBLE_DEVICES="")
 
 
-def settings(server):
+def settings(server, experiment="pcc"):
     """Of each run that has a folder."""
-    folder = server.cwd / "runs" / "pcc"
+    folder = server.cwd / "runs" / experiment
     return [json.loads((run / "run.json").read_text()) for run in sorted(folder.glob("run-*"))]
+
+
+def same_final_version(server, standby):
+    """Whether the standby has kept what the server has written of its first run."""
+    one, other = (load(job.cwd / "runs" / name / "run-001" / "checkpoint.safetensors")
+                  for job, name in ((server, "pcc"), (standby, "pcc-standby")))
+    return one.state.version == other.state.version and np.array_equal(one.vector, other.vector)
 
 
 def test_each_fit_is_a_run_of_its_own_in_one_series(jobs):
@@ -320,10 +328,12 @@ def test_a_standby_follows_its_server_from_run_to_run_and_takes_over_in_any(jobs
     fit(hook, 3)
     next_run.close_all()
     standby.ends_well()
-    runs = [json.loads(path.read_text()) for path in sorted(
-        standby.cwd.glob("runs/pcc-standby/run-*/run.json"))]
-    assert [run["fit"] for run in runs] == [2, 3]
+    runs = settings(standby, "pcc-standby")
+    assert [run["fit"] for run in runs] == [1, 2, 3]
+    assert all(run["ended"] for run in runs)
     assert {run["series"] for run in runs} == {settings(server)[0]["id"]}
+    assert len(standby.find("taking over from")) == 1
+    assert same_final_version(server, standby)  # of fit 1: it is kept at the standby
 
 
 def test_a_standby_of_a_series_ends_with_it(jobs):
@@ -334,4 +344,8 @@ def test_a_standby_of_a_series_ends_with_it(jobs):
     next_run.close_all()
     server.ends_well()
     standby.ends_well()
-    assert not list(standby.cwd.glob("runs/pcc-standby/*"))
+    assert standby.find("the run has ended: no other run follows")
+    assert not standby.find("taking over from")
+    kept, = settings(standby, "pcc-standby")  # nothing of a fit that never began
+    assert kept["fit"] == 1 and kept["ended"]
+    assert same_final_version(server, standby)
