@@ -332,8 +332,16 @@ class Worker:
         return self.transport, self.welcome
 
     def _clear_place(self) -> None:
-        """End the rest of an earlier training of this task in this process."""
+        """End the rest of an earlier training of this task in this process.
+
+        Raises:
+            TransportError: that training still runs. The server would take this worker for it.
+        """
         other = _in_run.get(self.task)
+        if other not in (None, self) and other.loop and other.loop.running:
+            raise TransportError(
+                f"worker {other._index} is already connected, by a training of this process that "
+                "still runs; start each worker with its own worker_index")
         if other is not None and not (other.loop and other.loop.running):
             self.say("closing an earlier callback of this process")
             other.close()
