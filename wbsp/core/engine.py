@@ -94,6 +94,7 @@ class Engine:
             `Failed` replaces the model, and the workers finish; False: the error is raised.
         failed: all workers were sick, or all examples were given up, and the run has ended so.
         trained: samples of the accepted pushes that this object has seen; `samples`: of all.
+        accepted: number of those pushes.
         on_version: called with the time at the end of an event that made a version, with nothing
             pending and before its messages are returned. It may `adopt`. None: this is no site.
     """
@@ -137,7 +138,7 @@ class Engine:
         self.done = False
         self.steps = 0
         self.samples = 0
-        self.trained = 0
+        self.trained = self.accepted = 0
 
     @property
     def newest(self) -> tuple[int, bool]:
@@ -317,6 +318,7 @@ class Engine:
         self.steps += work.steps
         self.samples += work.samples
         self.trained += work.samples - work.unused
+        self.accepted += work.pushes - sum(work.rejected.values())
         self.ledger.replay(worker, work.last)
         self._apply([record], now, update=update, square=square)
 
@@ -492,6 +494,7 @@ class Engine:
         self._apply(records, now, push, update, square)
         ack, others = acknowledge(push, records, self.ledger.mark, self.steps)
         self.trained += push.samples if ack.accepted else 0
+        self.accepted += ack.accepted
         self.ledger.record(worker, push.seq, ack)
         waits = ack.granted is None and (ack.hold or self.model.rule.wait == "model")
         if waits and fetch and self.stop_reason is None and self.model.rule.wait != "never":

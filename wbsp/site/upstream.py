@@ -240,7 +240,7 @@ class Upstream(SiteWorker):
             if not self.settled:
                 self._patience = timeouts.WORKER_PATIENCE
                 self._models.put(model)
-        self._samples = engine.trained
+        self._samples, self._pushes = engine.trained, engine.accepted
         self._version = engine.store.latest.version
         engine.on_version = self._made
 

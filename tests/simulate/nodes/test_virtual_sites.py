@@ -32,9 +32,10 @@ class Books:
     accepted[site]: of weight * update, as the site's server has them; sent[worker]: of the updates
     """
 
-    def __init__(self, above, inside, seed=0, sites=2, workers=2, lives=None, **more):
+    def __init__(self, above, inside, seed=0, sites=2, workers=2, lives=None,
+                 workload=IntegerWorkload, **more):
         n = sites * workers
-        self.workload = IntegerWorkload(n)
+        self.workload = workload(n)
         self.events, self.weight = [], {}
         machines = [Machine(lognormal(1.0 + worker / 3, 0.3, 100 * seed + worker), 0.01, 20.0, 30.0,
                             (lives or {}).get(worker, (Incarnation(),))) for worker in range(n)]
@@ -98,6 +99,22 @@ def test_both_levels_are_exact_in_whole_numbers(above):
         accepted = sum(server.engine.trained for server in {*books.cluster.servers})
         assert 90 <= counted == accepted
         assert counted <= trained if inside == "ksync" else counted == trained
+
+
+class Uncounted(IntegerWorkload):
+    """The steps of the first site's workers move the model and count no example."""
+
+    def step(self, worker, *args):
+        samples, loss = super().step(worker, *args)
+        return samples if worker > 1 else 0, loss
+
+
+@pytest.mark.parametrize("above, inside", [("bsp", "bsp"), ("asp", "ksync"), ("localsgd", "pcc")])
+def test_steps_that_count_no_example_go_up_too(above, inside):
+    books = Books(above, inside, workload=Uncounted, stop_samples=20)
+    assert_conserved(books)
+    for x in books.workload.x:
+        assert x.tobytes() == books.final.tobytes()
 
 
 @pytest.mark.parametrize("above, inside", [("bsp", "bsp"), ("pcc", "asp"), ("localsgd", "pcc")])

@@ -63,7 +63,7 @@ class SiteWorker:
         self._due: deque[Command] = deque()
         self._uncut = Work()  # in no cut
         self._untold = Work()  # the part of it that the agent does not know
-        self._samples = 0  # the engine's `trained` of the counted versions
+        self._samples = self._pushes = 0  # the engine's `trained` and `accepted` of those counted
         self._version = 0  # the newest counted version
         self._since: float | None = None  # time at which the newest version was made
         self._fresh = True  # this process has adopted no version from above
@@ -157,7 +157,8 @@ class SiteWorker:
         self._version = engine.store.latest.version
         seconds = _LEAST if self._since is None else max(now - self._since, _LEAST)
         self._since = now
-        if samples:  # else only its number is new
+        pushes, self._pushes = engine.accepted - self._pushes, engine.accepted
+        if pushes:  # else only its number is new
             self._count(Work(1, samples, seconds))
         if agent is None or self.settled:
             return
