@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 import zmq
 from simulated.cluster import Cluster
-from simulated.command import Tally, as_json, from_json, main, scratch
+from simulated.command import Tally, as_json, from_json, main
 from simulated.mistakes import MISTAKES
 from simulated.plan import TABLE, Plan, drawn
 from simulated.strangers import Forger
@@ -25,12 +25,6 @@ from wbsp.wire.messages import codec as m
 from wbsp.worker.comm.session import Session
 
 SEEDS = 4  # of each model
-
-
-@pytest.fixture
-def folder():
-    with scratch() as folder:
-        yield folder
 
 
 @pytest.mark.parametrize("sync", MODELS)

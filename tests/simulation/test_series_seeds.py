@@ -1,16 +1,9 @@
 """Series of fits under faults, in virtual time: one server, and workers that fit several times."""
 
 import pytest
-from simulated.command import scratch
 from simulated.series_world import MOMENTS, WHOLE, Series, SeriesPlan
 
 from wbsp.sync import MODELS
-
-
-@pytest.fixture
-def folder():
-    with scratch() as folder:
-        yield folder
 
 
 @pytest.mark.parametrize("sync", MODELS)

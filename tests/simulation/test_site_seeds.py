@@ -4,7 +4,6 @@ seeds, half of them on shared data."""
 import os
 
 import pytest
-from simulated.command import scratch
 from simulated.site_world import Sites, SitesPlan, drawn
 
 from wbsp.core.site.work import SiteLedger
@@ -13,12 +12,6 @@ from wbsp.site.upstream import Upstream
 from wbsp.tensors.site_progress import SiteProgress
 
 RUNS = int(os.environ.get("WBSP_SITE_RUNS", "8"))
-
-
-@pytest.fixture
-def folder():
-    with scratch() as folder:
-        yield folder
 
 
 @pytest.mark.parametrize("data", [None, (60, 4, 2)], ids=["their own data", "shared data"])

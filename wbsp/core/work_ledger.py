@@ -347,8 +347,7 @@ class WorkLedger:
             return []
         if accepted:
             strikes.clear(spans)
-        given_up = [part for span in strikes.guilty(suspects, self._present)
-                    for part in self.free.within(*span)]
+        given_up = self.free.common(strikes.guilty(suspects, self._present))
         self.free.remove_all(given_up)
         self.undone.remove_all(given_up)
         self._given_up.add_all(given_up)
@@ -412,14 +411,11 @@ class WorkLedger:
         own: list[Span] = []
         held: list[_Held] = []
         for r in holder.held:
-            place = r.start
-            for start, stop in pushed.within(r.start, r.stop) if r.own else ():
-                if place < start:
-                    held.append(r.part(place, start, True))
-                own.append((start, stop))
-                place = stop
-            if place < r.stop:
-                held.append(r.part(place, r.stop, r.own))
+            for part in r.parted(pushed) if r.own else (r,):  # own: it is in the push
+                if part.own:
+                    own.append((part.start, part.stop))
+                else:
+                    held.append(part._replace(own=r.own))
         holder.held = held
         return self._answered(worker, own, accepted, finite)
 
@@ -437,7 +433,7 @@ class WorkLedger:
         self._check(worker, spans)
         self.withdraw(worker)
         self._present.add(worker)
-        own = [part for span in spans for part in self.free.within(*span)]
+        own = self.free.common(spans)
         holder, n = self._holders[worker], self.data.n
         self.free.remove_all(own)
         for start, stop in own:

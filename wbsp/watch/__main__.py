@@ -21,7 +21,7 @@ from wbsp.limits import one_line
 from wbsp.process.streams import open_streams
 from wbsp.runlog.files import write_whole
 from wbsp.watch.page import html
-from wbsp.watch.run import WatchedRun
+from wbsp.watch.run import WatchedRun, refreshed
 from wbsp.watch.server import Watch
 
 if TYPE_CHECKING:
@@ -104,20 +104,9 @@ def _show(found: list[Path | Mirror], flags: argparse.Namespace,
 
 
 def _readable(runs: Sequence[WatchedRun]) -> list[WatchedRun]:
-    """Return the runs whose files can be read, and print a line on each other one.
-
-    Raises ValueError or OSError, in one line, if there is none.
-    """
-    found, bad = [], list[OSError | ValueError]()
-    for run in runs:
-        try:
-            run.refresh()
-            run.state()
-            found.append(run)
-        except (OSError, ValueError) as error:
-            bad.append(error)
-    if not found:
-        raise bad[0]
+    """Return the runs whose files can be read, and print a line on each other one; raises as
+    `refreshed`."""
+    found, bad = refreshed(runs)
     for one in bad:
         _say(f"left out: {_one_line(one)}")
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,6 +33,28 @@ class Origin:
 
     place: str
     trouble: str = ""
+
+
+def refreshed(runs: Iterable[WatchedRun]
+              ) -> tuple[list[WatchedRun], list[OSError | ValueError]]:
+    """Read all files of these runs; return the runs that can be read, and the others' errors.
+
+    Raises:
+        OSError, ValueError: none of them can be read; one line.
+    """
+    found: list[WatchedRun] = []
+    bad: list[OSError | ValueError] = []
+    for run in runs:
+        try:
+            run.refresh()
+            run.state()
+        except (OSError, ValueError) as error:
+            bad.append(error)
+        else:
+            found.append(run)
+    if bad and not found:
+        raise bad[0]
+    return found, bad
 
 
 class WatchedRun:

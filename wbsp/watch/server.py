@@ -18,7 +18,7 @@ from wbsp.limits import one_line
 from wbsp.runlog.files import UNREADABLE, to_json
 from wbsp.watch.metrics import Unreadable, exposition
 from wbsp.watch.page import html
-from wbsp.watch.run import WatchedRun
+from wbsp.watch.run import WatchedRun, refreshed
 
 _NAMES = {"localhost", "127.0.0.1"}
 _JSON, _BYTES = "application/json", "application/octet-stream"
@@ -59,16 +59,8 @@ class Watch(ThreadingHTTPServer):
 
         Raises ValueError or OSError, in one line, if no run can be read.
         """
-        bad = list[OSError | ValueError]()
         with self._lock:
-            for run in self._runs:
-                try:
-                    run.refresh()
-                    run.state()
-                except (OSError, ValueError) as error:
-                    bad.append(error)
-        if len(bad) == len(self._runs):
-            raise bad[0]
+            _, bad = refreshed(self._runs)
         for one in bad:
             say(f"cannot read a run: {one_line(str(one), 2000)}; trying again with each request")
 

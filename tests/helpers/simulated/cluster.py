@@ -520,7 +520,8 @@ class Cluster:
 
     def start_shard(self, index):
         process = self.process(f"s{index}")
-        process.start(prepare_shard_on(process, self.token))
+        process.start(lambda: prepare_shard(process.machine, PORT, self.token, None,
+                                            process.host)())
 
     @property
     def all_sick(self):
@@ -954,12 +955,6 @@ def small_chunks(most):
         yield
     finally:
         assembly.CHUNK, assembly.split.__defaults__ = usual, split
-
-
-def prepare_shard_on(process, token):
-    def main():
-        return prepare_shard(process.machine, PORT, token, None, process.host)()
-    return main
 
 
 class _Handler(logging.Handler):

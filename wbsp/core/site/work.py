@@ -156,7 +156,7 @@ class SiteLedger(WorkLedger):
         """Return the positions that this site does not have."""
         news = Positions().with_all(spans)
         for known in (self.undone, self.uncut, self.sent):
-            news = news.without([part for span in spans for part in known.within(*span)])
+            news = news.without(known.common(spans))
         return news
 
 

@@ -62,6 +62,10 @@ class Positions:
             start = spans.pop(index)[0]
         spans.insert(index, (start, stop))
 
+    def common(self, spans: Iterable[Span]) -> list[Span]:
+        """Return the parts of these spans that are in the set."""
+        return [part for span in spans for part in self.within(*span)]
+
     def add_all(self, others: Iterable[Span]) -> None:
         """Add the positions in `others`, which may be in the set, and overlap."""
         others = list(others)

@@ -48,7 +48,7 @@ class _Struck:
 
     def sure(self, spans: Sequence[Span]) -> list[Span]:
         """Return the parts that were in pushes that are not doubted."""
-        return Positions(_parts(self.once, spans)).without(_parts(self.doubted, spans)).spans
+        return Positions(self.once.common(spans)).without(self.doubted.common(spans)).spans
 
 
 class Strikes:
@@ -86,7 +86,7 @@ class Strikes:
         rising = list(spans)
         mine.doubted = mine.doubted.with_all(rising)
         for level in mine.times:
-            again = _parts(level, rising)
+            again = level.common(rising)
             level.add_all(rising)
             rising = again
 
@@ -112,12 +112,12 @@ class Strikes:
         met, found, often = Positions(), Positions(), Positions()
         for mine in self._of.values():
             sure = mine.sure(spans)
-            found.add_all(_parts(met, sure))
+            found.add_all(met.common(sure))
             met.add_all(sure)
-            often.add_all(_parts(mine.times[-1], spans))
+            often.add_all(mine.times[-1].common(spans))
         for worker in present if often.count else ():
             known = self.of(worker)
-            often = Positions(() if known is None else _parts(known, often.spans))
+            often = Positions(() if known is None else known.common(often.spans))
         return found.with_all(often.spans).spans
 
     def clear(self, spans: Sequence[Span]) -> None:
@@ -135,11 +135,6 @@ class Strikes:
 
     def _tidy(self) -> None:
         self._of = {worker: mine for worker, mine in self._of.items() if mine.once.count}
-
-
-def _parts(positions: Positions, spans: Iterable[Span]) -> list[Span]:
-    """Return the parts of these spans that are in a set."""
-    return [part for span in spans for part in positions.within(*span)]
 
 
 @dataclass

@@ -140,7 +140,6 @@ class Standing(NamedTuple):
         return cls(run["id"], run["epoch"], state.voters(run["workers"]), step, state.next_seq,
                    secret and bytes.fromhex(secret), follows=following(run))
 
-
     @classmethod
     def of_note(cls, run: dict[str, Any], step: int) -> Standing:
         """Make a standing from the settings of a run without a version.
