@@ -82,7 +82,7 @@ def test_a_shard_may_die(jobs, sync, shards):
     run.go()
     run.ends(run.server)
     (lost,) = run.server.events("shard_lost")
-    assert lost["epoch"] == 2 and "ended with exit code -9" in lost["reason"]
+    assert lost["epoch"] == 3 and "ended with exit code -9" in lost["reason"]
     assert {e["worker"] for e in run.server.events("reattach")} == {0, 1}
     assert read_run(run.server.folder).summary["failures"]["shard_lost"] == 1
 

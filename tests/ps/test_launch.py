@@ -225,7 +225,7 @@ def test_an_ended_run_that_is_named_continues_only_where_something_is_left_to_do
     socket = plan.listen()
     serve = plan.prepare(socket, None)
     if says is None:
-        assert read_settings(folder)["epoch"] == 2
+        assert read_settings(folder)["epoch"] == 3
         serve.__self__.close()
         return
     assert serve() == 0 and says in caplog.messages[-1]

@@ -1,9 +1,11 @@
 """The state of a series of fits: what a server resumes from, and which fit a process begins."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wbsp.ps.checkpoint.state import check_run
-from wbsp.ps.series import Series
+from wbsp.ps.series import SERVER_STEP, STANDBY_STEP, Series, next_run
 
 
 def serving(fit, **state):
@@ -78,3 +80,89 @@ def test_a_server_of_one_run_expects_nobody():
     series.lives(0)
     series.comes(None, b"one", proven=False)
     assert not series.goes_on and series.note() == {}
+
+
+# Epochs.
+
+
+class Process:
+    """One of the two processes of a series, with its disk."""
+
+    def __init__(self, secret="5e" * 32):
+        self.run = {"id": "ab12", "series": "ab12", "fit": 1, "secret": secret, "workers": 1,
+                    "living": [0]}
+        self.starts()
+
+    def starts(self):
+        self.series = Series()
+        self.series.served(self.run)
+
+    def serves(self, run, step):
+        """Begin this run, or go on with it, and write that."""
+        self.run = {**run, "epoch": self.series.next_epoch(run.get("epoch", 0), step)}
+        self.series.served(self.run)
+
+    def again(self):
+        """Go on from the own disk."""
+        self.starts()
+        self.serves(self.run, SERVER_STEP)
+
+    def takes_over(self, other):
+        self.serves(other.run, STANDBY_STEP)
+
+    def goes_on(self):
+        """End the run, and begin the next one in the same process."""
+        self.serves({**next_run(self.run), "epoch": self.series.epoch}, SERVER_STEP)
+
+    def begins(self):
+        """Begin the next run in a process that was started again."""
+        self.starts()
+        self.serves(next_run(self.run), SERVER_STEP)
+
+    def begins_for(self, other):
+        """Begin the run behind the one that the other process has ended."""
+        self.serves(next_run(other.run), STANDBY_STEP)
+
+
+STEPS = ["a again", "b again", "a takes b", "b takes a", "a goes on", "b goes on", "a begins",
+         "b begins", "a begins for b", "b begins for a"]
+
+
+@given(steps=st.lists(st.sampled_from(STEPS), max_size=30))
+def test_no_epoch_of_a_series_is_both_processes_and_none_is_taken_twice(steps):
+    a, b = Process(), Process()
+    a.serves(a.run, SERVER_STEP)
+    assert a.run["epoch"] == 1
+    b.takes_over(a)
+    taken = {1, 2}
+    for step in steps:
+        who, *what = step.split()
+        me, other = (a, b) if who == "a" else (b, a)
+        match what:
+            case ["again"]:
+                me.again()
+            case ["takes", _]:
+                me.takes_over(other)
+            case ["goes", "on"]:
+                me.goes_on()
+            case ["begins"]:
+                me.begins()
+            case _:
+                me.begins_for(other)
+        epoch = me.run["epoch"]
+        assert epoch % 2 == (me is a) and epoch not in taken
+        taken.add(epoch)
+
+
+def test_the_fit_that_a_standby_begins_is_later_than_what_its_server_may_have_begun():
+    a, b = Process(), Process()
+    a.serves(a.run, SERVER_STEP)
+    b.begins_for(a)
+    a.goes_on()
+    assert a.run["id"] == b.run["id"] and a.run["epoch"] < b.run["epoch"]
+
+
+def test_an_epoch_that_no_server_has_written_takes_no_time():
+    series = Series()
+    series.served({"epoch": 1 << 53})
+    assert series.next_epoch(1, STANDBY_STEP) == (1 << 53) + 2

@@ -29,10 +29,10 @@ from wbsp.ps.clock import Clock
 from wbsp.ps.config import Reporter, RunInfo, ServerConfig, ShardPlan
 from wbsp.ps.evaluation import Evaluator
 from wbsp.ps.readers import SCORE
-from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, Standing
+from wbsp.ps.replication.election import Standing
 from wbsp.ps.replication.snapshot import RunCopy, RunNote
 from wbsp.ps.replication.standby import Standby
-from wbsp.ps.series import BESIDE, Series, next_run, run_id
+from wbsp.ps.series import BESIDE, SERVER_STEP, STANDBY_STEP, Series, next_run, run_id
 from wbsp.ps.server import Server
 from wbsp.ps.sharding.coordinator import ShardLost
 from wbsp.runlog.console import Console, say
@@ -167,7 +167,7 @@ class _Plan:
             folder: the run's.
             before: settings of the run so far.
             saved: a checkpoint, or None.
-            step: from the epoch of the start before to that of this one.
+            step: as in `Series.next_epoch`, of `before`.
             beside: address of the run's other process, which may continue, too, until most workers
                 have connected here; a later start of this one asks there first.
 
@@ -192,7 +192,7 @@ class _Plan:
         run |= series.begin(before, run["id"], folder)
         run[SECRET] = series.secret = (
             before.get(SECRET) or series.secret or self.on.scheduler.random(SIZE).hex())
-        run["epoch"] = before.get("epoch", 0) + step
+        run["epoch"] = series.next_epoch(before.get("epoch", series.epoch), step)
         run["standby"] = None if saved else series.other
         run["shards"] = self.config.shards.setting
         run["beside"] = beside
@@ -306,6 +306,7 @@ class _Plan:
                 self.series.restore(before)
             elif self.runs.before is not None:
                 self.series.succeed(self.runs.before)
+        self.series.served(before or self.runs.before or {})
         if not before and self.runs.before is not None:
             before = next_run(self.runs.before) or {}
         other = other or before.get("standby") or before.get("beside") or (
@@ -329,7 +330,7 @@ class _Plan:
         def serve(copy: RunCopy | RunNote | None) -> Server:
             if copy is not None:
                 return take_over(copy)
-            run = self.note(socket, folder, before, saved, SERVER_STEP if other else 1,
+            run = self.note(socket, folder, before, saved, SERVER_STEP,
                             other if saved else None)
             server = self.server(socket, folder, hold, run, saved, resume)
             if lost is not None:
@@ -389,21 +390,27 @@ class _TakeOver:
         """Write the last version of a run that another one follows.
 
         Once this process serves a later run, a worker that was started anew passes this one with
-        it.
+        it. A later start of this process finds it as a run that it has ended itself, behind which
+        the process that it has followed may have begun the next one.
         """
         if not copy.saved.state.ended:
             return
+        series = self._plan.series
+        run = {**copy.run, "ended": True, "epoch": series.next_epoch(copy.run["epoch"],
+                                                                     STANDBY_STEP),
+               "standby": self._other, "beside": None, "port": self._socket.port}
         try:
             folder = self._plan.runs.unfinished()
             save(folder / CHECKPOINT, copy.saved)
-            write_settings(folder, {**copy.run, "ended": True})
+            write_settings(folder, run)
             folder = finished_folder(folder)
         except OSError as error:
             say(f"cannot keep the last version of fit {copy.run.get('fit')} beside that of its "
                 f"server: {error.strerror or error}; if that is lost, workers that are started "
                 "anew need its folder")
             return
-        self._plan.series.folders[copy.run.get("fit", 1)] = folder
+        series.served(run)
+        series.folders[copy.run.get("fit", 1)] = folder
 
     def _resume(self, copy: RunCopy) -> Server:
         """Return the server of a run that continues from a snapshot."""
@@ -482,15 +489,15 @@ def _holds_some(runs: Runs, left: pathlib.Path | None) -> bool:
     """Return whether a standby that is restarted holds a state in its folder.
 
     A folder without a checkpoint may be from a standby that was killed while it took over; it has
-    a state if it waits for a later run of a series.
+    a state if it waits for a later run of a series, or follows a run that has ended.
     """
-    if left is None:
-        return runs.before is not None
-    if (left / CHECKPOINT).exists():
+    if left is not None and (left / CHECKPOINT).exists():
         return True
-    with contextlib.suppress(OSError, ValueError):
-        return bool(check_run(read_settings(left), str(left)).get("fit", 1) > 1)
-    return False
+    if left is not None:
+        with contextlib.suppress(OSError, ValueError):
+            if check_run(read_settings(left), str(left)).get("fit", 1) > 1:
+                return True
+    return runs.before is not None
 
 
 def _stand_by(plan: _Plan, standby: Standby) -> int:

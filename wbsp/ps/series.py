@@ -15,6 +15,18 @@ change. A server that resumes, or a standby that takes over, goes on from there:
   next number. Each process says which fit it begins: one that is behind is given the final version
   of an ended run in place of training (`passes`), and one of another series is refused, so that no
   two fits are mixed.
+
+A server and its standby derive the next run's id alike, and each may begin that run where the other
+has ended. So the epochs of a series never start again:
+
+- a process that goes on from its own run.json, or from the run that it has just ended, takes the
+  epoch after the next (`SERVER_STEP`); one that goes on from the other's state takes the next one
+  (`STANDBY_STEP`). Of the two, one has the odd epochs of the series, and the other the even ones;
+- a process takes no epoch that is not above all that it had;
+- the epoch is in run.json, on the disk, before a worker is welcomed.
+
+So no epoch of a run is served twice, in whichever order the two die, return and take over, and
+the later start has the higher one, unless neither knew of the other.
 """
 
 from __future__ import annotations
@@ -29,6 +41,7 @@ from wbsp.runlog.folder import SECRET, numbered_folders, read_settings
 from wbsp.wire.proof import mac
 
 BESIDE = "-standby"  # ends the name of the folder of a standby's files
+STANDBY_STEP, SERVER_STEP = 1, 2  # from the epoch of a state to one's own: of the other's, of one's
 
 
 @dataclass
@@ -39,6 +52,7 @@ class Series:
         single: the server serves one run only.
         id: of the first run, which identifies the series.
         fit: number of the run that is served, or waited for, from 1 on.
+        epoch: the newest in which this process has served a run of the series; 0: none.
         followed: this process has served a run of the series before.
         living: workers whose processes continue, or may -> the process's own number, as in
             `messages.Hello`, or nothing if it is not known.
@@ -56,6 +70,7 @@ class Series:
     single: bool = False
     id: str | None = None
     fit: int = 1
+    epoch: int = 0
     followed: bool = False
     living: dict[int, bytes] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
@@ -108,6 +123,21 @@ class Series:
     def continues(run: dict[str, Any]) -> bool:
         """Return whether another run follows the one with this run.json, which has ended."""
         return bool(run.get("ended") and run.get("living") and run.get("series"))
+
+    def served(self, run: dict[str, Any]) -> None:
+        """Note the run.json that this process has written of a run, now or in an earlier start."""
+        self.epoch = max(self.epoch, run.get("epoch", 0))
+
+    def next_epoch(self, epoch: int, step: int) -> int:
+        """Return the epoch in which this process begins a run, or continues it.
+
+        Args:
+            epoch: of the state that it goes on from; 0: none.
+            step: STANDBY_STEP if that is the other process's, SERVER_STEP if it is its own.
+        """
+        own = epoch + step if epoch else 1
+        behind = max(0, self.epoch - own + SERVER_STEP)  # 0, or 1: it is above all earlier ones
+        return own + behind // SERVER_STEP * SERVER_STEP
 
     def succeed(self, run: dict[str, Any]) -> None:
         """Expect the run that follows the one with this run.json, which another process served."""
@@ -231,11 +261,12 @@ def following(run: dict[str, Any]) -> str:
 def next_run(run: dict[str, Any]) -> dict[str, Any] | None:
     """Return the run.json of the run that follows the ended one of `run`, as far as it is known.
 
-    The server of `run` has epoch 1 there if its process goes on. None: no worker comes again.
+    Its epoch is the one that the server of `run` has there if its process goes on. None: no worker
+    comes again.
     """
     if not run.get("living") or not {"series", "fit", SECRET} <= run.keys():
         return None
     fit = run["fit"] + 1
-    return {"id": run_id(run[SECRET], fit), "series": run["series"], "fit": fit, "epoch": 1,
-            SECRET: run[SECRET], "workers": run["workers"], "living": run["living"],
-            "gone": run.get("gone", [])}
+    return {"id": run_id(run[SECRET], fit), "series": run["series"], "fit": fit,
+            "epoch": run["epoch"] + SERVER_STEP, SECRET: run[SECRET], "workers": run["workers"],
+            "living": run["living"], "gone": run.get("gone", [])}

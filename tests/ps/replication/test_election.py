@@ -9,14 +9,8 @@ from hypothesis import strategies as st
 from jobs import until
 
 from wbsp.process.host import HOST
-from wbsp.ps.replication.election import (
-    SERVER_STEP,
-    STANDBY_STEP,
-    Candidate,
-    Inquiry,
-    Standing,
-    Votes,
-)
+from wbsp.ps.replication.election import Candidate, Inquiry, Standing, Votes
+from wbsp.ps.series import SERVER_STEP, STANDBY_STEP
 from wbsp.sync import create
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec

@@ -17,10 +17,10 @@ from wbsp.process.host import HOST
 from wbsp.process.signals import Interrupts
 from wbsp.ps.checkpoint.format import Checkpoint
 from wbsp.ps.checkpoint.state import IndexOwner, RunState
-from wbsp.ps.replication.election import SERVER_STEP, STANDBY_STEP, Standing
+from wbsp.ps.replication.election import Standing
 from wbsp.ps.replication.snapshot import RunCopy, messages
 from wbsp.ps.replication.standby import PrimaryLink, Standby
-from wbsp.ps.series import run_id
+from wbsp.ps.series import SERVER_STEP, STANDBY_STEP, run_id
 from wbsp.ps.sessions.handlers import Peer
 from wbsp.tensors.frozen import NOTHING
 from wbsp.tensors.layout import TensorSpec
@@ -581,7 +581,7 @@ def test_a_standby_begins_the_next_fit_when_its_server_has_ended(server):
     follow = server.until(m.Follow)
     run = server.primary.note.run
     assert follow.run == run["id"] == run_id(SECRET.hex(), 2)
-    assert (run["fit"], run["epoch"]) == (2, 1)
+    assert (run["fit"], run["epoch"]) == (2, SERIES["epoch"] + SERVER_STEP)
     server.dies()
     assert standby._verdict(HOST.clock.monotonic()) == "its process has ended"
 

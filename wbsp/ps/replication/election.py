@@ -17,8 +17,8 @@ run would have two histories. So a server needs one of these to serve alone:
   their processes. What the other one did alone, workers know, and are given time to report. If
   they have died with it, it is lost: nobody can tell.
 
-The epochs of the two never meet: from epoch e the standby continues with e + 1, the server with
-e + 2.
+The epochs of the two never meet: from epoch e of the server, the standby continues with e + 1, and
+the server with e + 2, in all runs of a series (`wbsp.ps.series`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from wbsp import timeouts
 from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.state import RunState, Voter
-from wbsp.ps.series import following
+from wbsp.ps.series import STANDBY_STEP, following
 from wbsp.ps.sessions.handlers import Peer
 from wbsp.runlog.folder import SECRET
 from wbsp.wire.liveness import Beats, Liveness
@@ -40,7 +40,6 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.server_link import ServerLink
 from wbsp.wire.sockets import ServerSocket
 
-STANDBY_STEP, SERVER_STEP = 1, 2  # from the epoch of the state to one's own
 _NOTICE = 10.0  # seconds between two lines
 NEW_PROCESSES = 4096  # that an election remembers, at most
 

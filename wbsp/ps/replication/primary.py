@@ -29,15 +29,13 @@ from wbsp.ps.checkpoint.state import RunState, Voter
 from wbsp.ps.checkpoint.writer import Checkpoints
 from wbsp.ps.config import Reporter, RunInfo
 from wbsp.ps.replication.election import (
-    SERVER_STEP,
-    STANDBY_STEP,
     Election,
     Inquiry,
     Votes,
     epoch_of,
 )
 from wbsp.ps.replication.snapshot import messages
-from wbsp.ps.series import run_id
+from wbsp.ps.series import SERVER_STEP, STANDBY_STEP, run_id
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.session import WorkerSession, disagreement, other_protocol

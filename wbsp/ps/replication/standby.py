@@ -19,9 +19,9 @@ from wbsp import timeouts
 from wbsp.limits import one_line
 from wbsp.process.signals import Interrupts
 from wbsp.process.throttle import Throttle
-from wbsp.ps.replication.election import NEW_PROCESSES, STANDBY_STEP, Candidate, Standing
+from wbsp.ps.replication.election import NEW_PROCESSES, Candidate, Standing
 from wbsp.ps.replication.snapshot import CopyReader, RunCopy, RunNote, settings_of
-from wbsp.ps.series import next_run
+from wbsp.ps.series import STANDBY_STEP, next_run
 from wbsp.ps.sessions.handlers import Peer
 from wbsp.ps.sessions.session import check_reattach, other_protocol
 from wbsp.runlog.console import say
