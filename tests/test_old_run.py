@@ -41,4 +41,4 @@ def test_a_run_of_an_earlier_release_continues_to_its_end(jobs):
     after = read_settings(folder, with_secret=True)
     assert after["id"] == before["id"] and after["ended"] and SECRET in after
     assert saved.state.over and run.summary["workers"]["0"]["steps"] == (
-        old.state.steps[0] + 20)
+        old.state.members[0].steps + 20)

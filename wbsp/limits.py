@@ -76,6 +76,10 @@ Random = Annotated[int, Meta(ge=0)]  # 63 bits that name something; 0: nothing
 Worker = Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)]  # index, as given to the process
 Real = Annotated[float, Meta(ge=-1e300, le=1e300)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]  # up to thirty years
+# Sums of a whole run have no upper bound: a server may add up any number of reports.
+Sum = Annotated[int, Meta(ge=0)]
+Amount = Annotated[float, Meta(ge=0, le=1.7e308)]  # finite, too
+Finite = Annotated[float, Meta(ge=-1.7e308, le=1.7e308)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Id = Text[str, 64]  # of a run, a socket, a file
 Host = Text[str, 255]  # as in DNS
@@ -86,6 +90,8 @@ Reason = Text[str, 400]  # of rejections, which are counted by it
 # Of the Unix socket at which a process takes shared memory; "": it takes none.
 SocketName = Annotated[str, Meta(max_length=37, pattern=r"^(wbsp-[0-9a-f]{32})?\Z")]
 FileName = Text[str, 255]
+# Of a checkpoint: results of an evaluation by name.
+Metrics = Annotated[dict[Annotated[str, Meta(max_length=100)], Finite], Meta(max_length=128)]
 State = Text[str, 1 << 21]  # JSON; limited by the size of a message
 Settings = Annotated[dict[Text[str, 100], Text[str, 1 << 16]], Meta(max_length=256)]
 Name = Text[str, NAME]  # of a variable

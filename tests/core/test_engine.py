@@ -26,8 +26,8 @@ from wbsp.core.messages import (
     WorkHeld,
 )
 from wbsp.core.rendezvous import LEAP
+from wbsp.core.state import EngineState
 from wbsp.core.store import Store
-from wbsp.ps.checkpoint.state import RunState
 from wbsp.sync import (
     Accept,
     Commit,
@@ -250,8 +250,9 @@ def test_a_push_of_an_unknown_worker_is_an_error():
 
 
 def test_a_returning_worker_continues_with_the_ledgers_number():
-    engine, _ = engine_with("asp")
-    engine.restore({"next_seq": {0: 5}, "totals": (0, 0)})
+    engine = Engine(create("asp"), Store(f32(0, 0)), 1)
+    engine.restore(EngineState(version=0, next_seq={0: 5}, totals=(0, 0)))
+    engine.join(0, 0.0)
     assert ack(engine.push(push(0, 5), f32(1, 1), 1.0)).accepted
 
 
@@ -559,7 +560,8 @@ def resumed(*here):
     """An engine that goes on from version 5 of three workers, and these with version 6 are back."""
     log = Log()
     engine = Engine(create("asp"), Store(f32(0, 0), 5), 3, log=log)
-    engine.restore({"next_seq": {0: 1, 1: 1, 2: 1}, "totals": (3, 3), "awaited": [0, 1, 2]})
+    engine.restore(EngineState(version=3, next_seq={0: 1, 1: 1, 2: 1}, totals=(3, 3),
+                               awaited=[0, 1, 2]))
     for worker in here:
         engine.attach(worker, 6, False, False, 1.0)
     if not engine.started:
@@ -708,8 +710,7 @@ def test_the_pushes_of_a_sick_worker_are_counted_across_a_restart():
     assert not exchange(engine, (0, 1), bad)
     again, log = Engine(create("asp"), Store(f32(0, 0), engine.store.latest.version), 2), Log()
     again.log = log
-    again.restore(msgspec.convert(msgspec.to_builtins(engine.state(), str_keys=True) | {
-        "elapsed": 1.0}, RunState, str_keys=True).__dict__)
+    again.restore(engine.state())
     for worker in range(2):
         again.attach(worker, again.store.latest.version, False, False, 2.0)
     (one, message), = exchange(again, (2,), bad)

@@ -4,6 +4,7 @@ docs/tutorial/your-model.md."""
 import signal
 
 import pytest
+from conservation import steps_of
 from docs_code import commands_of, python_of
 from jobs import free_port
 
@@ -33,4 +34,4 @@ wait""")
         assert "Epoch 5/5" in (jobs.folder / f"worker-{index}.log").read_text()
     assert (jobs.folder / "model.keras").exists()
     saved = checkpoint.load(jobs.folder / "runs/pcc/run-001/checkpoint.safetensors")
-    assert sum(saved.state.steps.values()) == 1000
+    assert sum(steps_of(saved.state).values()) == 1000

@@ -73,7 +73,7 @@ def check(story):
         assert [event["seq"] for event in own] == list(range(len(own)))
         assert {name: mine[name] for name in counted} == counted
         assert {name: getattr(state, name)[worker] for name in counted if name != "rejected"} | {
-            "rejected": len(state.rejected[worker])} == counted
+            "rejected": len(state.members[worker].rejected)} == counted
         assert state.base[worker] == own[-1]["base"]
         compute = sum(event["seconds"] for event in own)
         assert mine["compute_seconds"] == pytest.approx(compute)

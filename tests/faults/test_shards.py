@@ -228,7 +228,7 @@ def test_fit_continues_whoever_dies(jobs, shards, victim):
     (_, digest), (_, other) = [job.find("RESULT")[0].rsplit(maxsplit=1) for job in workers]
     assert digest == other, "both hold the final version"
     saved = checkpoint.load(run_json(served)["folder"] / "checkpoint.safetensors")
-    assert [saved.state.steps[worker] for worker in range(2)] == steps
+    assert [saved.state.members[worker].steps for worker in range(2)] == steps
     if victim != "standby":
         assert {e["worker"] for e in served.events("reattach")} == {0, 1}
 

@@ -13,6 +13,7 @@ import time
 
 import hosts
 import pytest
+from conservation import steps_of
 from jobs import until
 from sites import Sites
 
@@ -94,4 +95,4 @@ def test_processes_die_while_lines_are_cut(jobs, seconds, way):
         sites.tell_to_stop()
         sites.end_well()
         saved = sites.conserved(told=True)
-        print(f"version {saved.state.version}, steps of the sites {saved.state.steps}")
+        print(f"version {saved.state.version}, steps of the sites {steps_of(saved.state)}")

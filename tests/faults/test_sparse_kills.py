@@ -75,6 +75,6 @@ def what_was_sent_counts_once(pair):
         most = max(most, np.abs(made).max())
         left = made - result["sent"] - result["unsent"]
         assert np.abs(left).max() < NEAR * most
-        assert saved.state.steps[worker] == result["steps"]
+        assert saved.state.members[worker].steps == result["steps"]
     left = saved.vector + saved.outer.get(UNSENT, np.float32(0)) - total
     assert np.abs(left).max() < NEAR * most

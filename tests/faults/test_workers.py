@@ -4,7 +4,7 @@ import json
 import signal
 
 import pytest
-from conservation import IntegerRun, assert_conserved
+from conservation import IntegerRun, assert_conserved, steps_of
 from integer_replica import read_result
 from jobs import interrupted, until
 
@@ -57,7 +57,7 @@ def test_a_killed_worker_returns_and_continues_where_it_stopped(jobs, sync):
     assert of_all == sum(e["steps"] for e in server.events("accept") if e["t"] < came_back)
     assert len(server.find("worker 1 joined")) == 2
     saved = assert_conserved(IntegerRun.of_processes(server.folder, jobs.folder))
-    assert saved.state.steps[1] == steps + 10
+    assert saved.state.members[1].steps == steps + 10
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_a_killed_server_is_missed_and_resumes_from_its_checkpoint(jobs):
     final = assert_conserved(IntegerRun.of_processes(again.folder, jobs.folder))
     assert final.state.version > saved.state.version
     assert final.state.elapsed > saved.state.elapsed
-    assert final.state.steps == {w: saved.state.steps[w] + 8 for w in range(2)}
+    assert steps_of(final.state) == {w: saved.state.members[w].steps + 8 for w in range(2)}
     events = (again.folder / "events.jsonl").read_bytes()
     whole = before[:before.rfind(b"\n") + 1]
     assert events.startswith(whole) and len(events) > len(whole), "the file goes on"
@@ -110,7 +110,7 @@ def test_a_server_that_is_interrupted_lets_everyone_finish(jobs, signum):
     interrupted(server, signum)
     assert server.find(f"{signum.name}: asking the workers to finish")
     saved = assert_conserved(IntegerRun.of_processes(server.folder, jobs.folder))
-    assert sum(saved.state.steps.values()) == sum(
+    assert sum(steps_of(saved.state).values()) == sum(
         read_result(jobs.folder, worker)["steps"] for worker in range(2))
 
 
@@ -127,8 +127,8 @@ def test_a_worker_that_is_interrupted_hands_over_what_it_did(jobs, signum):
     for job in (stayer, server):
         job.ends_well()
     saved = assert_conserved(IntegerRun.of_processes(server.folder, jobs.folder))
-    assert saved.state.steps[1] == read_result(jobs.folder, 1)["steps"] >= 5
-    assert saved.state.steps[0] == 60
+    assert saved.state.members[1].steps == read_result(jobs.folder, 1)["steps"] >= 5
+    assert saved.state.members[0].steps == 60
 
 
 def test_a_server_without_workers_can_be_interrupted(jobs):

@@ -12,8 +12,15 @@ from fake_worker import FakeWorker
 from integer_replica import UNIT, of_rows, pattern, read_result, recorded
 from jobs import ServerJob
 
+from wbsp.core.state import EngineState
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.reader import read_run
+
+
+def steps_of(state: EngineState) -> dict[int, int]:
+    """Return worker -> steps of its pushes that the state counts."""
+    return {worker: member.steps for worker, member in state.members.items()}
+
 
 # Models whose weights make no whole numbers of whole ones.
 UNEVEN = "auto", "lbbsp", "fedasync", "decoupled"

@@ -55,7 +55,7 @@ class Life:
                       unsent=saved["outer"].get(UNSENT))
         self.engine = Engine(model, store, world.workers_num, log=self.event)
         if epoch > 1:
-            self.engine.restore(vars(saved["state"]))
+            self.engine.restore(saved["state"])
             self.dispatcher.info.owners.update(saved["state"].places)
         self.requests = self.dispatcher.begin(self.engine, LAYOUT)
 
@@ -89,7 +89,7 @@ class Life:
     def begin_checkpoint(self):
         def act(now):
             self.engine.ledger.mark += 1
-            state = RunState(**self.engine.state(), elapsed=now,
+            state = RunState(**vars(self.engine.state()), elapsed=now,
                              places=self.dispatcher.info.owners)
             self.writing = {"vector": self.engine.store.latest.vector,
                             "outer": self.engine.store.state(),

@@ -139,7 +139,7 @@ class ServerAndStandby:
         saved = assert_conserved(run)
         for worker, planned in self.planned.items():
             result = read_result(self.jobs.folder, worker)
-            assert result["steps"] == saved.state.steps[worker], run_json(servers[0])
+            assert result["steps"] == saved.state.members[worker].steps, run_json(servers[0])
             assert planned in (result["steps"], None)
             assert result["version"] == saved.state.version
         return saved

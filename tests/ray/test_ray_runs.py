@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conservation import IntegerRun, assert_conserved
+from conservation import IntegerRun, assert_conserved, steps_of
 from docs_code import python_of
 from jobs import ROOT, free_port, until
 
@@ -105,9 +105,9 @@ class Run:
             assert returned is None if worker in missing else returned["worker"] == worker
         total = self.result["summary"]["total"]["steps"]
         self.saved = checkpoint.load(Path(self.result["folder"]) / "checkpoint.safetensors")
-        assert total == sum(self.saved.state.steps.values())
+        assert total == sum(steps_of(self.saved.state).values())
         for worker in set(range(self.number)) - set(missing):
-            assert self.saved.state.steps[worker] == self.steps
+            assert self.saved.state.members[worker].steps == self.steps
         run = IntegerRun.of_processes(Path(self.result["folder"]), self.jobs.folder, told)
         assert set(run.finals) == set(range(self.number)) - set(missing)
         assert_conserved(run)
@@ -257,7 +257,7 @@ def test_a_users_own_script_runs_unchanged(jobs, machine):
     assert len(driver.find("Epoch 5/5")) == 2
     assert driver.find("all 5 epochs are trained; the files are in .*/it/pcc/run-001")
     saved = checkpoint.load(jobs.folder / "it/pcc/run-001/checkpoint.safetensors")
-    assert sum(saved.state.steps.values()) == 1000
+    assert sum(steps_of(saved.state).values()) == 1000
 
 
 @long

@@ -60,7 +60,8 @@ from wbsp.core.messages import (
 )
 from wbsp.core.rendezvous import LEAP, Rendezvous
 from wbsp.core.shared_work import SharedWork, is_finite
-from wbsp.core.stats import KEPT, AnsweredWork, Member, count_rejected
+from wbsp.core.state import EngineState
+from wbsp.core.stats import AnsweredWork, Member, count_rejected
 from wbsp.core.store import Store
 from wbsp.core.work.strikes import STRIKES, Health
 from wbsp.core.work_ledger import NOT_OWN
@@ -721,56 +722,50 @@ class Engine:
             self._at_rest.append(act)
         self._rest(now)
 
-    def state(self) -> dict[str, Any]:
-        """Return the state to resume from, without the newest version's tensors, fit for JSON."""
+    def state(self) -> EngineState:
+        """Return a copy of the state to resume from, beside the newest version's tensors."""
         ledger = self.ledger
         members = self.members
         awaited = self.rendezvous.awaited
         if self.started:
             awaited = {w for w, m in members.items() if not self.done and (m.active or m.finished)}
-        return {"version": self.store.latest.version, "next_seq": ledger.state(),
-                "mark": ledger.mark,
-                "answers": {worker: [ack.seq, ack.accepted, ack.reason, ack.weight, ack.mark]
-                            for worker, ack in ledger.answers().items()},
-                "awaited": None if awaited is None else sorted(awaited),
-                "ended": self.done,
-                "owed": sorted(w for w, m in members.items() if self.done and m.finished),
-                "totals": [self.steps, self.samples],
-                "work": None if self.work is None else self.work.ledger.state(),
-                "doubts": {worker: copy(doubt) for worker, doubt in self.health.doubts.items()},
-                "rate": None if self.rate is None else [self.rate.epoch, self.rate.rate],
-                "measured": self.measured and [self.measured.epoch, self.measured.values],
-                "found": {epoch: copy(values) for epoch, values in self.found.items()},
-                **{name: {w: copy(getattr(m, name)) for w, m in members.items()}
-                   for name in KEPT}}
+        return EngineState(
+            version=self.store.latest.version, next_seq=ledger.state(),
+            totals=(self.steps, self.samples),
+            members={worker: member.state() for worker, member in members.items()},
+            work=None if self.work is None else self.work.ledger.state(),
+            doubts={worker: copy(doubt) for worker, doubt in self.health.doubts.items()},
+            rate=None if self.rate is None else (self.rate.epoch, self.rate.rate),
+            measured=None if self.measured is None else (
+                self.measured.epoch, self.measured.values),
+            found={epoch: dict(values) for epoch, values in self.found.items()},
+            mark=ledger.mark,
+            answers={worker: (ack.seq, ack.accepted, ack.reason, ack.weight, ack.mark)
+                     for worker, ack in ledger.answers().items()},
+            awaited=None if awaited is None else sorted(awaited), ended=self.done,
+            owed=sorted(w for w, m in members.items() if self.done and m.finished))
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: EngineState) -> None:
         """Resume from a `state`, also from one of an older release.
 
         Raises:
             ValueError: the state does not fit this run; one line.
         """
-        if (work := state.get("work")) is not None:
-            self.work = SharedWork(work.data, self.model.rule, work)
+        if state.work is not None:
+            self.work = SharedWork(state.work.data, self.model.rule, state.work)
             if self._epochs is not None:
                 self.work.ledger.extend(self._epochs)
-        self.health = Health(state.get("doubts"))
-        if (rate := state.get("rate")) is not None:
-            self.rate = LearningRate(*rate)
-        if (measured := state.get("measured")) is not None:
-            self.measured = Measured(*measured)
-        self.found = {epoch: {**values} for epoch, values in state.get("found", {}).items()}
+        self.health = Health(state.doubts)
+        self.rate = None if state.rate is None else LearningRate(*state.rate)
+        self.measured = None if state.measured is None else Measured(*state.measured)
+        self.found = {epoch: dict(values) for epoch, values in state.found.items()}
         answers = {worker: Ack(seq, accepted, reason, weight=weight, mark=mark)
-                   for worker, (seq, accepted, reason, weight, mark)
-                   in state.get("answers", {}).items()}
-        self.ledger = Ledger(state["next_seq"], answers, state.get("mark", 0))
-        self.rendezvous = Rendezvous(self.rendezvous.expected, state.get("awaited"),
-                                     state.get("ended", False), state.get("owed"), resumed=True)
-        self.steps, self.samples = state["totals"]
-        for name in KEPT:
-            for worker, value in state.get(name, {}).items():
-                member = self.members.setdefault(worker, Member())
-                setattr(member, name, Counter(value) if name == "rejected" else value)
+                   for worker, (seq, accepted, reason, weight, mark) in state.answers.items()}
+        self.ledger = Ledger(state.next_seq, answers, state.mark)
+        self.rendezvous = Rendezvous(self.rendezvous.expected, state.awaited, state.ended,
+                                     state.owed, resumed=True)
+        self.steps, self.samples = state.totals
+        self.members = {worker: Member(**vars(totals)) for worker, totals in state.members.items()}
 
     def _given(self, rejected: dict[str, int]) -> dict[str, int]:
         """Return `rejected` by reasons that this server or its checkpoint has given.

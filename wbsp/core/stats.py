@@ -5,19 +5,17 @@ The worker reports its time and traffic; the server counts its pushes.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Literal, NamedTuple, get_args
 
 from msgspec import Meta
 
-from wbsp.limits import SPANS, Count, Real, Reason, Seconds, Text
+from wbsp.limits import SPANS, Amount, Count, Real, Reason, Seconds, Sum, Text
 
 MOST_LOSS = 1e300  # as `Real`: a sum beyond it would not decode
 REASONS = 64  # distinct reasons of rejections that are counted
 OTHERS = "for other reasons"  # all further ones
-KEPT = "steps", "samples", "seconds", "pushes", "base", "rounds", "rejected", "sgd"  # of a Member
 Phase = Literal["compute", "push", "pull", "wait", "data", "validation", "callbacks",
                 "data or compute"]
 Lane = Literal["compute", "network"]
@@ -157,18 +155,15 @@ class AnsweredWork(NamedTuple):
 
     def void(self, reason: str) -> AnsweredWork:
         """Return this work with its accepted pushes rejected for `reason`."""
-        rejected = Counter(self.rejected)
-        count_rejected(rejected, reason, self.pushes - sum(self.rejected.values()))
-        return self._replace(rejected=dict(rejected), accepted=(), unused=self.samples)
+        rejected = dict(self.rejected)
+        count_rejected(rejected, reason, self.pushes - sum(rejected.values()))
+        return self._replace(rejected=rejected, accepted=(), unused=self.samples)
 
     def then(self, later: AnsweredWork) -> AnsweredWork:
         """Return this work and `later`, which follows it, as one."""
-        rejected = self.rejected
-        if later.rejected:
-            counts = Counter(rejected)
-            for reason, pushes in sorted(later.rejected.items()):
-                count_rejected(counts, reason, pushes)
-            rejected = dict(counts)
+        rejected = dict(self.rejected)
+        for reason, pushes in sorted(later.rejected.items()):
+            count_rejected(rejected, reason, pushes)
         return AnsweredWork(
             self.first, later.last, self.steps + later.steps, self.samples + later.samples,
             self.seconds + later.seconds, later.base,
@@ -185,30 +180,42 @@ def _joint(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
     return tuple(joint)
 
 
-def count_rejected(rejected: Counter[str], reason: str, pushes: int = 1) -> None:
+def count_rejected(rejected: dict[str, int], reason: str, pushes: int = 1) -> None:
     """Count pushes that were rejected for this reason, of at most `REASONS` different ones."""
     full = reason not in rejected and len(rejected) >= REASONS - 1
-    rejected[OTHERS if full else reason] += pushes
+    counted = OTHERS if full else reason
+    rejected[counted] = rejected.get(counted, 0) + pushes
 
 
 @dataclass
-class Member:
+class MemberState:
     """Totals of one worker over all its incarnations, also across restarts of the server.
 
     Pushes count when the server receives them, rejected pushes included.
     """
 
+    steps: Sum = 0
+    samples: Sum = 0
+    seconds: Amount = 0.0  # of compute
+    pushes: Sum = 0
+    base: Sum = 0  # base version of its newest push
+    rounds: Sum = 0  # its pushes, plus the rounds before it joined
+    rejected: dict[str, Sum] = field(default_factory=dict)  # reason -> pushes
+    sgd: bool = False  # its updates are sums of gradients times a rate
+
+
+@dataclass
+class Member(MemberState):
+    """The totals of one worker, and whether it takes part."""
+
     active: bool = False
     finished: bool = False  # left in good order
     gone: str = ""  # reason of its last loss, if it did not finish
-    steps: int = 0
-    samples: int = 0
-    seconds: float = 0.0  # of compute
-    pushes: int = 0
-    base: int = 0  # base version of its newest push
-    rounds: int = 0  # its pushes, plus the rounds before it joined
-    rejected: Counter[str] = field(default_factory=Counter)  # reason -> pushes
-    sgd: bool = False  # its updates are sums of gradients times a rate
+
+    def state(self) -> MemberState:
+        """Return a copy of what a checkpoint keeps."""
+        kept = {one.name: getattr(self, one.name) for one in fields(MemberState)}
+        return MemberState(**kept | {"rejected": dict(self.rejected)})
 
     def count(self, steps: int, samples: int, seconds: float, base: int) -> None:
         """Count a push of this worker."""

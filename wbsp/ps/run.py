@@ -358,7 +358,7 @@ class Run:
 
     def _go_on(self, state: RunState) -> None:
         """Resume from a `_state`."""
-        self.engine.restore(vars(state))
+        self.engine.restore(state)
         self._dispatcher.sessions.reports.update(state.reports)
         self._dispatcher.info.owners.update(state.places)
         if state.awaited is None or state.awaited or state.owed:  # also for one that came later
@@ -384,8 +384,8 @@ class Run:
         state = self.engine.state()
         # a run that was interrupted or failed may continue, with new processes, too
         if self.hasty or self._incomplete:
-            state["ended"] = False
-        return RunState(**state, elapsed=now, over=self._over,
+            state.ended = False
+        return RunState(**vars(state), elapsed=now, over=self._over,
                         trains_since=self._training_since(now),
                         staleness=log.staleness, failures=dict(log.failures),
                         reports=dict(self._dispatcher.sessions.reports),

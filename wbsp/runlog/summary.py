@@ -27,7 +27,7 @@ def summarize(t: float, members: Mapping[int, Member], reports: Mapping[int, Rep
         speed = score.speed if score else 0.0
         workers[worker] = {
             "steps": member.steps, "samples": member.samples, "pushes": member.pushes,
-            "pulls": report.pulls, "rejected": member.rejected.total(),
+            "pulls": report.pulls, "rejected": sum(member.rejected.values()),
             "rejected_why": dict(member.rejected), "finished": member.finished,
             "compute_seconds": member.seconds, "wall_seconds": report.wall,
             "seconds": dict(report.seconds), "shares": {k: report.share(k) for k in report.seconds},

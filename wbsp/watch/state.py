@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from wbsp.core.stats import ALWAYS, PHASES, Member, Report
+from wbsp.core.stats import ALWAYS, PHASES, Member, Report, count_rejected
 from wbsp.runlog.straggler import StragglerScore
 from wbsp.runlog.summary import summarize
 from wbsp.watch.events import ACCEPT, ADOPT, COMMIT, CUT, REJECT, RESENT, EventLog
@@ -42,7 +42,8 @@ def members(log: EventLog) -> dict[int, Member]:
             continue
         member = found.setdefault(event["worker"], Member())
         if kind == "resent":
-            member.rejected.update(event["rejected"])
+            for reason, pushes in event["rejected"].items():
+                count_rejected(member.rejected, reason, pushes)
         else:
             member.finished = bool(event.get("finished", False))
             member.active = kind != "leave" and not member.finished
@@ -56,12 +57,12 @@ def members(log: EventLog) -> dict[int, Member]:
         member.steps, member.samples = int(sums["steps"][index]), int(sums["samples"][index])
         member.pushes, member.seconds = int(sums["pushes"][index]), float(sums["seconds"][index])
     for (worker, reason), count in _rejected(log).items():
-        found[worker].rejected[reason] += count
+        count_rejected(found[worker].rejected, reason, count)
     for name, sums in (_tally(log) or {"workers": {}})["workers"].items():
         member = found.setdefault(int(name), Member())
         member.steps, member.samples = int(sums["steps"]), int(sums["samples"])
         member.pushes, member.seconds = int(sums["pushes"]), float(sums["seconds"])
-        member.rejected = Counter(sums["rejected"])
+        member.rejected = dict(sums["rejected"])
     return found
 
 

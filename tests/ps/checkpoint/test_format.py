@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from wbsp.core.engine import Engine
-from wbsp.core.stats import Report
+from wbsp.core.stats import MemberState, Report
 from wbsp.core.store import Store
 from wbsp.ps.checkpoint.format import Checkpoint, load, save
 from wbsp.ps.checkpoint.state import FORMAT, RunState, Totals, check_run
@@ -21,8 +22,8 @@ from wbsp.tensors.layout import TensorSpec
 
 LAYOUT = [TensorSpec("conv/kernel", (3, 2)), TensorSpec("scale", ()), TensorSpec("scale", (4,)),
           TensorSpec("a name / with \"quotes\" and ü", (0,))]
-STATE = RunState(version=7, elapsed=1.5, next_seq={0: 3}, totals=(3, 96), steps={0: 3},
-                 reports={0: Totals(steps=3, loss=0.5)})
+STATE = RunState(version=7, elapsed=1.5, next_seq={0: 3}, totals=(3, 96),
+                 members={0: MemberState(steps=3)}, reports={0: Totals(steps=3, loss=0.5)})
 
 
 def checkpoint(first=0.0):
@@ -137,7 +138,7 @@ def written(folder, state):
     ({"next_seq": {"a": 1}}, "`$.next_seq`"),
     ({"answers": {"0": [1]}}, "`$.answers[...]`"),
     ({"awaited": 3}, "`$.awaited`"),
-    ({"rejected": {"0": 1}}, "`$.rejected[...]`"),
+    ({"members": {"0": {"rejected": 1}}}, "`$.members[...].rejected`"),
     ({"reports": {"0": {"steps": "many"}}}, "`$.reports[...].steps`"),
     ({"staleness": {"pushes": 1}}, "`$.staleness`"),
     ({"staleness": {"pushes": 1, "sum": 1, "most": 1}}, "`$.staleness`"),
@@ -172,7 +173,7 @@ def test_a_state_of_an_older_release_is_taken_for_what_it_holds(tmp_path):
 
 def test_a_state_of_a_later_format_is_refused_in_one_line(tmp_path):
     path = written(tmp_path, STATE.to_json() | {"format": FORMAT + 1})
-    with pytest.raises(ValueError, match="its state has format 2, of a later release"):
+    with pytest.raises(ValueError, match="its state has format 3, of a later release"):
         load(path)
 
 
@@ -189,9 +190,9 @@ def test_every_field_of_a_run_state_is_checked(tmp_path):
     engine = Engine(create("bsp"), Store(np.zeros(3, np.float32)), 1)
     engine.join(0, 0.0)
     engine.push(Push(0, 0, 0, 2, 16, 0.5), np.full(3, np.nan, np.float32), 1.0)
-    state = RunState(**engine.state(), elapsed=1.0)
-    assert RunState.from_json(json.loads(json.dumps(state.to_json()))).rejected == {
-        0: {"not finite": 1}}
+    state = RunState(**vars(engine.state()), elapsed=1.0)
+    assert RunState.from_json(json.loads(json.dumps(state.to_json()))).members[0].rejected == {
+        "not finite": 1}
     assert {field.name for field in fields(Report)} == set(Totals.__annotations__)
 
 
@@ -230,3 +231,26 @@ def test_tensors_of_something_else_are_refused_in_one_line(tmp_path, tensors, me
     text = str(caught.value)
     assert text.startswith(f"{path} is not a wbsp checkpoint: ") and says in text
     assert "\n" not in text
+
+
+def test_a_file_of_format_1_is_read_with_all_that_it_holds():
+    """The file was written by the release before `FORMAT` became 2, with a value in each field."""
+    state = load(Path(__file__).with_name("format-1.safetensors")).state
+    assert state.members == {
+        0: MemberState(steps=9, samples=144, seconds=4.5, pushes=9, base=11, rounds=9, sgd=True),
+        1: MemberState(steps=4, samples=64, seconds=8.0, pushes=4, base=10, rounds=6,
+                       rejected={"not finite": 1, "too old": 2})}
+    assert (state.version, state.next_seq, state.totals) == (12, {0: 9, 1: 4}, (13, 208))
+    assert state.answers[1] == (3, False, "not finite", 0.0, 5)
+    assert state.work is not None and state.work.struck[1].doubted == [(80, 96)]
+    assert state.above is not None and state.above.kept == (1, 16, 0.5)
+    missing = [one.name for one in fields(state)
+               if one.name not in ("ended", "over", "layers", "entries", "owed")
+               and not getattr(state, one.name)]
+    assert not missing, "each field has a value in that file"
+
+
+def test_a_total_of_format_1_that_is_no_table_is_refused_in_one_line():
+    with pytest.raises(ValueError, match="its state is damaged: steps is no table by workers"):
+        RunState.from_json({"version": 7, "elapsed": 1.5, "next_seq": {}, "totals": [0, 0],
+                            "steps": 3})

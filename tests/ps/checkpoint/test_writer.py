@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from conservation import steps_of
 from full_disk import full_at
 from jobs import until
 
@@ -35,7 +36,7 @@ class Running:
 
     def state(self, now):
         self.states.append(self.engine.state())
-        return RunState(elapsed=now, **self.states[-1])
+        return RunState(elapsed=now, **vars(self.states[-1]))
 
     def push(self, worker, seq, now):
         self.engine.push(Push(worker, seq, 0, 2, 16, 0.5), np.ones(SIZE, np.float32), now)
@@ -61,7 +62,7 @@ def test_a_checkpoint_waits_until_nothing_is_pending(tmp_path):
     run.written(5.0)
     saved = checkpoint.load(run.path)
     assert saved.state.elapsed == 3.0 and saved.state.version == 2
-    assert saved.state.next_seq == {0: 2, 1: 2} and saved.state.steps == {0: 4, 1: 4}
+    assert saved.state.next_seq == {0: 2, 1: 2} and steps_of(saved.state) == {0: 4, 1: 4}
     assert np.array_equal(saved.vector, np.full(SIZE, 2, np.float32))
 
 
@@ -126,8 +127,8 @@ def test_the_last_checkpoint_holds_what_came_after_the_last_version(tmp_path):
     run.checkpoints.finish(3.0)
     state = checkpoint.load(run.path).state
     assert state.version == run.engine.store.latest.version
-    assert (state.next_seq[0], state.pushes[0]) == (2, 2)
-    assert state.rejected[0] == {"not finite": 1}
+    assert (state.next_seq[0], state.members[0].pushes) == (2, 2)
+    assert state.members[0].rejected == {"not finite": 1}
 
 
 def test_a_last_checkpoint_that_cannot_be_written_is_known_to_have_failed(tmp_path):
@@ -164,10 +165,10 @@ def test_the_engines_state_returns_through_json():
         run.join(worker, 0.0)
     for seq, value in enumerate((1.0, np.nan, 1.0)):
         run.push(Push(1, seq, seq // 2, 3, 24, 0.25), np.full(2, value, np.float32), 1.0)
-    text = json.dumps(RunState(**run.state(), elapsed=1.0).to_json())
+    text = json.dumps(RunState(**vars(run.state()), elapsed=1.0).to_json())
     state = RunState.from_json(json.loads(text))
     again = Engine(create("asp"), Store(run.store.latest.vector, state.version), 2)
-    again.restore(vars(state))
+    again.restore(state)
     assert again.state() == run.state()
     member = again.members[1]
     assert (member.steps, member.samples, member.seconds, member.pushes, member.base) == (
@@ -179,8 +180,8 @@ def test_the_engines_state_returns_through_json():
 
 def test_a_state_of_an_older_release_is_taken_for_what_it_holds():
     again = Engine(create("asp"), Store(np.zeros(2, np.float32), 7), 2)
-    again.restore(vars(RunState.from_json({"version": 7, "elapsed": 1.5, "next_seq": {"0": 3},
-                                           "totals": [3, 96], "steps": {"0": 3}})))
+    again.restore(RunState.from_json({"version": 7, "elapsed": 1.5, "next_seq": {"0": 3},
+                                      "totals": [3, 96], "steps": {"0": 3}}))
     assert again.members[0].steps == 3 and again.members[0].pushes == 0
     assert (again.steps, again.samples, again.ledger.next_seq(0)) == (3, 96, 3)
 
@@ -198,13 +199,13 @@ def test_a_demanded_checkpoint_is_written_though_its_version_was(tmp_path):
     assert not run.checkpoints.writing, "something is pending"
     run.push(1, 1, 4.0)
     run.written(4.0)
-    assert [state["version"] for state in run.states] == [1, 2]
+    assert [state.version for state in run.states] == [1, 2]
     assert not run.checkpoints.writing
     mark = run.engine.ledger.mark
     run.checkpoints.demand(mark)
     run.checkpoints.poll(5.0)
     run.written(5.0)
-    assert [state["version"] for state in run.states] == [1, 2, 2]
+    assert [state.version for state in run.states] == [1, 2, 2]
     run.checkpoints.demand(mark)
     run.checkpoints.poll(6.0)
     assert not run.checkpoints.writing, "it is durable"

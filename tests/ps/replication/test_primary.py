@@ -66,7 +66,7 @@ class World:
             self, reporter)
         self.replication.begin(Source(self.engine, [TensorSpec("x", (2,))],
                                       lambda now: RunState(
-                                          **self.engine.state(), elapsed=now,
+                                          **vars(self.engine.state()), elapsed=now,
                                           places={0: IndexOwner("ab", None)}),
                                       self.checkpoints))
         self.seq, self.members = 0, []  # sessions of workers

@@ -6,6 +6,7 @@ import forked
 import numpy as np
 import pytest
 from back_ends import ON_TORCH
+from conservation import steps_of
 from jobs import free_port
 
 from wbsp.ps.checkpoint import format as checkpoint
@@ -151,7 +152,7 @@ def test_fit_outlives_its_server(jobs, back_ends):
     for job in (*workers, again):
         job.ends_well()
     saved = checkpoint.load(again.folder / "checkpoint.safetensors")
-    assert saved.state.steps == {0: 160, 1: 160}
+    assert steps_of(saved.state) == {0: 160, 1: 160}
     for index, worker in enumerate(workers):
         assert np.load(jobs.folder / f"worker{index}.npy").tobytes() == saved.vector.tobytes()
         assert worker.find("no connection to the server at .*; trying for 100 s")

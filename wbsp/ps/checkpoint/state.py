@@ -7,29 +7,22 @@ where they are read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, TypedDict, TypeVar
 
 import msgspec
 
 from wbsp.core.site.work import SiteWorkState
-from wbsp.core.stats import ALWAYS, Report
-from wbsp.core.work.strikes import Doubt
-from wbsp.core.work_ledger import WorkState
-from wbsp.limits import Count, Worker, text_of
+from wbsp.core.state import EngineState
+from wbsp.core.stats import ALWAYS, MemberState, Report
+from wbsp.limits import Amount, Count, Finite, Sum, Worker, text_of
 from wbsp.tensors.layout import Entries, LayerStates, Names
 
-FORMAT = 1  # of the state; 0: of the releases that wrote no number
+FORMAT = 2  # of the state; 1: a table of workers for each total; 0: like 1, without the number
 
 T = TypeVar("T")
-# Sums have no upper bound: a server may add up any number of reports.
-Sum = Annotated[int, msgspec.Meta(ge=0)]
-Amount = Annotated[float, msgspec.Meta(ge=0, le=1.7e308)]  # finite, too
-Finite = Annotated[float, msgspec.Meta(ge=-1.7e308, le=1.7e308)]
 Staleness = Annotated[dict[Annotated[str, msgspec.Meta(pattern="^(pushes|sum|max)$")], Sum],
                       msgspec.Meta(min_length=3)]
-Metrics = Annotated[dict[Annotated[str, msgspec.Meta(max_length=100)], Finite],
-                    msgspec.Meta(max_length=128)]
 Voter = tuple[int, str]  # a worker, and its process, as `owner`; "": not a member yet
 
 
@@ -109,21 +102,10 @@ class AboveState:
 
 
 @dataclass(kw_only=True)
-class RunState:
+class RunState(EngineState):
     """The state of a run beside the tensors of a version.
 
-    Fields that a later release than the first one has added have a default, because they may be
-    missing. The fields up to `sgd` are those of `Engine.state`.
-
     Attributes:
-        work: state of the data that all workers share; None: each has its own.
-        doubts: workers whose newest pushes were not finite.
-        rate: epoch and value of the learning rate that a worker has set for all.
-        measured: the newest result of an epoch's validation, and its epoch.
-        found: known results of each epoch.
-        answers: worker -> seq, accepted, reason, weight and mark of the answer to its newest push.
-        ended: the version is the run's last.
-        owed: workers that had finished and did not have that version yet; None: not known.
         elapsed: seconds of the run's time.
         trains_since: seconds of the run's time at which training began; None: it had not.
         over: all workers that wanted the last version have it; only the last files are missing.
@@ -137,28 +119,6 @@ class RunState:
     """
 
     format: Count = FORMAT
-    version: Count
-    next_seq: dict[Worker, Count]
-    totals: tuple[Sum, Sum]
-    work: WorkState | None = None
-    doubts: dict[Worker, Doubt] = field(default_factory=dict)
-    rate: tuple[Count, Finite] | None = None
-    measured: tuple[Count, Metrics] | None = None
-    found: dict[Count, Metrics] = field(default_factory=dict)
-    mark: Count = 0
-    answers: dict[Worker, tuple[Count, bool, str | None, float, Count]] = field(
-        default_factory=dict)
-    awaited: list[Worker] | None = None
-    ended: bool = False
-    owed: list[Worker] | None = None
-    steps: dict[Worker, Sum] = field(default_factory=dict)
-    samples: dict[Worker, Sum] = field(default_factory=dict)
-    seconds: dict[Worker, Amount] = field(default_factory=dict)
-    pushes: dict[Worker, Sum] = field(default_factory=dict)
-    base: dict[Worker, Sum] = field(default_factory=dict)
-    rounds: dict[Worker, Sum] = field(default_factory=dict)
-    rejected: dict[Worker, dict[str, Sum]] = field(default_factory=dict)
-    sgd: dict[Worker, bool] = field(default_factory=dict)
     elapsed: Amount
     trains_since: Amount | None = None
     over: bool = False
@@ -183,6 +143,8 @@ class RunState:
         if isinstance(written, int) and written > FORMAT:
             raise ValueError(f"its state has format {written}, of a later release; this release "
                              f"reads formats up to {FORMAT}: install the later one")
+        if isinstance(state, dict) and written in (0, 1):
+            state = _with_members(state)
         return _converted(state, cls, "its state")
 
     def to_json(self) -> dict[str, Any]:
@@ -193,6 +155,18 @@ class RunState:
         """Return the workers' processes at that time, in a run of `workers`."""
         return frozenset((worker, self.places[worker].owner if worker in self.places else "")
                          for worker in (range(workers) if self.awaited is None else self.awaited))
+
+
+def _with_members(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state of format 1, which had one table for each total, in today's format."""
+    names = {field.name for field in fields(MemberState)}
+    members: dict[str, dict[str, Any]] = {}
+    for name in names & state.keys():
+        if not isinstance(state[name], dict):
+            raise ValueError(f"its state is damaged: {name} is no table by workers")
+        for worker, value in state[name].items():
+            members.setdefault(worker, {})[name] = value
+    return {key: value for key, value in state.items() if key not in names} | {"members": members}
 
 
 class _Run(TypedDict, total=False):
