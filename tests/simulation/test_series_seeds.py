@@ -51,6 +51,14 @@ def test_a_worker_whose_server_dies_between_its_welcome_and_its_join_joins_the_n
     assert run.world.now < 60 and run.notes["kills"] == 1
 
 
+def test_a_server_and_a_standby_that_were_a_fit_apart_do_not_wait_for_each_other(folder):
+    """The standby had died before it had kept the last version of the fit before."""
+    plan = SeriesPlan(workers=1, data=(24, 7, 2), standby=True, kills=2, struck=(
+        ("t3", 1, "kill", "standby"), ("t3", 1, "sleep", "server"), ("t4", 3, "kill", "standby")))
+    run = Series(plan, 191, folder).run()
+    assert run.world.now < 60 and run.notes["kills"] == 3
+
+
 def test_a_server_of_one_run_refuses_the_next_fit_in_one_line(folder):
     run = Series(SeriesPlan(one_run=True), 0, folder).run()
     assert run.codes["server"] == [0]

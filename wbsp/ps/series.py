@@ -253,11 +253,6 @@ def run_id(secret: str, fit: int) -> str:
     return mac(bytes.fromhex(secret), "run", fit).hex()[:8]
 
 
-def following(run: dict[str, Any]) -> str:
-    """Return the id of the run that would follow the one with this run.json; empty: none would."""
-    return run_id(run[SECRET], run["fit"] + 1) if {"fit", SECRET} <= run.keys() else ""
-
-
 def next_run(run: dict[str, Any]) -> dict[str, Any] | None:
     """Return the run.json of the run that follows the ended one of `run`, as far as it is known.
 

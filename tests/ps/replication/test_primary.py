@@ -95,10 +95,10 @@ class World:
         return bond
 
     def follow(self, settings=None, port=2607, run="", rank=0, identity=STANDBY, socket="",
-               keys=None):
+               keys=None, fit=0):
         """`keys`: that the process knows; default: all."""
         claim = self.claims[identity] = Claim(os.urandom, *(keys or (SECRET, self.contact)))
-        follow = m.Follow(m.PROTOCOL, settings or AGREED, port, run, rank, socket)
+        follow = m.Follow(m.PROTOCOL, settings or AGREED, port, run, rank, socket, fit=fit)
         for _ in range(2):
             self.replication.follow(Sender(identity, None), claim.sealed(follow))
             if not (isinstance(self.sent[-1], m.Challenge) and claim.meets(self.sent[-1])):
@@ -928,5 +928,23 @@ def test_workers_are_admitted_once_the_standby_knows_that_the_fit_has_begun(worl
 
 
 def test_a_standby_that_waits_for_the_next_fit_is_not_refused_as_the_server_ends_one(world):
-    answer = world.follow(run=run_id(SECRET.hex(), 2), rank=5)
+    answer = world.follow(run=run_id(SECRET.hex(), 2), rank=5, fit=2)
     assert isinstance(answer, m.NotServing) and "has not begun yet" in answer.reason
+    assert world.replication.superseded is None
+
+
+@pytest.mark.parametrize(("fit", "rank", "why"), [
+    (2, 7, "has a version of fit 2, and this server waits for its first one"),
+    (3, 5, "is at fit 3, and this server is at fit 2"),
+    (7, 6, "is at fit 7, and this server is at fit 2")])
+def test_a_server_gives_way_to_a_standby_with_a_later_state_of_the_series(world, fit, rank, why):
+    """Both were started again: what it holds is older, whatever the epochs are."""
+    world.replication._begun = fit > 2
+    world.info.series.fit = 2
+    run = "ab12" if fit == 2 else run_id(SECRET.hex(), fit)
+    assert isinstance(world.follow(run=run, rank=rank, fit=fit, keys=[world.contact]), (
+        m.Refused, m.Following)), "a process that does not know the secret"
+    assert world.replication.superseded is None
+    world.follow(run=run, rank=rank + 2 if rank == 5 else rank, fit=fit)
+    assert why in world.replication.superseded
+    assert world.noted["beside"] == "127.0.0.1:2607", "a later one asks there"

@@ -486,6 +486,28 @@ def test_a_standby_that_has_taken_over_and_waits_for_shards_says_so(server):
     assert said[-1].rank == 8, "as a server's of epoch 2: more than a standby's of epoch 1"
 
 
+@pytest.mark.parametrize("fit", [1, 2, 7])
+def test_a_waiting_process_gives_way_to_one_with_a_later_fit_of_its_series(server, fit):
+    """However many fits it has missed; both would wait for each other otherwise."""
+    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
+    server.primary.close()
+    said = []
+    server.primary = standby._primary = SimpleNamespace(
+        close=lambda: None, state=None, address="x:1",
+        liveness=SimpleNamespace(hear=lambda now: said.append("the other one serves")))
+    standby._send = lambda identity, message: said.append(message)
+    for key in (standby._socket.contact, SECRET):
+        claim, follow = Claim(os.urandom, key), m.Follow(
+            m.PROTOCOL, {}, 1, run_id(SECRET.hex(), fit), 5, fit=fit)
+        for _ in range(2):
+            standby._followed(Peer(b"other", None), claim.sealed(follow))
+            if isinstance(said[-1], m.Challenge):
+                claim.meets(said[-1])
+        later = key == SECRET and fit > 1
+        assert said[-1].rank == (1 if later else 0)
+        assert ("the other one serves" in said) == later
+
+
 @pytest.mark.parametrize("new", [False, True], ids=["the process that it was", "a new process"])
 def test_a_run_that_may_have_ended_without_a_worker_does_not_continue_with_it(server, new):
     """From the checkpoint of a server that was started again: the other one has ended, and those

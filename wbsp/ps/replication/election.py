@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from wbsp import timeouts
 from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.state import RunState, Voter
-from wbsp.ps.series import STANDBY_STEP, following
+from wbsp.ps.series import STANDBY_STEP
 from wbsp.ps.sessions.handlers import Peer
 from wbsp.runlog.folder import SECRET
 from wbsp.wire.liveness import Beats, Liveness
@@ -107,6 +107,11 @@ def epoch_of(rank: int) -> int:
     return rank // 4
 
 
+def has_version(rank: int) -> bool:
+    """Return whether the state with this rank has a version."""
+    return bool(rank & 2)
+
+
 class Standing(NamedTuple):
     """The state of a run that a process could serve from, and its age.
 
@@ -115,7 +120,7 @@ class Standing(NamedTuple):
         next_seq: worker -> number of its first push that is not in the state; as in `Ledger`.
         secret: of the run; None: of a release without secrets.
         begun: the state has a version; False: the run is to begin.
-        follows: id of the run that would follow this one; empty: it is of no series.
+        fit: number of the run in its series.
     """
 
     run: str  # id
@@ -125,7 +130,7 @@ class Standing(NamedTuple):
     next_seq: Mapping[int, int] = MappingProxyType({})
     secret: bytes | None = None
     begun: bool = True
-    follows: str = ""
+    fit: int = 1
 
     @property
     def rank(self) -> int:
@@ -137,7 +142,7 @@ class Standing(NamedTuple):
         """Make a standing from a run's settings and a checkpoint's state."""
         secret = run.get(SECRET)
         return cls(run["id"], run["epoch"], state.voters(run["workers"]), step, state.next_seq,
-                   secret and bytes.fromhex(secret), follows=following(run))
+                   secret and bytes.fromhex(secret), fit=run.get("fit", 1))
 
     @classmethod
     def of_note(cls, run: dict[str, Any], step: int) -> Standing:
@@ -146,7 +151,7 @@ class Standing(NamedTuple):
         Its workers are known, and have no vote before they are members.
         """
         return cls(run["id"], run["epoch"], frozenset((worker, "") for worker in run["living"]),
-                   step, secret=bytes.fromhex(run[SECRET]), begun=False)
+                   step, secret=bytes.fromhex(run[SECRET]), begun=False, fit=run["fit"])
 
 
 class Candidate:

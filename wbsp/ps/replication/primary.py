@@ -33,9 +33,10 @@ from wbsp.ps.replication.election import (
     Inquiry,
     Votes,
     epoch_of,
+    has_version,
 )
 from wbsp.ps.replication.snapshot import messages
-from wbsp.ps.series import SERVER_STEP, STANDBY_STEP, run_id
+from wbsp.ps.series import SERVER_STEP, STANDBY_STEP
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.session import WorkerSession, disagreement, other_protocol
@@ -267,8 +268,12 @@ class Replication:
         bond = self._sessions.proven(identity, request, info.secret, self._socket.contact)
         if bond is None:
             return
-        if request.run and request.run == run_id(info.secret.hex(), info.series.fit + 1):
-            self._sessions.send(identity, m.NotServing("the server's next run has not begun yet"))
+        if bond.key == info.secret and (ahead := self._ahead(request)) is not None:
+            if ahead == 1 and not has_version(request.rank):
+                self._sessions.send(identity, m.NotServing(
+                    "the server's next run has not begun yet"))
+            else:
+                self._outrun(f"{host}:{request.port}", request.fit)
             return
         if request.run not in ("", info.run) and bond.key == info.secret:
             self._sessions.send(identity, m.Over("its run has ended, and another has begun", True))
@@ -276,7 +281,7 @@ class Replication:
         reason = objection(request, info)
         if request.run == info.run and epoch_of(request.rank) > self._info.epoch:
             if bond.key == info.secret:
-                self._supersede(epoch_of(request.rank), f"{host}:{request.port}")
+                self._taken_over(epoch_of(request.rank), f"{host}:{request.port}")
                 return
             reason = (f"the standby has a state of epoch {epoch_of(request.rank)}, later than this "
                       f"server's {self._info.epoch}, but lacks the run's secret: start it before "
@@ -313,6 +318,15 @@ class Replication:
                    address=str(self._standby))
         self._let_begin(self._standby, now)
         self._send(m.Following(json.dumps(self._run_settings()), self._standby.may_begin))
+
+    def _ahead(self, request: m.Follow) -> int | None:
+        """Return by how many runs of the series a proven process is ahead of this server, or None.
+
+        0: it has a version of the run, and this server waits for that one's first.
+        """
+        ahead = request.fit - self._info.series.fit
+        begun = request.run == self._info.run and has_version(request.rank) and not self._begun
+        return ahead if ahead > 0 else 0 if begun else None
 
     def _let_begin(self, standby: StandbySession, now: float) -> None:
         """Have the standby begin the run in place of this server, if that ends before.
@@ -555,7 +569,7 @@ class Replication:
         """
         epoch = inquiry.epoch(now)
         if epoch is not None and epoch > self._info.epoch:
-            self._supersede(epoch, inquiry.address)
+            self._taken_over(epoch, inquiry.address)
         elif self._beside is not None and not self._source.engine.started:
             return
         inquiry.close()
@@ -587,7 +601,7 @@ class Replication:
         """Settle the election if it is decided."""
         epoch = election.served(now)
         if epoch is not None and epoch > self._info.epoch:
-            self._supersede(epoch, str(standby))
+            self._taken_over(epoch, str(standby))
         elif reason := election.why_alone(self._clock.now, self._later > self._info.epoch):
             self._forget(now)
             if self._election is None:
@@ -636,9 +650,21 @@ class Replication:
         self._full = False
         return True
 
-    def _supersede(self, epoch: int, address: str) -> None:
-        self.superseded = (f"the server at {address} has taken over (epoch {epoch}, here "
-                           f"{self._info.epoch})")
+    def _taken_over(self, epoch: int, address: str) -> None:
+        self._supersede(f"the server at {address} has taken over (epoch {epoch}, here "
+                        f"{self._info.epoch})")
+
+    def _outrun(self, address: str, fit: int) -> None:
+        """Yield to a process with a later state of the series, which serves once this one ends."""
+        self._record(beside=address)  # a later server of this folder asks there first
+        here = self._info.series.fit
+        self._supersede(f"the standby at {address} has a version of fit {fit}, and this server "
+                        "waits for its first one" if fit == here else
+                        f"the standby at {address} is at fit {fit}, and this server is at fit "
+                        f"{here}")
+
+    def _supersede(self, reason: str) -> None:
+        self.superseded = reason
         for session in list(self._sessions):
             self._sessions.send(session.identity, m.NotServing(self.superseded))
 

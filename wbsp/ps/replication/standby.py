@@ -31,7 +31,7 @@ from wbsp.wire.liveness import PRIMARY, Beats, Liveness, Nap
 from wbsp.wire.loop import POLL, Loop
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import Denied, Lead
-from wbsp.wire.proof import Request, answer, ticket
+from wbsp.wire.proof import Bond, Request, answer, ticket
 from wbsp.wire.server_link import ServerLink
 from wbsp.wire.sockets import ServerSocket
 
@@ -72,7 +72,7 @@ class PrimaryLink(ServerLink):
         self._contact = server.contact
         self._seen = 0  # connections so far
         self._follow = follow
-        self._first = follow.run, follow.rank  # of the state that this process began with
+        self._first = follow.run, follow.rank, follow.fit  # of the state that this one began with
         self._told = -timeouts.STANDBY_BEAT
         self.follows = False
         self.epoch = 0
@@ -130,7 +130,7 @@ class PrimaryLink(ServerLink):
         self._run = {}
         self._copies.forget()
         self.rank = self.epoch = 0
-        self._first = "", 0
+        self._first = "", 0, 0
         self._introduce()
         self._ask_again()
 
@@ -251,8 +251,8 @@ class PrimaryLink(ServerLink):
     def _introduce(self) -> None:
         """Have this process introduce itself with the state that it has now."""
         state = self.state
-        run, rank = self._first if state is None else (state.run, state.rank)
-        self._follow = structs.replace(self._follow, run=run, rank=rank)
+        run, rank, fit = self._first if state is None else (state.run, state.rank, state.fit)
+        self._follow = structs.replace(self._follow, run=run, rank=rank, fit=fit)
 
     def _hold(self, now: float) -> None:
         """Handle a complete snapshot."""
@@ -305,7 +305,8 @@ class Standby:
         self._own = own
         self._first = first
         self._primary = PrimaryLink(socket, *split_address(follow), m.Follow(
-            m.PROTOCOL, settings, socket.port, own.run if own else "", own.rank if own else 0),
+            m.PROTOCOL, settings, socket.port, own.run if own else "", own.rank if own else 0,
+            fit=own.fit if own else 0),
             share, own and own.secret)
         self._identity = self._primary.socket.routing_id  # the socket loses it when it is closed
         self._itself = False  # this process has been told to follow itself
@@ -590,7 +591,7 @@ class Standby:
         if (state is not None and state.secret is not None and request.run == state.run
                 and request.protocol == m.PROTOCOL):
             key = ticket(state.secret, request.worker, request.owner, request.epoch)
-            if not self._proven(identity, request, key):
+            if self._proven(identity, request, key) is None:
                 return
             if self._epoch and request.epoch <= self._epoch:
                 self._lead(identity, request)
@@ -633,25 +634,27 @@ class Standby:
             self._send(identity, m.Vacant(answer(contact, follow.nonce, "vacant")))
             return
         keys = [contact] if state.secret is None else [state.secret, contact]
-        if not self._proven(identity, follow, *keys):
+        bond = self._proven(identity, follow, *keys)
+        if bond is None:
             return
         self._follower = peer, follow  # the server that this one becomes answers, too
         rank = 4 * self._epoch or state.rank  # of this process's state
-        if follow.run == state.run and follow.rank > rank:
+        if later := bond.key == state.secret and follow.fit > state.fit:
+            rank = 1  # of the same series
+        elif follow.run != state.run:
+            rank = 0
+        if later or (follow.run == state.run and follow.rank > rank):
             # It has the newer state, and serves once it knows: both must not be elected meanwhile.
             self._primary.liveness.hear(self._socket.on.clock.monotonic())
-        if follow.run != state.run:
-            # One that waits for the next run of this process's series has the later state.
-            rank = 1 if follow.run and follow.run == state.follows else 0
         self._send(identity, m.NotServing(self._reason, rank=rank))
 
-    def _proven(self, identity: bytes, request: Request, *keys: bytes) -> bool:
-        """Return whether a peer has proven its claim; otherwise challenge it."""
+    def _proven(self, identity: bytes, request: Request, *keys: bytes) -> Bond | None:
+        """Return the bond with a peer that has proven its claim; otherwise challenge it."""
         challenges = self._socket.challenges
-        if challenges.proven(identity, request, *keys) is None:
+        bond = challenges.proven(identity, request, *keys)
+        if bond is None:
             self._send(identity, challenges.challenge(identity, request.nonce, *keys))
-            return False
-        return True
+        return bond
 
     def _say_once(self, line: str, about: str = "") -> None:
         """Print a line unless it, or one with this subject `about`, was printed before."""

@@ -21,6 +21,7 @@ class Follow(Message, frozen=True):
     socket: SocketName = ""  # at which it takes shared memory; "": it takes none
     nonce: Mac = b""  # this and the next: see `wbsp.wire.proof`
     proof: Mac = b""
+    fit: Count = 0  # number of that run in its series; 0: it holds no state
 
 
 class Held(Message, frozen=True):
