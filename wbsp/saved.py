@@ -63,6 +63,15 @@ def assign(saved: Checkpoint, model: Any, of: str) -> None:
     if local := saved.state.local:
         mine, theirs = ([spec.name for spec in layout] for layout in (values.layout, whole))
         values = Values(model, frozen=[], local=namesakes(mine, [*theirs, *local], local))
+    if fill(values, saved, of) is not model:
+        raise ValueError("cannot write to a pytree of JAX: have a Worker join the run, and take "
+                         "the version from its Worker.values")
+
+
+def fill(values: Values, saved: Checkpoint, of: str) -> Any:
+    """Set values of which none is frozen to this version, and return them as `Values.given`. Raises
+    ValueError, in one line that begins with `of`, if they are not those of the run."""
+    whole = [*saved.layout, *saved.frozen.layout]
     where = places(values.layout, whole)
     reason = difference(values.layout, whole) if where is None else None
     if reason is None and saved.state.layers is not None:
@@ -75,11 +84,9 @@ def assign(saved: Checkpoint, model: Any, of: str) -> None:
     parts = [*FrozenValues(saved.layout, saved.vector).parts(), *saved.frozen.parts()]
     replica = values.open()
     replica.adopt(replica.bring(np.concatenate([parts[place] for place in where])), "replace")
-    if values.given is not model:
-        raise ValueError("cannot write to a pytree of JAX: have a Worker join the run, and take "
-                         "the version from its Worker.values")
     for _ in values.finish():
         pass
+    return values.given
 
 
 def _missing(folder: Path, best: bool) -> str:

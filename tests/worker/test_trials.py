@@ -1,10 +1,11 @@
 """How a block ends by an error, and what the next one is: each row of the table in
 docs/how-to/any-loop.md. The workers are threads of the test, beside a real server."""
 
+import threading
 import time
 
 import pytest
-from jobs import both
+from jobs import PATIENCE, both
 
 import wbsp
 from wbsp.worker import next_run
@@ -15,6 +16,7 @@ optuna = pytest.importorskip("optuna")
 pytestmark = pytest.mark.usefixtures("process_ends")
 
 N, BATCH = 64, 8
+ENDLESS = 8000  # epochs, as many as there may be: a worker ends such a block before
 OWN = 100.0  # by so much the weights of one trial differ from those of the next
 
 
@@ -79,7 +81,7 @@ def test_a_trial_that_is_pruned_ends_its_run_for_all_and_the_next_is_a_new_one(j
     def tune(index, seconds):
         trials = Trials(server, index, seconds)
         trials.block(OWN, raises(optuna.TrialPruned()) if index in pruned else
-                     lambda w, step: None, epochs=50)
+                     lambda w, step: None, epochs=ENDLESS)
         trials.block(2 * OWN)
         return trials
     workers = both((tune, 0, 0.001), (tune, 1, 0.03))
@@ -97,16 +99,18 @@ def test_a_trial_that_is_pruned_ends_its_run_for_all_and_the_next_is_a_new_one(j
 def test_another_error_leaves_the_run_and_the_next_block_joins_it_again(jobs):
     server = jobs.server(sync="pcc", series=True).listens()
 
+    returned = threading.Event()
+
     def fails(index):
         trials = Trials(server, index)
         trials.block(OWN, raises(ArithmeticError()), epochs=30)
         trials.block(2 * OWN, raises(KeyboardInterrupt()), epochs=30)
-        trials.block(3 * OWN, epochs=30)
+        trials.block(3 * OWN, lambda w, step: returned.set(), epochs=30)
         return trials
 
     def trains(index):
         trials = Trials(server, index, 0.02)
-        trials.block(OWN, epochs=30)
+        trials.block(OWN, lambda w, step: returned.wait(PATIENCE), epochs=30)
         return trials
     mine, other = both((fails, 0), (trains, 1))
     assert mine.began == 3 * [OWN] and other.began == [OWN]
@@ -154,7 +158,7 @@ def test_a_run_that_a_worker_has_stopped_is_left_in_good_order(jobs, error):
 
     def tune(index):
         trials = Trials(server, index)
-        trials.block(OWN, (lambda w, step: None) if index else stops, epochs=50)
+        trials.block(OWN, (lambda w, step: None) if index else stops, epochs=ENDLESS)
         trials.block(2 * OWN)
         return trials
     mine, other = both((tune, 0), (tune, 1))
@@ -172,15 +176,16 @@ def test_a_study_of_optuna_goes_through_its_trials(jobs):
         trials = Trials(server, index)
 
         def objective(trial):
-            own = OWN * (trial.number + 1)
+            own, prunes = OWN * (trial.number + 1), trial.number % 2
             with wbsp.Worker({"x": jnp.full(4, own)}, n=N, batch_size=BATCH,
-                             address=server.address, worker_index=index,
-                             say=trials.said.append) as w:
+                             epochs=ENDLESS if prunes else 1, address=server.address,
+                             worker_index=index, say=trials.said.append) as w:
                 trials.began.append(round(float(w.values["x"][0])))
-                for _ in w.indices():
-                    w.step(0.5, w.values)
-                    if trial.number % 2 and index == 0:
-                        raise optuna.TrialPruned
+                for _ in w.epochs():
+                    for _ in w.indices():
+                        w.step(0.5, w.values)
+                        if prunes and index == 0:
+                            raise optuna.TrialPruned
             if w.stop_reason and "trial has ended" in w.stop_reason:
                 raise optuna.TrialPruned
             return 0.0

@@ -60,6 +60,7 @@ class Run:
         self._trains_since = None if state is None else state.trains_since  # time of the run
         self.hasty = self._incomplete = False
         self._over = state is not None and state.over  # all workers have the final version
+        self._ended_before = None if state is None else state.stopped  # and why
         self.engine = Engine(model, store, config.worker_num, config.stop_samples,
                              log=self._log, on_fault=on_fault, epochs=config.epochs,
                              stop_steps=config.stop_steps)
@@ -386,6 +387,8 @@ class Run:
         if self.hasty or self._incomplete:
             state.ended = False
         return RunState(**vars(state), elapsed=now, over=self._over,
+                        stopped=self._ended_before or (
+                            self.engine.stop_reason if state.ended else None),
                         trains_since=self._training_since(now),
                         staleness=log.staleness, failures=dict(log.failures),
                         reports=dict(self._dispatcher.sessions.reports),

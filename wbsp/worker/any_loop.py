@@ -22,6 +22,7 @@ from wbsp.process.host import HOST
 from wbsp.replica.mapped import Names
 from wbsp.replica.values import Values, rank_of
 from wbsp.runlog.console import say
+from wbsp.saved import fill
 from wbsp.worker import loop
 from wbsp.worker.errors import in_one_line, says_all
 from wbsp.worker.share import Share
@@ -139,6 +140,7 @@ class Worker:
                 self._share.wants(self._epochs)
         self._member.share = self._share
         self._before: Any = None  # the loss of the step before, if it may not be computed yet
+        self._passed: Any = None  # the replica, in a block whose run has ended before
 
     @contextlib.contextmanager
     def _agreeing(self) -> Iterator[None]:
@@ -167,6 +169,7 @@ class Worker:
         # once: an iterator would be empty at the next look
         frozen, local = given.names("frozen", frozen), given.names("local", local) or []
         self._look = partial(Values, frozen=frozen, names=names, local=local)
+        self._look_at_all = partial(Values, frozen=[], names=names, local=local)
         self._values = self._look(values)
         self._given = {
             "n": None if n is None else given.whole("n", n, 1, EXAMPLES), "batch_size": batch_size,
@@ -182,6 +185,9 @@ class Worker:
     def __enter__(self) -> Worker:
         """Join the run, and adopt its version.
 
+        If the run has ended before this process came, the block has no examples, and `stop_reason`
+        says why the run ended; the values are its final version.
+
         Raises:
             TransportError: no server answers, or it refuses this worker; one line.
             ValueError: the run's synchronization model needs shared data.
@@ -190,13 +196,13 @@ class Worker:
         # Variables may be frozen, or free again, since the last block.
         values = self._values = self._look(self._values.given)
         self._steps, self._before, self._loads, self._checked = 0, None, False, 0.0
+        self._passed = None
         member.enter(_Block())
         with member.leaving_on_error(), self._telling():
             _, welcome = member.connect()
             if member.passes:
-                raise ValueError(f"run {welcome.settings['passes']} of this server, which this "
-                                 "block would be, has ended, and only a fit can skip such a run: "
-                                 "restart the server, or leave out this block")
+                self._pass_by()
+                return self
             sync, rule = welcome.settings["sync"], welcome.rule
             if rule.shared and self._share is None:
                 raise ValueError(f"under {sync} the server assigns the examples: share the data, "
@@ -211,8 +217,20 @@ class Worker:
             member.begun().on_renewed = partial(member.say_once, _UNSOUND)
             self._step_begins()
             if self._leader is not None:
-                self._leader.begin(replica, values, self._share, member.run_examples)
+                self._leader.begin(replica, values, self._share, None, member.run_examples)
         return self
+
+    def _pass_by(self) -> None:
+        """Take the final version of the run, which has ended, and train nothing."""
+        member = self._member
+        run = member.pass_by()
+        values = self._values = self._look(
+            fill(self._look_at_all(self._values.given), run.saved, run.of))
+        member.say(run.begins("training nothing in this block"))
+        self._passed = values.open()
+        if self._leader is not None:
+            self._leader.begin(self._passed, values, self._share, self.stop_reason,
+                               member.run_examples)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
@@ -230,10 +248,13 @@ class Worker:
             return
         with member.leaving_on_error(), self._telling():
             self._values.check()
-            if self._share is not None and member.stop_reason is None:
+            if self._passed is not None:
+                self._passed.put_back()
+            elif self._share is not None and member.stop_reason is None:
                 member.say("its loop has ended before the run, and leaves the rest to the other "
                            "workers; loops over w.epochs() and w.batches() end with the run")
-            member.finish(member.interrupted)
+            if self._passed is None:
+                member.finish(member.interrupted)
             if self._leader is not None:
                 self._leader.settle(self.stop_reason, member.run_examples)
             for line in self._values.finish():
@@ -320,7 +341,7 @@ class Worker:
 
     def progress(self) -> str:
         """Return steps, loss, version and share of computing time, in one line."""
-        return self._member.begun().progress()
+        return self._member.progress()
 
     def step(self, loss: Any = None, values: Any = None, *, steps: int = 1,
              samples: int | None = None) -> Any:
@@ -346,25 +367,35 @@ class Worker:
         """
         member = self._member
         with member.leaving_on_error(), self._telling():
-            runtime = self._within("w.step()").connected()
+            self._within("w.step()")
             _check_outside(loss)
             steps, samples = self._counts(steps, samples)
             self._values.take(values)
-            if self._share is not None:
-                self._check_shared(self._share, steps)
-            known = self._known(loss)
-            self._check_values()
-            try:
-                runtime.step_done(samples, known, self._steps, steps)
-            except Exception:  # perhaps since a variable has another shape, which a line explains
-                self._values.check()
-                raise
-            self._steps += steps
+            if self._passed is None:
+                self._step(loss, steps, samples)
+            else:  # it trains nothing
+                self._check_values()
+                self._passed.put_back()
+                self._steps += steps
             member.stop_due()
             self._step_begins()
             if self._leader is not None:
                 self._leader.settle(member.stop_reason, member.run_examples)
         return self._values.given
+
+    def _step(self, loss: Any, steps: int, samples: int) -> None:
+        """Push and adopt after a step, as `step` does."""
+        runtime = self._member.connected()
+        if self._share is not None:
+            self._check_shared(self._share, steps)
+        known = self._known(loss)
+        self._check_values()
+        try:
+            runtime.step_done(samples, known, self._steps, steps)
+        except Exception:  # perhaps since a variable has another shape, which a line explains
+            self._values.check()
+            raise
+        self._steps += steps
 
     def _counts(self, steps: Any, samples: Any) -> tuple[int, int]:
         """Return the numbers of steps and examples of a step. Raises ValueError."""
@@ -437,7 +468,7 @@ class Worker:
             raise _wrong("w.batches() takes arrays, or one loader")
         elif self._share is None:
             self._within("w.batches()")
-            for batch in loader:
+            for batch in () if self._stops else loader:
                 yield self._enter(batch)
                 if self._stops:
                     break
@@ -491,7 +522,9 @@ class Worker:
         if self._share is None:
             raise _wrong(f"{what} needs data that all workers share: "
                          "wbsp.Worker(values, n=their number, batch_size=...)")
-        self._within(what).connected()
+        member = self._within(what)
+        if self._passed is None:
+            member.connected()
         return self._share
 
     def _within(self, what: str) -> loop.Worker:
@@ -526,6 +559,11 @@ class Worker:
     def _stops(self) -> bool:
         return self._member.loop is None or self.stop_reason is not None
 
+    @property
+    def _trains(self) -> bool:
+        """True inside the block, unless its run has ended before."""
+        return self._member.loop is not None and self._passed is None
+
     def _continues(self, share: Share, epoch: int | None = None) -> bool:
         """Return whether the next step's batch is ready, and of this epoch."""
         return self._together(share, not self._stops and share.ready
@@ -543,17 +581,18 @@ class Worker:
         return continues
 
     def _step_begins(self) -> None:
-        if self._member.loop is not None:
+        if self._trains:
             self._member.step_begins("data or compute")
 
     def _enter(self, batch: Any) -> Any:
         """Begin the computation of a step, and return its batch."""
-        self._member.begun().enter("compute")
+        if self._passed is None:
+            self._member.begun().enter("compute")
         return batch
 
     def _pause(self) -> None:
         """Note that the loop does other work, such as validating, until the next step begins."""
-        if self._member.loop is not None:
+        if self._trains:
             self._member.begun().enter("validation")
 
     def _known(self, loss: Any) -> float:

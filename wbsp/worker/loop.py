@@ -40,6 +40,7 @@ from wbsp.worker.errors import (
 )
 from wbsp.worker.metrics import Usage
 from wbsp.worker.next_run import Line, NextRun, line_of
+from wbsp.worker.passed import PassedRun
 from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.share import Share
 from wbsp.worker.signals import Signals
@@ -126,6 +127,7 @@ class Worker:
         welcome: the server's answer to it.
         interrupted: why this worker must leave, or None.
         runtime: of the newest training, or None.
+        passed: the run of the newest loop, if that has passed it by: see `pass_by`.
         loop: from `enter` until this worker has left the run; else None.
         assignments: examples of the steps, if the server chooses them.
         batch: examples of a step of such a dataset, if the worker sets their number; None: no such
@@ -174,6 +176,7 @@ class Worker:
         self.welcome: m.Welcome | None = None
         self.interrupted: str | None = None
         self.runtime: WorkerRuntime | None = None
+        self.passed: PassedRun | None = None
         self.loop: Loop | None = None
         self.assignments = Assignments(self._on)
         self.batch: int | None = None
@@ -257,12 +260,16 @@ class Worker:
     @property
     def stop_reason(self) -> str | None:
         """Why training ends before the loop is done, or None."""
+        if self.passed is not None:
+            return self.interrupted or self.passed.reason
         return self.interrupted or (self.runtime.stopped if self.runtime else None)
 
     @property
     def run_examples(self) -> int:
         """Examples that all workers have trained, as far as this worker knows: see `Agent`."""
         runtime, share = self.runtime, self.share
+        if self.passed is not None:
+            return min(self.passed.examples, share.total if share else self.passed.examples)
         if runtime is None:
             return 0
         if share is None:
@@ -273,6 +280,8 @@ class Worker:
     def run_steps(self, batch: int | None) -> int:
         """Return the number of steps of `batch` examples that all workers have made, as far as
         this worker knows; None: of steps of any size."""
+        if batch is None and self.passed is not None:
+            return self.passed.steps
         if batch is None:
             return self.runtime.agent.run_steps if self.runtime else 0
         return -(-self.run_examples // batch)
@@ -305,7 +314,7 @@ class Worker:
         self.interrupted = given.reason("reason", reason)
 
     def stop_run(self, reason: str) -> None:
-        """End the run for all workers.
+        """End the run for all workers, unless it has ended.
 
         Raises:
             RuntimeError: no training has begun.
@@ -313,7 +322,18 @@ class Worker:
         """
         with in_one_line():
             reason = given.reason("reason", reason)
-        self.begun().stop_run(reason)
+        if self.passed is None:
+            self.begun().stop_run(reason)
+
+    def progress(self) -> str:
+        """Return steps, loss, version and share of computing time, in one line.
+
+        Raises:
+            RuntimeError: no training has begun.
+        """
+        if self.passed is not None:
+            return f"version {self.passed.saved.state.version:,}: {self.passed.reason}"
+        return self.begun().progress()
 
     # The connection.
 
@@ -456,7 +476,7 @@ class Worker:
         """Begin a loop; until its end, the first signal makes this worker leave in good order."""
         if self.loop is not None:  # an earlier one, whose end was not reported
             self.end(self._failure)
-        self.loop = loop
+        self.loop, self.passed = loop, None
         self._said.clear()
         self._signals.hold(needed=lambda: not loop.over)
 
@@ -492,6 +512,18 @@ class Worker:
             lambda: self.interrupted is not None, usage, self.assignments, self.share,
             self._again and not self._single)
         self.runtime.start()
+
+    def pass_by(self) -> PassedRun:
+        """Read the run that has ended, in place of `join`: see `passes`.
+
+        Raises:
+            TransportError: its final version cannot be read.
+            OSError: it cannot be written here.
+            ValueError: it is damaged.
+        """
+        transport, welcome = self.connect()
+        self.passed = PassedRun(transport, welcome, self.secret, self.timeout)
+        return self.passed
 
     def begun(self) -> WorkerRuntime:
         """Return the newest training.
@@ -534,8 +566,9 @@ class Worker:
         """Return whether the loop must end; after a signal, leave and re-raise it here."""
         if self.signalled:
             reason = self.interrupted or "interrupted by a signal"
-            self.finish(reason)
-            self.say(f"{reason}; its unsent progress is pushed")
+            if self.passed is None:
+                self.finish(reason)
+                self.say(f"{reason}; its unsent progress is pushed")
             self.end(None)
         return self.stop_reason is not None
 
@@ -607,6 +640,9 @@ class Worker:
         """
         runtime = self.runtime
         if self.loop is None:
+            return
+        if self.passed is not None and self.interrupted is None and isinstance(error, Exception):
+            self.end(None)
             return
         if runtime is not None and self.in_run and self.interrupted is None and (
                 ends_trial(error) or (runtime.ends and isinstance(error, Exception))):

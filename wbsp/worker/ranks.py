@@ -155,10 +155,11 @@ class Leader:
         self._replica: FlatReplica
         self._writes = 0
 
-    def begin(self, replica: FlatReplica, values: Values, share: Share | None, done: int) -> None:
-        """Begin the block with this model, and the run's data; `done`: as for `settle`."""
+    def begin(self, replica: FlatReplica, values: Values, share: Share | None,
+              reason: str | None, done: int) -> None:
+        """Begin the block with this model, and the run's data; `reason`, `done`: see `settle`."""
         self._replica, self._writes = replica, -1
-        self.settle(None, done)
+        self.settle(reason, done)
         self.group.send(self.group.CONTINUES, 0 if share is None else share.data.epochs)
         if values.frozen.size:
             self.group.vector(values.frozen.read())

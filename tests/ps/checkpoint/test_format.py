@@ -245,7 +245,7 @@ def test_a_file_of_format_1_is_read_with_all_that_it_holds():
     assert state.work is not None and state.work.struck[1].doubted == [(80, 96)]
     assert state.above is not None and state.above.kept == (1, 16, 0.5)
     missing = [one.name for one in fields(state)
-               if one.name not in ("ended", "over", "layers", "entries", "owed")
+               if one.name not in ("ended", "stopped", "over", "layers", "entries", "owed")
                and not getattr(state, one.name)]
     assert not missing, "each field has a value in that file"
 

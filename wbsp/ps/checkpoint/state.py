@@ -15,7 +15,7 @@ import msgspec
 from wbsp.core.site.work import SiteWorkState
 from wbsp.core.state import EngineState
 from wbsp.core.stats import ALWAYS, MemberState, Report
-from wbsp.limits import Amount, Count, Finite, Sum, Worker, text_of
+from wbsp.limits import Amount, Count, Finite, Line, Sum, Worker, text_of
 from wbsp.tensors.layout import Entries, LayerStates, Names
 
 FORMAT = 2  # of the state; 1: a table of workers for each total; 0: like 1, without the number
@@ -108,6 +108,7 @@ class RunState(EngineState):
     Attributes:
         elapsed: seconds of the run's time.
         trains_since: seconds of the run's time at which training began; None: it had not.
+        stopped: why the run has ended; None: it has not, or that is not known.
         over: all workers that wanted the last version have it; only the last files are missing.
         reports: each worker's totals, over all its incarnations.
         places: worker -> its newest process that was a member.
@@ -121,6 +122,7 @@ class RunState(EngineState):
     format: Count = FORMAT
     elapsed: Amount
     trains_since: Amount | None = None
+    stopped: Line | None = None
     over: bool = False
     staleness: Staleness | None = None
     failures: dict[str, Sum] = field(default_factory=dict)

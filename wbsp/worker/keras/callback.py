@@ -306,7 +306,7 @@ class SyncCallback(keras.callbacks.Callback):
 
     def progress(self) -> str:
         """Return steps, loss, version and share of computing time, in one line."""
-        return self._worker.begun().progress()
+        return self._worker.progress()
 
     def on_train_begin(self, logs=None):
         worker, model = self._worker, self.model

@@ -1,8 +1,7 @@
-"""A `fit` whose run has ended, in a worker's process that was restarted or is late.
+"""A `fit` whose run has ended: see `wbsp.worker.passed`.
 
-A script's fits are the runs of its server, one after the other. So this `fit` trains nothing: it
-shows one batch to the model, since Keras needs one, and leaves that run's final version and
-history. Decisions of the script that depend on these are then the same as on the other workers.
+It shows one batch to the model, since Keras needs one, and leaves that run's final version and
+history.
 """
 
 from __future__ import annotations
@@ -12,9 +11,7 @@ from typing import Any
 
 import keras
 
-from wbsp.saved import assign, read
-from wbsp.wire.line import read_version, version_folder
-from wbsp.worker.errors import TransportError
+from wbsp.saved import assign
 from wbsp.worker.keras.fit import Edge, Fit
 from wbsp.worker.loop import Worker
 
@@ -28,22 +25,9 @@ class PassedFit:
 
     def __init__(self, worker: Worker, model: keras.Model, fit: Fit):
         self._model = model
-        transport, welcome = worker.connect()
-        number = welcome.settings["passes"]
-        at = transport.past(worker.timeout)
-        with version_folder() as folder:
-            path = folder / "version"
-            problem = read_version(transport.host, at, worker.secret, path)
-            if problem is not None:
-                raise TransportError(f"cannot read the final version of fit {number}, which has "
-                                     f"ended, at {transport.host}, port {at.port} (--watch_port of "
-                                     f"the server): {problem}")
-            self._saved = read(path)
-        self._of = f"the final version of fit {number}"
+        self._run = worker.pass_by()
         self._show()
-        worker.say(f"fit {number} of this process's server has ended: showing one batch to the "
-                   "model, which is not trained, and taking the final version, "
-                   f"{self._saved.state.version:,}")
+        worker.say(self._run.begins("showing one batch to the model, which is not trained"))
         last = Edge(on_train_batch_end=self.step_ends, on_train_end=self.fit_ends)
         first = Edge(on_epoch_end=self.epoch_ends, on_test_begin=self.test_begins)
         fit.surround(first, last)
@@ -80,7 +64,7 @@ class PassedFit:
         """The recorded results of the run's epochs."""
         return {epoch: values | ({"val_epoch": epoch + 1} if any(
             name.startswith("val_") for name in values) else {})
-            for epoch, values in self._saved.state.found.items()}
+            for epoch, values in self._run.saved.state.found.items()}
 
     def _show(self) -> None:
-        assign(self._saved, self._model, self._of)
+        assign(self._run.saved, self._model, self._run.of)

@@ -1,0 +1,63 @@
+"""The run of an ended fit, in a worker's process that was restarted or is late.
+
+A script's fits and blocks are the runs of its server, one after the other. So this one trains
+nothing, and leaves that run's final version. Decisions of the script that depend on the version or
+on why the run ended are then the same as on the other workers.
+"""
+
+from __future__ import annotations
+
+from wbsp.saved import read
+from wbsp.wire.line import read_version, version_folder
+from wbsp.wire.messages import codec as m
+from wbsp.worker.comm.transport import Transport
+from wbsp.worker.errors import TransportError
+
+
+class PassedRun:
+    """Such a run, read from the server.
+
+    Attributes:
+        number: in the series of runs, from 1 on.
+        saved: its final version.
+        of: what that is, for messages.
+        reason: why it ended.
+    """
+
+    def __init__(self, transport: Transport, welcome: m.Welcome, secret: bytes | None,
+                 timeout: float):
+        """Read the final version.
+
+        Raises:
+            TransportError: it cannot be read.
+            OSError: it cannot be written here.
+            ValueError: it is damaged.
+        """
+        self.number = welcome.settings["passes"]
+        self.of = f"the final version of fit {self.number}"
+        at = transport.past(timeout)
+        with version_folder() as folder:
+            path = folder / "version"
+            problem = read_version(transport.host, at, secret, path)
+            if problem is not None:
+                raise TransportError(f"cannot read {self.of}, which has ended, at "
+                                     f"{transport.host}, port {at.port} (--watch_port of the "
+                                     f"server): {problem}")
+            self.saved = read(path)
+        self.reason: str = (self.saved.state.stopped
+                            or f"fit {self.number} of this process's server has ended")
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of all workers in the run."""
+        return self.saved.state.totals[0]
+
+    @property
+    def examples(self) -> int:
+        """Number of examples of these steps."""
+        return self.saved.state.totals[1]
+
+    def begins(self, instead: str) -> str:
+        """Return the console line; `instead`: what happens in place of training."""
+        return (f"fit {self.number} of this process's server has ended: {instead}, and taking the "
+                f"final version, {self.saved.state.version:,}")
