@@ -32,7 +32,7 @@ from wbsp.wire.sockets import ServerSocket
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 STATE = RunState(elapsed=3.0,
-                 **Engine(create("asp"), Store(np.zeros(3, np.float32), 7), 2).state())
+                 **vars(Engine(create("asp"), Store(np.zeros(3, np.float32), 7), 2).state()))
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ class Serves:
     def __init__(self, times, interrupts=None):
         self.times, self.interrupts, self.asked = times, interrupts, 0
 
-    def __call__(self, copy):
+    def __call__(self, copy, above):
         self.asked += 1
         if self.asked > self.times:
             return self

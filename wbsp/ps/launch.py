@@ -306,7 +306,7 @@ class _Plan:
                 self.series.restore(before)
             elif self.runs.before is not None:
                 self.series.succeed(self.runs.before)
-        self.series.served(before or self.runs.before or {})
+        self.series.exceeds((before or self.runs.before or {}).get("epoch", 0))
         if not before and self.runs.before is not None:
             before = next_run(self.runs.before) or {}
         other = other or before.get("standby") or before.get("beside") or (
@@ -327,9 +327,10 @@ class _Plan:
                              "run, such as --resume=run-001")
         take_over = _TakeOver(self, socket, other)
 
-        def serve(copy: RunCopy | RunNote | None) -> Server:
+        def serve(copy: RunCopy | RunNote | None, above: int = 0) -> Server:
             if copy is not None:
-                return take_over(copy)
+                return take_over(copy, above)
+            self.series.exceeds(above)
             run = self.note(socket, folder, before, saved, SERVER_STEP,
                             other if saved else None)
             server = self.server(socket, folder, hold, run, saved, resume)
@@ -364,8 +365,8 @@ class _TakeOver:
         self._hold: IO | None = None
         self._folder: pathlib.Path  # locked
 
-    def __call__(self, held: RunCopy | RunNote | None) -> Server:
-        """Return the server of the run that this process holds.
+    def __call__(self, held: RunCopy | RunNote | None, above: int = 0) -> Server:
+        """Return the server of the run that this process holds, in an epoch that is above `above`.
 
         Raises:
             ValueError: a setting does not fit the run; one line.
@@ -373,6 +374,7 @@ class _TakeOver:
         """
         assert held is not None, "a standby serves what it holds"
         self._plan.series.restore(held.run)
+        self._plan.series.exceeds(above)
         self._plan.series.other = None  # it was this process
         server = self._resume(held) if isinstance(held, RunCopy) else self._begin(held)
         server.tell("took_over")
@@ -409,7 +411,7 @@ class _TakeOver:
                 f"server: {error.strerror or error}; if that is lost, workers that are started "
                 "anew need its folder")
             return
-        series.served(run)
+        series.exceeds(run["epoch"])
         series.folders[copy.run.get("fit", 1)] = folder
 
     def _resume(self, copy: RunCopy) -> Server:

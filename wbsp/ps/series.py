@@ -22,7 +22,7 @@ has ended. So the epochs of a series never start again:
 - a process that goes on from its own run.json, or from the run that it has just ended, takes the
   epoch after the next (`SERVER_STEP`); one that goes on from the other's state takes the next one
   (`STANDBY_STEP`). Of the two, one has the odd epochs of the series, and the other the even ones;
-- a process takes no epoch that is not above all that it had;
+- a process takes no epoch that is not above all that it had, and all that it knows of the other;
 - the epoch is in run.json, on the disk, before a worker is welcomed.
 
 So no epoch of a run is served twice, in whichever order the two die, return and take over, and
@@ -52,7 +52,7 @@ class Series:
         single: the server serves one run only.
         id: of the first run, which identifies the series.
         fit: number of the run that is served, or waited for, from 1 on.
-        epoch: the newest in which this process has served a run of the series; 0: none.
+        epoch: the newest of this process, or that it knows of the other one; 0: none.
         followed: this process has served a run of the series before.
         living: workers whose processes continue, or may -> the process's own number, as in
             `messages.Hello`, or nothing if it is not known.
@@ -124,9 +124,9 @@ class Series:
         """Return whether another run follows the one with this run.json, which has ended."""
         return bool(run.get("ended") and run.get("living") and run.get("series"))
 
-    def served(self, run: dict[str, Any]) -> None:
-        """Note the run.json that this process has written of a run, now or in an earlier start."""
-        self.epoch = max(self.epoch, run.get("epoch", 0))
+    def exceeds(self, epoch: int) -> None:
+        """Take no epoch from here on that is not above this one, of whichever process it is."""
+        self.epoch = max(self.epoch, epoch)
 
     def next_epoch(self, epoch: int, step: int) -> int:
         """Return the epoch in which this process begins a run, or continues it.

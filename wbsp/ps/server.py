@@ -504,7 +504,7 @@ class Server:
         series.readers = readers.number
         series.standby = self.dispatcher.replication.followed
         series.other = self._record().get("standby")
-        series.served(self._record())
+        series.exceeds(self.epoch)
         if not follows and self._failure is None and self.dispatcher.replication.superseded is None:
             readers.dismiss()
         return code

@@ -15,6 +15,7 @@ from wbsp.ps.checkpoint.state import IndexOwner, RunState
 from wbsp.ps.clock import Clock
 from wbsp.ps.config import RunInfo, ServerConfig
 from wbsp.ps.replication import primary as follower
+from wbsp.ps.replication.election import rank_of
 from wbsp.ps.replication.primary import Replication, Source
 from wbsp.ps.series import run_id
 from wbsp.ps.sessions.handlers import Peer
@@ -405,7 +406,7 @@ def test_a_standby_that_returns_with_a_state_of_its_own_take_over_supersedes(wor
     world.holds_one()
     world.now = 40.0
     world.replication.poll()
-    world.follow(run="ab12", rank=8, identity=b"another")
+    world.follow(run="ab12", rank=rank_of(2, True), identity=b"another")
     assert "has taken over (epoch 2, here 1)" in world.replication.superseded
 
 
@@ -756,9 +757,9 @@ def test_a_second_standby_is_to_wait(world):
 
 
 def test_a_process_that_has_a_later_state_of_the_run_supersedes_this_server(world):
-    world.follow(run="ab12", rank=7)
+    world.follow(run="ab12", rank=rank_of(1, True, True))
     assert world.replication.superseded is None, "its state is of this epoch"
-    world.follow(run="ab12", rank=8)
+    world.follow(run="ab12", rank=rank_of(2, True))
     assert "has taken over (epoch 2, here 1)" in world.replication.superseded
 
 
@@ -821,11 +822,30 @@ def test_a_first_contact_proves_who_it_is_by_the_token_or_the_user(world):
     assert json.loads(world.sent[-1].run)["id"] == "ab12"
 
 
+def test_a_server_that_trains_continues_above_a_process_without_a_version(world):
+    """Workers that were welcomed there search for its epoch; they find this server's."""
+    answer = world.follow(run="ab12", rank=rank_of(6, False), keys=[SECRET])
+    assert isinstance(answer, m.Following) and json.loads(answer.run)["epoch"] == 7
+    assert world.replication.superseded is None
+    assert world.info.epoch == world.noted["epoch"] == 7
+
+
+def test_a_process_without_a_version_and_without_a_proof_raises_no_epoch(world):
+    world.follow(run="ab12", rank=rank_of(6, False), keys=[world.contact])
+    assert world.info.epoch == 1 and world.replication.superseded is None
+
+
+def test_of_two_processes_that_wait_for_a_fit_the_later_one_begins_it(world):
+    world.replication._begun = False
+    world.follow(run="ab12", rank=rank_of(2, False), keys=[SECRET])
+    assert "has taken over (epoch 2, here 1)" in world.replication.superseded
+
+
 def test_a_later_state_counts_with_the_run_s_secret_alone(world):
-    refused = world.follow(run="ab12", rank=16, keys=[world.contact])
+    refused = world.follow(run="ab12", rank=rank_of(4, True), keys=[world.contact])
     assert "later than this server's 1, but lacks the run's secret" in refused.reason
     assert world.replication.superseded is None
-    world.follow(run="ab12", rank=16, keys=[SECRET])
+    world.follow(run="ab12", rank=rank_of(4, True), keys=[SECRET])
     assert "has taken over (epoch 4, here 1)" in world.replication.superseded
 
 
@@ -934,9 +954,9 @@ def test_a_standby_that_waits_for_the_next_fit_is_not_refused_as_the_server_ends
 
 
 @pytest.mark.parametrize(("fit", "rank", "why"), [
-    (2, 7, "has a version of fit 2, and this server waits for its first one"),
-    (3, 5, "is at fit 3, and this server is at fit 2"),
-    (7, 6, "is at fit 7, and this server is at fit 2")])
+    (2, rank_of(1, True, True), "has a version of fit 2, and this server waits for its first one"),
+    (3, rank_of(1, True, True), "is at fit 3, and this server is at fit 2"),
+    (7, rank_of(1, False), "is at fit 7, and this server is at fit 2")])
 def test_a_server_gives_way_to_a_standby_with_a_later_state_of_the_series(world, fit, rank, why):
     """Both were started again: what it holds is older, whatever the epochs are."""
     world.replication._begun = fit > 2
@@ -945,6 +965,8 @@ def test_a_server_gives_way_to_a_standby_with_a_later_state_of_the_series(world,
     assert isinstance(world.follow(run=run, rank=rank, fit=fit, keys=[world.contact]), (
         m.Refused, m.Following)), "a process that does not know the secret"
     assert world.replication.superseded is None
-    world.follow(run=run, rank=rank + 2 if rank == 5 else rank, fit=fit)
+    answer = world.follow(run=run, rank=rank, fit=fit)
+    if fit == 2:
+        assert answer.rank == rank_of(1, False), "it continues above that epoch"
     assert why in world.replication.superseded
     assert world.noted["beside"] == "127.0.0.1:2607", "a later one asks there"

@@ -17,7 +17,7 @@ from wbsp.process.host import HOST
 from wbsp.process.signals import Interrupts
 from wbsp.ps.checkpoint.format import Checkpoint
 from wbsp.ps.checkpoint.state import IndexOwner, RunState
-from wbsp.ps.replication.election import Standing
+from wbsp.ps.replication.election import Standing, rank_of
 from wbsp.ps.replication.snapshot import RunCopy, messages
 from wbsp.ps.replication.standby import PrimaryLink, Standby
 from wbsp.ps.series import SERVER_STEP, STANDBY_STEP, run_id
@@ -341,7 +341,10 @@ def test_a_standby_without_a_state_ends_where_it_is_not_of_the_same_user(server,
 
 
 @pytest.mark.parametrize(("rank", "verdict"), [
-    (6, "it was restarted, and has an older state"), (0, None), (9, None)])
+    (rank_of(1, True), "it was restarted, and has an older state"), (0, None),
+    (rank_of(2, True, True), None),
+    (rank_of(9, False), "it was restarted, and has an older state")],
+    ids=["older", "unknown", "later", "without a version"])
 def test_only_the_process_in_the_server_s_place_says_that_it_waits(server, rank, verdict):
     """Another one that follows this standby, with a lower rank, says nothing of the server."""
     own = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), STANDBY_STEP, secret=SECRET)
@@ -361,7 +364,7 @@ def test_only_the_process_in_the_server_s_place_says_that_it_waits(server, rank,
     while not server.primary.rank and HOST.clock.monotonic() < end:
         server.primary.poll(HOST.clock.monotonic())
     assert standby._verdict(HOST.clock.monotonic()) == verdict
-    if rank == 6:
+    if rank == rank_of(1, True):
         server.takes_it(epoch=3)
         server.until(m.Held)
         assert standby._verdict(HOST.clock.monotonic()) is None, "it serves by now"
@@ -483,7 +486,8 @@ def test_a_standby_that_has_taken_over_and_waits_for_shards_says_so(server):
     standby._followed(Peer(b"other", None), claim.sealed(follow))
     assert claim.meets(said[-1])
     standby._followed(Peer(b"other", None), claim.sealed(follow))
-    assert said[-1].rank == 8, "as a server's of epoch 2: more than a standby's of epoch 1"
+    assert said[-1].rank == rank_of(2, True), (
+        "as a server's of epoch 2: more than a standby's of epoch 1")
 
 
 @pytest.mark.parametrize("fit", [1, 2, 7])

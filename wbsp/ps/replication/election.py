@@ -42,6 +42,7 @@ from wbsp.wire.sockets import ServerSocket
 
 _NOTICE = 10.0  # seconds between two lines
 NEW_PROCESSES = 4096  # that an election remembers, at most
+_BEGUN = 1 << 52  # more than any other part of a rank
 
 
 class Votes:
@@ -102,14 +103,23 @@ class Votes:
         return f"{len(self.promised & workers)} of {len(workers)} workers"
 
 
+def rank_of(epoch: int, begun: bool, standby: bool = False) -> int:
+    """Return the rank of a state of a run, as in `messages.Follow`.
+
+    Of two states, the one with a version is the later one, whatever their epochs are: without one
+    no worker can have trained. Then the epoch decides, and then a standby's is the later one.
+    """
+    return begun * _BEGUN + 2 * epoch + standby
+
+
 def epoch_of(rank: int) -> int:
     """Return the epoch of the state with this rank."""
-    return rank // 4
+    return rank % _BEGUN // 2
 
 
 def has_version(rank: int) -> bool:
     """Return whether the state with this rank has a version."""
-    return bool(rank & 2)
+    return rank >= _BEGUN
 
 
 class Standing(NamedTuple):
@@ -135,7 +145,7 @@ class Standing(NamedTuple):
     @property
     def rank(self) -> int:
         """Rank of this state, as in `messages.Follow`."""
-        return 4 * self.epoch + 2 * self.begun + (self.step == STANDBY_STEP)
+        return rank_of(self.epoch, self.begun, self.step == STANDBY_STEP)
 
     @classmethod
     def of(cls, run: dict[str, Any], state: RunState, step: int) -> Standing:

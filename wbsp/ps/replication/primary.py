@@ -34,6 +34,7 @@ from wbsp.ps.replication.election import (
     Votes,
     epoch_of,
     has_version,
+    rank_of,
 )
 from wbsp.ps.replication.snapshot import messages
 from wbsp.ps.series import SERVER_STEP, STANDBY_STEP
@@ -274,18 +275,24 @@ class Replication:
                     "the server's next run has not begun yet"))
             else:
                 self._outrun(f"{host}:{request.port}", request.fit)
+                if not ahead:  # it continues above this epoch, for which a welcomed worker searches
+                    self._sessions.send(identity, m.NotServing(
+                        self.superseded or "", rank=rank_of(info.epoch, False)))
             return
         if request.run not in ("", info.run) and bond.key == info.secret:
             self._sessions.send(identity, m.Over("its run has ended, and another has begun", True))
             return
         reason = objection(request, info)
         if request.run == info.run and epoch_of(request.rank) > self._info.epoch:
-            if bond.key == info.secret:
+            if bond.key != info.secret:
+                reason = (f"the standby has a state of epoch {epoch_of(request.rank)}, later than "
+                          f"this server's {self._info.epoch}, but lacks the run's secret: start it "
+                          "before this server")
+            elif has_version(request.rank) or not self._begun:
                 self._taken_over(epoch_of(request.rank), f"{host}:{request.port}")
                 return
-            reason = (f"the standby has a state of epoch {epoch_of(request.rank)}, later than this "
-                      f"server's {self._info.epoch}, but lacks the run's secret: start it before "
-                      "this server")
+            elif not reason and self.alone and not self._continue_above(epoch_of(request.rank)):
+                return  # it will ask again
         if reason:
             self._sessions.send(identity, m.Refused(one_line(reason)))
             self._tell(f"refused: {reason}")
@@ -633,10 +640,25 @@ class Replication:
             return
         self._copies.clear()
         self.lost()
-        self._info.epoch = epoch
         self._event("alone", epoch=epoch)
+        self._lead(epoch)
+
+    def _lead(self, epoch: int) -> None:
+        """Serve in this epoch, which is in run.json, from here on."""
+        self._info.epoch = epoch
         self._tell_members(lambda worker: m.Leading(epoch, self._info.ticket(worker)))
         self._source.checkpoints.write_soon()
+
+    def _continue_above(self, epoch: int) -> bool:
+        """Continue in an epoch above that of a process that has no version of this run.
+
+        A worker that it has welcomed searches for its epoch, or a later one. Return False if the
+        disk fails: try again.
+        """
+        own = self._info.series.next_epoch(epoch, STANDBY_STEP)
+        if done := self._record(epoch=own):
+            self._lead(own)
+        return done
 
     def _record(self, **changes: Any) -> bool:
         """Write changes of the run's settings; return False if the disk fails: try again."""

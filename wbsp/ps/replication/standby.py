@@ -19,7 +19,13 @@ from wbsp import timeouts
 from wbsp.limits import one_line
 from wbsp.process.signals import Interrupts
 from wbsp.process.throttle import Throttle
-from wbsp.ps.replication.election import NEW_PROCESSES, Candidate, Standing
+from wbsp.ps.replication.election import (
+    NEW_PROCESSES,
+    Candidate,
+    Standing,
+    epoch_of,
+    rank_of,
+)
 from wbsp.ps.replication.snapshot import CopyReader, RunCopy, RunNote, settings_of
 from wbsp.ps.series import STANDBY_STEP, next_run
 from wbsp.ps.sessions.handlers import Peer
@@ -52,6 +58,7 @@ class PrimaryLink(ServerLink):
         refuses: its address has just refused a connection.
         vacant: the process there holds no state of the run.
         rank: of the process there if it waits, too, as in Follow; 0: not known.
+        newest: epoch of the run that this process knows of that one.
         refusal: why it refuses this standby.
         over: why the run has ended.
         another_follows: another run of that server follows.
@@ -82,7 +89,7 @@ class PrimaryLink(ServerLink):
         self._beat = self._answered = 0  # numbers of the newest, and of the newest with an answer
         self._asked_at: float | None = None  # when the question left that Following may answer
         self.refuses = self.vacant = False
-        self.rank = 0
+        self.rank = self.newest = 0
         self.refusal: str | None = None
         self.over: str | None = None
         self.another_follows = False
@@ -129,7 +136,7 @@ class PrimaryLink(ServerLink):
         self.over = None
         self._run = {}
         self._copies.forget()
-        self.rank = self.epoch = 0
+        self.rank = self.epoch = self.newest = 0
         self._first = "", 0, 0
         self._introduce()
         self._ask_again()
@@ -199,6 +206,7 @@ class PrimaryLink(ServerLink):
                 self._copies.follow(run)
                 self.follows = True
                 self.epoch = run["epoch"]
+                self.newest = max(self.newest, self.epoch)
                 self.says = None
                 if self._asked_at is not None:  # as old as the first question, perhaps
                     self.beats = Beats(self._asked_at)
@@ -224,6 +232,7 @@ class PrimaryLink(ServerLink):
                 self._answered = max(self._answered, message.chunks)
             case m.NotServing():
                 self.rank = message.rank if of_run else 0
+                self.newest = max(self.newest, epoch_of(self.rank))
             case m.Refused():
                 self.refusal = one_line(message.reason)
             case m.Over() if self.follows or of_run:
@@ -277,7 +286,7 @@ class Standby:
     Args:
         follow: address, host:port, of the server that may serve.
         serve: makes the server, from a snapshot, or of a run that has not begun; given None, from
-            what this process has of the run.
+            what this process has of the run. Its epoch is above the second argument.
         own: state in that checkpoint, or None.
         share: share memory with a server of this machine and user.
         keep: writes the last version of a run that another one follows.
@@ -288,7 +297,8 @@ class Standby:
     """
 
     def __init__(self, socket: ServerSocket, follow: str, settings: dict[str, str],
-                 serve: Callable[[RunCopy | RunNote | None], Successor], interrupts: Interrupts,
+                 serve: Callable[[RunCopy | RunNote | None, int], Successor],
+                 interrupts: Interrupts,
                  own: Standing | None = None, share: bool = True,
                  first: float = timeouts.PRIMARY_MISSING,
                  keep: Callable[[RunCopy], None] = lambda copy: None):
@@ -355,7 +365,8 @@ class Standby:
         loop = Loop(self._socket, self._socket.watch, POLL)
         while True:
             try:
-                return self._serve(self._primary.copy or self._primary.note)
+                return self._serve(self._primary.copy or self._primary.note,
+                                   self._primary.newest)
             except OSError as error:
                 self._say_once(f"cannot take over yet: {error.strerror or error}; the newest state "
                                f"stays in memory, trying again every {timeouts.SERVE_AGAIN:g} s")
@@ -638,7 +649,7 @@ class Standby:
         if bond is None:
             return
         self._follower = peer, follow  # the server that this one becomes answers, too
-        rank = 4 * self._epoch or state.rank  # of this process's state
+        rank = rank_of(self._epoch, state.begun) if self._epoch else state.rank
         if later := bond.key == state.secret and follow.fit > state.fit:
             rank = 1  # of the same series
         elif follow.run != state.run:

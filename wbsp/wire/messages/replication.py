@@ -15,8 +15,8 @@ class Follow(Message, frozen=True):
     settings: Settings  # that must equal the server's: name -> text
     port: Port  # on which it listens
     run: Id = ""  # of the run whose state it holds
-    # Of that state: four times its epoch, plus two if it has a version, plus one for a standby's.
-    # 0: it holds no state.
+    # Of that state: twice its epoch, plus one for a standby's, plus 2 ** 52 if it has a version. 0:
+    # it holds no state.
     rank: Count = 0
     socket: SocketName = ""  # at which it takes shared memory; "": it takes none
     nonce: Mac = b""  # this and the next: see `wbsp.wire.proof`
