@@ -584,6 +584,27 @@ def test_versions_are_numbered_on_where_all_are_back():
     assert engine.store.latest.version == 7
 
 
+def test_new_processes_train_what_was_lost_when_all_workers_had_finished():
+    """Their loops have ended, so the old ones cannot; without the work, they get no final version.
+    """
+    data = SharedData(8, 4, 1, 0)
+    engine = Engine(create("asp"), Store(f32(0, 0)), 2)
+    for worker in (0, 1):
+        engine.open(worker, data, 0)
+        engine.join(worker, 0.0)
+    later = Engine(create("asp"), Store(f32(0, 0)), 2)
+    later.restore(engine.state())
+    for worker in (0, 1):
+        assert not later.attach(worker, 0, True, False, 1.0, WorkHeld(data, 0, []))
+        assert not later.started and later.lacks_work
+    assert later.await_anew(2.0) == [0, 1] and not later.rendezvous.left
+    later.open(0, data, 0)
+    assert not later.join(0, 3.0), "the other one is awaited, too"
+    assert not later.lacks_work
+    told = later.start(4.0) + later.ask_work(0, AskWork(0, 0), 5.0)
+    assert given(told, 0)[0] == 0
+
+
 class Listener(SyncModel):
     """BSP of two, which notes the norms that it is told."""
 

@@ -59,6 +59,30 @@ def test_a_server_and_a_standby_that_were_a_fit_apart_do_not_wait_for_each_other
     assert run.world.now < 60 and run.notes["kills"] == 3
 
 
+@pytest.mark.parametrize(("plan", "seed"), [
+    (SeriesPlan("ringmaster", WHOLE["ringmaster"], workers=1, data=(8, 4, 1), standby=True,
+                period=1.0, kills=2, breaks=2, slow=0.02, fits=2, struck=(
+                    ("t1", 1, "kill", "server"), ("t4", 2, "kill", "workers"),
+                    ("t0", 1, "kill", "server"))), 68),
+    (SeriesPlan(standby=True, chosen=True, period=0.1, slow=0.3, evaluator="works", fits=2,
+                struck=(("t0", 1, "kill", "server standby"),), lasts=0.5), 300002)])
+def test_work_that_died_with_server_and_standby_is_trained_by_new_processes(plan, seed, folder):
+    """All workers had left, and waited for the final version: the run lacked work for ever."""
+    run = Series(plan, seed, folder).run()
+    assert run.notes["work was lost"] == plan.workers
+    assert all(script.code == 0 for script in run.members)
+    assert not any("not trained" in line for line in run.said)
+
+
+def test_workers_whose_last_version_was_lost_train_that_fit_again(folder):
+    """The disk had not taken it, and they had gone on to the next fit: the server says so."""
+    plan = SeriesPlan("ssp", {}, workers=2, kills=1, power=True, struck=(
+        ("t2", 1, "sleep", "workers"), ("t0", 2, "full", "server")))
+    run = Series(plan, 200042, folder).run()
+    assert run.notes["a last version was lost"] == 2
+    assert all(script.code == 0 for script in run.members)
+
+
 def test_a_server_of_one_run_refuses_the_next_fit_in_one_line(folder):
     run = Series(SeriesPlan(one_run=True), 0, folder).run()
     assert run.codes["server"] == [0]

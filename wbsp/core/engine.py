@@ -286,6 +286,24 @@ class Engine:
             return outgoing + self._tell_all(self._stop(self.stop_reason))
         return outgoing + self._stop_if_due(now) + self.feed(now)
 
+    @property
+    def lacks_work(self) -> bool:
+        """True if work of a resumed run is undone, and all workers that are here have finished.
+
+        It was lost with processes that had taken it. The workers' loops have ended, so that only
+        new processes can do it.
+        """
+        return (self.rendezvous.resumed and not (self.rendezvous.ended or self.started)
+                and not self._here and self.work is not None and not self.work.ledger.over)
+
+    def await_anew(self, now: float) -> list[int]:
+        """Wait for new processes of the workers that reattached and have finished; return these."""
+        workers = sorted(self.rendezvous.begin_anew())
+        for worker in workers:
+            self.members[worker].finished = False
+            self.log(now, "leave", worker=worker, reason="its work was lost", finished=False)
+        return workers
+
     def resend(self, worker: int, work: AnsweredWork, update: np.ndarray | Blocks | None,
                now: float, square: float = 0.0, held: WorkHeld | None = None) -> None:
         """Handle a resent sum of pushes that an earlier server had decided on and lost.

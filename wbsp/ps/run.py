@@ -22,7 +22,7 @@ from wbsp.ps.evaluation import Evaluation, Evaluations, EvaluatorWatch
 from wbsp.ps.replication.primary import Source
 from wbsp.ps.starving import Starving
 from wbsp.ps.training_loss import TrainingLoss
-from wbsp.runlog.awaited import Awaited
+from wbsp.runlog.awaited import Awaited, named
 from wbsp.runlog.console import Status
 from wbsp.sync.base import UNFIT, SyncModel
 from wbsp.tensors.layout import TensorSpec
@@ -414,7 +414,9 @@ class Run:
                 why = "no other will come"
             elif now - self._requests.first_came > patience:
                 why = f"no other joined within {patience:g} s"
-            if here and why is not None:
+            if here and why is not None and engine.lacks_work and self._begins_anew(run_time):
+                pass
+            elif here and why is not None:
                 self._reporter.say(
                     f"ending the run with {len(here)} of {config.worker_num} workers: {why}"
                     if rendezvous.ended else
@@ -433,6 +435,30 @@ class Run:
                                    now)
         elif alarm is not None and run_time >= alarm:
             self._requests.replies.send(engine.tick(run_time))
+
+    def _begins_anew(self, run_time: float) -> bool:
+        """Have new processes of workers train what was lost after all had finished.
+
+        A site's server above does not: its sites would have to train with workers that have gone.
+
+        Returns:
+            False if these are sites.
+        """
+        sessions, work = self._dispatcher.sessions, self.engine.work
+        if self._above is not None or work is None or any(
+                one.report is not None and one.report.behind is not None for one in sessions):
+            return False
+        undone = f"{work.ledger.undone.count:,} of {work.data.n * work.data.epochs:,} examples"
+        workers = self.engine.await_anew(run_time)
+        self._reporter.say(f"{undone} were lost with ended processes, after {named(workers)} had "
+                           "finished: start these workers again, and they train them")
+        for worker in workers:
+            if (session := sessions.of(worker)) is not None:
+                self._dispatcher.send_off(session, f"it had finished when {undone} of the run were "
+                                          "lost with ended processes: start it again, and it "
+                                          "trains them")
+        self._requests.returned, self._requests.first_came = False, math.inf
+        return True
 
     def _press(self, now: float, since: float) -> None:
         """After the stop, drop workers whose last push does not arrive."""

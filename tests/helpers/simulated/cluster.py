@@ -257,9 +257,10 @@ class Member:
         except TransportError as error:
             me = me or next(member for member in [self, *cluster.members] if not member.ended
                             and not (member.process and member.process.alive))
-            if "were not finite" in str(error):  # let go as sick: it is started again
+            # let go as sick, or for work that was lost: it is started again
+            if "were not finite" in str(error) or "were lost with ended processes" in str(error):
                 me.leaving = True
-                cluster.notes["sick"] += 1
+                cluster.notes["sick" if "finite" in str(error) else "work was lost"] += 1
             if not me.leaving:
                 me.given_up = str(error)
             cluster.say(f"w{me.index}: {error}")

@@ -524,10 +524,21 @@ class SeriesLaws(Laws):
             if not cluster.ended_well and ("t4", due) not in self.reached:
                 raise Broken(23, f"no server ended well: {cluster.codes}")
 
-    def just_too_late(self, script):
-        """The others have ended the fit between its welcome and its request to join."""
-        return script.welcomed == script.fit and script.fit not in script.models and (
-            isinstance(script.given_up, RunOver) and not self.cluster.plan.one_run)
+    def to_start_again(self, script):
+        """Why a worker that was refused is to be started again; None: it has given up.
+
+        The others have ended the fit between its welcome and its request to join; or what it had
+        trained was lost with the other processes that had it.
+        """
+        error = script.given_up
+        if "were lost with ended processes" in str(error):
+            return "work was lost"
+        if "which was lost with its server" in str(error):
+            script.models.pop(script.fit - 1, None)
+            return "a last version was lost"
+        late = script.welcomed == script.fit and script.fit not in script.models and (
+            isinstance(error, RunOver) and not self.cluster.plan.one_run)
+        return "too late to join" if late else None
 
     def refused(self, script):
         """A worker has given up."""
@@ -610,8 +621,8 @@ class Series(Cluster):
                 script.comes_again()
                 return
             self.say(f"{name}: ended with exit code {code}")
-            if code and self.laws.just_too_late(script):  # as a supervisor of processes does
-                self.notes["too late to join"] += 1
+            if code and (why := self.laws.to_start_again(script)):  # as a supervisor does
+                self.notes[why] += 1
                 script.comes_again()
                 return
             script.code = code
