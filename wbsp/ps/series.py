@@ -32,6 +32,7 @@ the later start has the higher one, unless neither knew of the other.
 from __future__ import annotations
 
 import contextlib
+import functools
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -245,6 +246,7 @@ class Series:
         self.have.add(worker)
 
 
+@functools.lru_cache(2)  # a standby asks for the same one again and again
 def run_id(secret: str, fit: int) -> str:
     """Return the id of the run with this number in a series, which is not its first.
 

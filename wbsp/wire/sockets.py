@@ -232,8 +232,11 @@ class ServerSocket:
         since = self.on.clock.monotonic() - _FORGIVEN
         while self._without and self._without[0][0] < since:
             self._strangers[self._without.popleft()[1]] += 1
-        strangers, self._strangers = self._strangers, Counter()
-        return strangers + self.guard.check()
+        found = self.guard.check()
+        if self._strangers:
+            found.update(self._strangers)
+            self._strangers.clear()
+        return found
 
     def _read_monitor(self) -> None:
         while self.monitor.poll(0):

@@ -405,37 +405,54 @@ class Context:
 class Poller:
     def __init__(self, network):
         self._network, self._registered = network, {}
+        self._stale = True
 
     def register(self, what, flags=_IN | _OUT):
         if flags:
             self._registered[what] = int(flags)
         else:
             self._registered.pop(what, None)
+        self._stale = True
+
+    def _sort(self):
+        self._stale = False
+        sources = [(key, self._network.ends[key] if isinstance(key, int) else key, flags)
+                   for key, flags in self._registered.items()]
+        self._sources = [one for _, one, _ in sources]
+        self._incoming = [(one, key) for key, one, flags in sources if flags & _IN]
+        self._outgoing = [(one, key) for key, one, flags in sources if flags & _OUT]
 
     def poll(self, timeout=None):
         process = self._network.process
         world = process.world
-        task = world.current
-        sources = [(key, self._network.ends.get(key) if isinstance(key, int) else key, flags)
-                   for key, flags in self._registered.items()]
+        if self._stale:
+            self._sort()
+        sources = self._sources
         deadline = math.inf if timeout is None else process.until(timeout / 1000)
-        for _, one, _ in sources:
-            if isinstance(one, _Closed):  # libzmq waits for something else then, or fails
+        for one in sources:
+            if one.__class__ is _Closed:  # libzmq waits for something else then, or fails
                 raise zmq.ZMQError(errno.ENOTSOCK)
+        look = world.now + 1e-6 + 5e-6 * world.rng.random()  # it takes its time
+        looked = world.passes(look)
+        if looked and ((found := self._ready()) or look >= deadline):
+            return found
+        task = world.current
+        for one in sources:
             one.waiting[task] = None
         try:
-            world.park(world.now + 1e-6 + 5e-6 * world.rng.random())  # a look takes its time
-            while True:
-                found = [(key, _IN) for key, one, flags in sources
-                         if flags & _IN and one.readable()]
-                found += [(key, _OUT) for key, one, flags in sources
-                          if flags & _OUT and one.writable()]
-                if found or world.now >= deadline:
-                    return found
+            world.park(deadline if looked else look)
+            while not (found := self._ready()) and world.now < deadline:
                 world.park(deadline)
+            return found
         finally:
-            for _, one, _ in sources:
+            for one in sources:
                 one.waiting.pop(task, None)
+
+    def _ready(self):
+        found = [(key, _IN) for one, key in self._incoming if one.readable()]
+        if self._outgoing:
+            found += [(key, _OUT) for one, key in self._outgoing if one.writable()]
+        return found
 
 
 class End(Waited):
