@@ -79,7 +79,7 @@ def test_a_server_of_one_run_expects_nobody():
     series = serving(1, single=True)
     series.lives(0)
     series.comes(None, b"one", proven=False)
-    assert not series.goes_on and series.note() == {}
+    assert not series.goes_on and series.note() == {"chosen": {}}
 
 
 # Epochs.

@@ -60,6 +60,8 @@ class Series:
         gone: workers whose processes have ended in good order between two runs.
         have: workers whose processes have the final version of the present run.
         nameless: processes without an index that wait for the next run, by their own numbers.
+        chosen: index that the server has chosen for a process -> mark of that process, by which a
+            later server of the run knows whose the index is.
         readers: processes that have read versions of the run before.
         standby: the run before had a standby at its end.
         other: address of a process that may have begun the present run; None: none may.
@@ -77,6 +79,7 @@ class Series:
     gone: set[int] = field(default_factory=set)
     have: set[int] = field(default_factory=set)
     nameless: set[bytes] = field(default_factory=set)
+    chosen: dict[int, str] = field(default_factory=dict)
     readers: int = 0
     standby: bool = False
     other: str | None = None
@@ -102,9 +105,10 @@ class Series:
     # The state in run.json.
 
     def note(self) -> dict[str, Any]:
-        """Return the entries of run.json that change at the end of a run."""
-        return {} if self.single else {"living": sorted(self.living), "gone": sorted(self.gone),
-                                       "have": sorted(self.have)}
+        """Return the entries of run.json that change while a run is served."""
+        chosen = {"chosen": {str(index): mark for index, mark in sorted(self.chosen.items())}}
+        return chosen | ({} if self.single else {
+            "living": sorted(self.living), "gone": sorted(self.gone), "have": sorted(self.have)})
 
     @property
     def unsaved(self) -> bool:
@@ -119,6 +123,7 @@ class Series:
         known = run.get("living", range(run.get("workers", 0)) if self.fit > 1 else ())
         self.living = dict.fromkeys(known, b"")  # earlier releases wrote none
         self.gone, self.have = set(run.get("gone", ())), set(run.get("have", ()))
+        self.chosen = {int(index): mark for index, mark in run.get("chosen", {}).items()}
 
     @staticmethod
     def continues(run: dict[str, Any]) -> bool:
@@ -241,6 +246,25 @@ class Series:
         elif not self.single:
             self.nameless.add(own)
 
+    def chooses(self, worker: int, own: bytes) -> None:
+        """Note that the server has chosen this index for a process with its own number."""
+        mark = self._mark(own)
+        self.chosen = {index: one for index, one in self.chosen.items() if one != mark}
+        self.chosen[worker] = mark
+
+    def index_of(self, own: bytes) -> int | None:
+        """Return the index that was chosen for this process; None: none was."""
+        mark = self._mark(own) if own else None
+        return next((index for index, one in self.chosen.items() if one == mark), None)
+
+    def of_another(self, own: bytes) -> set[int]:
+        """Return the indices that were chosen for other processes than this one."""
+        mark = self._mark(own)
+        return {index for index, one in self.chosen.items() if one != mark}
+
+    def _mark(self, own: bytes) -> str:
+        return mac(bytes.fromhex(self.secret), "own", own).hex()[:16]
+
     def has_final(self, worker: int) -> None:
         """Note that a worker's process has the final version of the present run."""
         self.have.add(worker)
@@ -266,4 +290,4 @@ def next_run(run: dict[str, Any]) -> dict[str, Any] | None:
     fit = run["fit"] + 1
     return {"id": run_id(run[SECRET], fit), "series": run["series"], "fit": fit,
             "epoch": run["epoch"] + SERVER_STEP, SECRET: run[SECRET], "workers": run["workers"],
-            "living": run["living"], "gone": run.get("gone", [])}
+            "living": run["living"], "gone": run.get("gone", []), "chosen": run.get("chosen", {})}

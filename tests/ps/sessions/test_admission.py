@@ -1,6 +1,7 @@
 """Who may join a run, and who brings W_0: a server's side over a real socket, without its loop."""
 
 import contextlib
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,9 +14,11 @@ from jobs import until
 from wbsp import timeouts
 from wbsp.core.engine import Engine
 from wbsp.core.store import Store
+from wbsp.ps.checkpoint.state import check_run
 from wbsp.ps.clock import Clock
 from wbsp.ps.config import RunInfo, ServerConfig
 from wbsp.ps.dispatcher import Dispatcher
+from wbsp.ps.series import Series
 from wbsp.ps.sharding.coordinator import Shards
 from wbsp.sync import create
 from wbsp.tensors.layout import TensorSpec
@@ -31,19 +34,19 @@ JOIN, INITIAL = m.Join(LAYOUT), (m.Initial(0, 5), W0.tobytes())
 class Server(contextlib.ExitStack):
     """A server of three workers under asp, which does something when a peer waits for it."""
 
-    def __init__(self):
+    def __init__(self, series=None, record=dict):
         super().__init__()
         self.now, self.said, self.events = 0.0, [], []
         self.socket = ServerSocket("localhost", 0, members=3)
         self.callback(self.socket.close)
         info = RunInfo(ServerConfig(3, share=False), create("asp").rule,
-                       {"id": "ab12", "sync": "asp"}, "ab12", 1)
+                       {"id": "ab12", "sync": "asp"}, "ab12", 1, series=series or Series())
         reporter = SimpleNamespace(
             folder=Path("."), clock=Clock(lambda: self.now), say=self.said.append,
             event=lambda kind, **facts: self.events.append((kind, facts)))
         self.dispatcher = Dispatcher(
             self.socket, info, reporter, Shards(info, self.socket, reporter.say),
-            lambda: m.FilesAt(0), dict, self.begin)
+            lambda: m.FilesAt(0), record, self.begin)
         self.begun = None
 
     def begin(self, vector, layout, frozen):
@@ -439,3 +442,45 @@ def test_a_fit_of_another_series_is_not_taken_for_the_first(server):
     answer = server.asked(0, series="cd34", fit=2)[1]
     assert isinstance(answer, m.Refused) and "begins fit 2 of another series" in answer.reason
     assert isinstance(server.asked(0, series="cd34", fit=2, anew=True)[1], m.Welcome)
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["a series", "one run"])
+def test_an_index_belongs_to_its_process_before_a_later_server_too(single):
+    written = {"id": "ab12"}
+    with Server(Series(single=single), lambda **changes: written.update(changes)) as first:
+        assert first.asked(None, own=b"one")[1].worker == 0
+        assert first.asked(None, own=b"two")[1].worker == 1
+    series = Series(single=single)
+    series.restore(check_run(json.loads(json.dumps(written)), "run.json"))
+    with Server(series) as later:
+        assert later.asked(None, own=b"three")[1].worker == 2, "the others are expected back"
+        assert isinstance(later.asked(None, own=b"four")[1], m.NotServing)
+        assert later.asked(1, own=b"two")[1].worker is None, "it has that index"
+        assert later.asked(None, own=b"one")[1].worker == 0, "it has missed the answer"
+
+
+def test_an_index_of_a_process_that_does_not_return_becomes_free():
+    series = Series()
+    series.chooses(0, b"one")
+    with Server(series) as server:
+        server.now = timeouts.INDEX_BACK
+        assert server.asked(None, own=b"two")[1].worker == 0
+        assert (series.index_of(b"two"), series.index_of(b"one")) == (0, None)
+
+
+def test_a_process_waits_for_its_index_until_the_disk_has_noted_it():
+    full = [OSError(28, "No space left on device")]
+
+    def record(**changes):
+        if changes and full:
+            raise full[0]
+        return {}
+
+    with Server(record=record) as server:
+        peer, answer = server.asked(None, own=b"one")
+        assert answer.reason == ("a worker without an index waits: its index cannot be noted: "
+                                 "cannot write run.json: No space left on device")
+        assert not server.dispatcher.info.series.chosen, "no other server would know"
+        full.clear()
+        peer.send(m.Hello(m.PROTOCOL, None, {}, own=b"one"))
+        assert server.hears(peer, m.Welcome).worker == 0

@@ -188,6 +188,7 @@ class _Run(TypedDict, total=False):
     living: list[Worker]
     gone: list[Worker]
     have: list[Worker]
+    chosen: dict[Worker, str]
 
 
 _FOLLOWED = "id", "epoch", "workers"  # of a run that has a standby

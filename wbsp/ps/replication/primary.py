@@ -213,6 +213,25 @@ class Replication:
             self._inquiry = Inquiry(self._socket, *split_address(beside), self._info.run,
                                     self._info.secret)
 
+    def chooses(self, worker: int, own: bytes) -> str | None:
+        """Note that this index was chosen for a process, before the process learns it.
+
+        Returns:
+            Why the disk does not take that, in one line; None: it has.
+        """
+        series = self._info.series
+        before = series.chosen
+        series.chooses(worker, own)
+        if series.chosen != before:
+            try:
+                self._run_settings(**series.note())
+            except OSError as error:
+                series.chosen = before
+                return f"cannot write run.json: {error.strerror or error}"
+            series.saved = series.note()
+            self.noted()
+        return None
+
     @property
     def cleared(self) -> bool:
         """True if no standby would begin the run in place of this server, if that ended now."""

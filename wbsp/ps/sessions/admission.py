@@ -57,6 +57,13 @@ class OtherServer(Protocol):
     def came(self, worker: int | None, own: bytes) -> None:
         """Handle a worker's new process that connects while there is a doubt."""
 
+    def chooses(self, worker: int, own: bytes) -> str | None:
+        """Note that this index was chosen for a process, for any later server of the run.
+
+        Returns:
+            Why that cannot be noted, in one line; None: it is.
+        """
+
 
 class Begin(Protocol):
     """Function that takes W_0 (float32 [size]), its layout, and frozen values; see `Server`."""
@@ -172,7 +179,7 @@ class Entrance(ABC):
             # it has left that session, and its Goodbye was lost with the connection
             self._sessions.returns(old)
             self.lose(old, "it left in mid-run")
-        worker = hello.worker
+        worker, chosen = hello.worker, False
         rival = None if worker is None else self._sessions.of(worker)
         if proven and rival not in (None, session) and not (rival.proven or rival.plane):
             self.lose(rival, "the process that was this worker before has come")
@@ -201,6 +208,7 @@ class Entrance(ABC):
             if worker is None:
                 self._refuse_without_index(identity, hello)
                 return
+            chosen = True
         if self._is_doubtful(identity, worker, hello):
             self._sessions.refuse(identity, worker, (
                 f"worker {worker} has another connection, whose process may have ended; the "
@@ -212,6 +220,10 @@ class Entrance(ABC):
             return
         if session is None and not proven and not self._sessions.may_come(worker):
             self._put_off(identity, worker)
+            return
+        if chosen and hello.own and (why := self._other.chooses(worker, hello.own)) is not None:
+            self._sessions.refuse(identity, None, (
+                f"{_name(None)} waits: its index cannot be noted: {why}"), elsewhere=True)
             return
         old = self._sessions.of(worker)
         if old is not None and old.identity != identity:
@@ -359,16 +371,20 @@ class Entrance(ABC):
     def _index_for(self, identity: bytes, hello: m.Hello) -> int | None:
         """Return the index of a process whose index the server chooses; None: each is held.
 
-        A process that asks again, because it has lost the answer, gets the same index.
+        A process that asks again, because it has lost the answer, gets the same index, also from
+        a later server.
         """
-        sessions = self._sessions
+        sessions, series = self._sessions, self._sessions.series
         known = sessions.get(identity) or sessions.owned(hello.own)
         if known is not None:
             return known.worker
         if other_protocol("", hello.protocol):
             return hello.worker  # it is refused
-        return sessions.indices.choose({session.worker for session in sessions}, hello.worker,
-                                       self._clock.now())
+        now = self._clock.now()
+        held = {session.worker for session in sessions}
+        held |= sessions.indices.kept(now) & series.of_another(hello.own)
+        wanted = series.index_of(hello.own) if hello.worker is None else hello.worker
+        return sessions.indices.choose(held, wanted, now)
 
     def _refuse_without_index(self, identity: bytes, hello: m.Hello) -> None:
         """Refuse a process without an index, or have it wait until a silent process has ended."""

@@ -46,7 +46,9 @@ class SessionRegistry:
         # A server that waits for workers must not end before an index is free for them.
         self.indices = Indices(config.worker_num,
                                min(timeouts.INDEX_BACK, config.connect_timeout / 2))
-        self.indices.keep(series.living, self._clock())
+        # A process that another server has welcomed returns here, perhaps behind others.
+        back = () if series.followed else series.chosen.keys() - series.gone
+        self.indices.keep({*series.living, *back}, self._clock())
         self._comings: dict[int, TokenBucket] = {}  # worker -> sessions that it may open
         self.queues = PeerQueues(socket.socket, RateLimiter(config.bandwidth))
         self._socket = socket
