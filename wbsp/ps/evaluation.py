@@ -33,6 +33,7 @@ from wbsp.tensors.layout import TensorSpec, difference
 _LEAST = 0.02  # seconds of processor time that count as progress
 _GRAIN = 0.1  # seconds between two checks whether to continue a wait
 _NOTICE = 20.0  # seconds between two lines about that
+_AGAIN = 1.0  # seconds between two attempts to write a file on a full disk
 _LOOK = 1.0  # seconds between two checks, at most
 
 
@@ -55,7 +56,8 @@ class Evaluator(Protocol):
 
     def evaluate(self, snapshot: Snapshot) -> Evaluation: ...
 
-    def save(self, snapshot: Snapshot, path: pathlib.Path) -> None: ...
+    def save(self, snapshot: Snapshot, path: pathlib.Path) -> None:
+        """Write this version as a model, whole or not at all. Raises OSError: the disk fails."""
 
     def signs(self) -> int | None:
         """Return the number of observed signs of progress; None: it has no work."""
@@ -73,7 +75,7 @@ class EvaluatorWatch:
         self.evaluator = evaluator
         self.on = on
         self.pool = on.scheduler.pool("wbsp-evaluation")  # calls the evaluator
-        self._say = say
+        self.say = say
         self._signs: int | None = None
         self._silent = 0.0
         self._notice = Throttle(_NOTICE, _NOTICE)  # in seconds of silence
@@ -113,7 +115,7 @@ class EvaluatorWatch:
             raise EvaluatorError(f"the evaluator hangs: it has not worked at {work} for "
                                  f"{timeouts.EVALUATOR_HANGS:g} s; its process was ended")
         if self._notice.due(self._silent):
-            self._say(f"the evaluator has not worked at {work} for {self._silent:.0f} s; ending it "
+            self.say(f"the evaluator has not worked at {work} for {self._silent:.0f} s; ending it "
                       f"after {timeouts.EVALUATOR_HANGS:g} s")
 
 
@@ -187,7 +189,8 @@ class Evaluations:
     def complete(self, now: float, path: pathlib.Path, wanted: Callable[[], bool]) -> None:
         """Evaluate the newest version, save it at `path` as a Keras model, and wait for both.
 
-        `wanted` is called repeatedly; False ends the wait. `missing` has the reason of a failure.
+        A full disk is waited for as for the run's last version. `wanted` is called repeatedly;
+        False ends the wait. `missing` has the reason of a failure.
         """
         watch = self._watch
         if watch is None:
@@ -197,10 +200,7 @@ class Evaluations:
                 under_way = self._under_way or self._start(watch, now)
                 self._wait(watch, under_way.result, under_way.work, wanted)
                 self._finish(under_way)
-            saving = watch.pool.submit(watch.evaluator.save,
-                                       self._engine.store.whole().result().snapshot, path)
-            self._wait(watch, saving, f"the file {path.name}", wanted)
-            saving.result()
+            self._save(watch, path, wanted)
         except EvaluatorError as error:
             self.stop(str(error))
 
@@ -230,6 +230,33 @@ class Evaluations:
         self.newest = under_way.result.result()
         self.evaluated = under_way.version
         self._take(under_way.time, self.evaluated, self.newest)
+
+    def _save(self, watch: EvaluatorWatch, path: pathlib.Path, wanted: Callable[[], bool]) -> None:
+        """Have the newest version saved; try again where the disk is full.
+
+        Raises:
+            EvaluatorError: it cannot be saved, is no longer `wanted`, or the evaluator fails.
+        """
+        snapshot = self._engine.store.whole().result().snapshot
+        clock, notice = watch.on.clock, Throttle(_NOTICE)
+        end = clock.monotonic() + timeouts.LAST_SAVE
+        while True:
+            saving = watch.pool.submit(watch.evaluator.save, snapshot, path)
+            self._wait(watch, saving, f"the file {path.name}", wanted)
+            try:
+                return saving.result()
+            except OSError as error:
+                now, why = clock.monotonic(), f"cannot write {path}: {error.strerror or error}"
+                if now >= end:
+                    raise EvaluatorError(why) from None
+                if notice.due(now):
+                    watch.say(f"{why}; trying again for {end - now:.0f} s more: free some space on "
+                              "its disk")
+            again = now + _AGAIN
+            while clock.monotonic() < again:
+                clock.sleep(_GRAIN)
+                if not wanted():
+                    raise EvaluatorError("interrupted")
 
     @staticmethod
     def _wait(watch: EvaluatorWatch, future: Future, work: str,
@@ -292,8 +319,14 @@ class EvaluatorProcess:
         return Evaluation(*self._ask("evaluate", snapshot.vector))
 
     def save(self, snapshot: Snapshot, path: pathlib.Path) -> None:
-        """Write the network with these values as a .keras file; blocks."""
-        self._ask("save", snapshot.vector, str(path))
+        """Write the network with these values as a .keras file; blocks.
+
+        Raises:
+            OSError: the disk fails.
+            EvaluatorError: the process failed.
+        """
+        if problem := self._ask("save", snapshot.vector, str(path)):
+            raise OSError(*problem)
 
     def signs(self) -> int | None:
         """Return the number of checks with new processor time; a process that hangs uses none."""
@@ -398,8 +431,21 @@ def _answer_requests(connection: Connection, make: Callable[[], tuple[Any, Any]]
         replica.adopt(replica.bring(vector), "replace")
         if what == "evaluate":
             result = model.evaluate(test_set, verbose=0, return_dict=True)
-            answer = tuple(float(result[name]) for name in ("loss", "accuracy", "top5"))
+            answer: tuple[Any, ...] = tuple(
+                float(result[name]) for name in ("loss", "accuracy", "top5"))
         else:
-            model.save(*rest)
-            answer = ()
+            answer = _saved(model, *rest)
         connection.send((True, answer))
+
+
+def _saved(model: Any, path: str) -> tuple[Any, ...]:
+    """Write a model whole; return number and text of the error of a disk that fails, or nothing."""
+    beside = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}")
+    try:
+        model.save(beside)
+        os.replace(beside, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        return error.errno, error.strerror or str(error)
+    return ()

@@ -122,7 +122,10 @@ class LineFile:
             self._put()
             if self._failing:
                 self._say(f"{self.path} lacks {self._lost + len(self._lines):,} lines")
-            self._file.close()
+            try:
+                self._file.close()
+            except OSError as error:  # some file systems write only now
+                self._say(f"{self.path} may lack its last lines: {error.strerror}")
 
     def _put(self) -> None:
         """Write either all waiting lines or none of them."""

@@ -7,6 +7,7 @@ import math
 from integer_replica import IntegerReplica
 
 from wbsp.ps.evaluation import Evaluation, EvaluatorError
+from wbsp.runlog.files import write_whole
 
 _WORK = 0.02  # seconds that it takes for a version
 
@@ -32,8 +33,7 @@ class SimulatedEvaluator:
     def save(self, snapshot, path):
         self._left = min(self._left, 0) if self._left < math.inf else 0
         self._work()
-        with path.open("wb") as file:
-            file.write(snapshot.vector.tobytes())
+        write_whole(path, snapshot.vector.tobytes())
 
     def signs(self):
         return self._signs if self._busy else None

@@ -365,8 +365,10 @@ class Laws:
                 if seq not in known:
                     there = lost is None or seq < lost
                     weight = self._weight(member.index, seq) if there else 0.0
-                    # The log's end is lost with a machine's power, and the push may be there.
-                    unlogged |= weight is None and cluster.plan.power and seq < max(
+                    # The log's end is lost with a machine's power, or with a server whose disk was
+                    # full, and the push may be there.
+                    unlogged |= weight is None and bool(
+                        cluster.plan.power or cluster.plan.full) and seq < max(
                         self._due(member.index), default=0)
                     known[seq] = weight or 0.0
             # What was durable with those alone who have died, or was not and its process has ended:
@@ -575,7 +577,7 @@ class Laws:
 
     def _model_is_there(self):
         cluster = self.cluster
-        if cluster.plan.evaluator == "works" and not cluster.plan.full and all(
+        if cluster.plan.evaluator == "works" and all(
                 member.final is not None for member in cluster.members) and not any(
                 path.endswith("model.keras") for name in ("server", "standby")
                 for path in cluster.machine(name).names):
