@@ -144,11 +144,6 @@ def test_files_and_folders_of_a_package_import_each_other_in_no_circle(folder):
     assert circle(arrows) == {}
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=name)
-def test_a_folder_can_be_taken_in_at_a_glance(folder):
-    assert folder.name == "sync" or len(list(folder.glob("*.py"))) <= 16
-
-
 def test_a_synchronization_model_needs_nothing_but_itself():
     assert wrong(in_folder("sync"), lambda path: roots(path) - {
         "wbsp", "numpy", "scipy"} - sys.stdlib_module_names) == {}
@@ -159,17 +154,6 @@ def test_only_real_servers_and_workers_know_zeromq():
     assert wrong([path for path in in_folder("core", "simulate", "runlog", "figures", "watch")
                   if path.name not in watching],
                  lambda path: of_wbsp(path) & {"wire"} | roots(path) & {"zmq"}) == {}
-
-
-def test_no_two_tests_share_a_name():
-    names = [path.name for path in ROOT.glob("tests/**/*.py") if path.name != "conftest.py"]
-    assert sorted(names) == sorted(set(names))
-
-
-def test_every_helper_of_tests_is_in_their_readme():
-    readme = (ROOT / "tests/README.md").read_text()
-    for path in ROOT.glob("tests/helpers/*"):
-        assert path.name == "__pycache__" or f"`{path.stem}" in readme, path
 
 
 OUTSIDE = {"time", "threading", "secrets", "random", "socket", "select", "signal", "subprocess",

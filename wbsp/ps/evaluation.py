@@ -23,11 +23,13 @@ import numpy as np
 
 from wbsp import timeouts
 from wbsp.core.engine import Engine
-from wbsp.core.store import Snapshot
+from wbsp.core.store import Snapshot as Stored
+from wbsp.core.store import Whole
 from wbsp.process.host import HOST, Host
 from wbsp.process.imports import heavy_imports
 from wbsp.process.signals import SIGNALS
 from wbsp.process.throttle import Throttle
+from wbsp.ps.checkpoint.state import Snapshot
 from wbsp.tensors.layout import TensorSpec, difference
 
 _LEAST = 0.02  # seconds of processor time that count as progress
@@ -54,9 +56,9 @@ class Evaluator(Protocol):
 
     def initial(self) -> tuple[np.ndarray, list[TensorSpec]] | None: ...
 
-    def evaluate(self, snapshot: Snapshot) -> Evaluation: ...
+    def evaluate(self, snapshot: Stored) -> Evaluation: ...
 
-    def save(self, snapshot: Snapshot, path: pathlib.Path) -> None:
+    def save(self, snapshot: Stored, path: pathlib.Path) -> None:
         """Write this version as a model, whole or not at all. Raises OSError: the disk fails."""
 
     def signs(self) -> int | None:
@@ -130,7 +132,7 @@ class _UnderWay(NamedTuple):
 
 
 class Evaluations:
-    """Evaluate the newest version every `period` seconds.
+    """Evaluate the newest version every `period` seconds; a sink of `Snapshots`.
 
     Args:
         take: called with the time of the snapshot, its version and the result of each evaluation.
@@ -169,22 +171,30 @@ class Evaluations:
             raise EvaluatorError(f"the checkpoint is of another model: {reason} (here: the "
                                  "checkpoint, there: --model); resume with the same --model")
 
-    def poll(self, now: float) -> None:
-        """Collect finished evaluations; start the next if due."""
-        watch = self._watch
-        if watch is None or not self._ready:
+    def poll(self) -> None:
+        """Collect a finished evaluation."""
+        watch, under_way = self._watch, self._under_way
+        if watch is None or under_way is None:
             return
         try:
-            if self._under_way and self._under_way.result.done():
-                self._finish(self._under_way)
-            if self._under_way:
-                watch.look(self._under_way.work)
-            elif now >= self._due and self._newer:
-                self._due = now + self._period
-                self._start(watch, now)
+            if under_way.result.done():
+                self._finish(under_way)
+            else:
+                watch.look(under_way.work)
         except EvaluatorError as error:
             self.stop(str(error))
             self._lost(str(error))
+
+    def wants(self, now: float) -> bool:
+        """Return whether an evaluation is due."""
+        return (self._watch is not None and self._ready and not self._under_way
+                and now >= self._due and self._newer and not self._engine.done)
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Start to evaluate a version."""
+        assert self._watch is not None
+        self._due = snapshot.t + self._period
+        self._start(self._watch, snapshot.t, snapshot.whole)
 
     def complete(self, now: float, path: pathlib.Path, wanted: Callable[[], bool]) -> None:
         """Evaluate the newest version, save it at `path` as a Keras model, and wait for both.
@@ -195,12 +205,13 @@ class Evaluations:
         watch = self._watch
         if watch is None:
             return
+        whole = self._engine.store.whole()
         try:
             while self._under_way or self._newer:
-                under_way = self._under_way or self._start(watch, now)
+                under_way = self._under_way or self._start(watch, now, whole)
                 self._wait(watch, under_way.result, under_way.work, wanted)
                 self._finish(under_way)
-            self._save(watch, path, wanted)
+            self._save(watch, whole, path, wanted)
         except EvaluatorError as error:
             self.stop(str(error))
 
@@ -219,8 +230,7 @@ class Evaluations:
     def _newer(self) -> bool:
         return self._engine.store.latest.version > self.evaluated
 
-    def _start(self, watch: EvaluatorWatch, now: float) -> _UnderWay:
-        whole = self._engine.store.whole()
+    def _start(self, watch: EvaluatorWatch, now: float, whole: Future[Whole]) -> _UnderWay:
         self._under_way = _UnderWay(now, self._engine.store.latest.version, watch.pool.submit(
             lambda: watch.evaluator.evaluate(whole.result().snapshot)))
         return self._under_way
@@ -231,13 +241,14 @@ class Evaluations:
         self.evaluated = under_way.version
         self._take(under_way.time, self.evaluated, self.newest)
 
-    def _save(self, watch: EvaluatorWatch, path: pathlib.Path, wanted: Callable[[], bool]) -> None:
+    def _save(self, watch: EvaluatorWatch, whole: Future[Whole], path: pathlib.Path,
+              wanted: Callable[[], bool]) -> None:
         """Have the newest version saved; try again where the disk is full.
 
         Raises:
             EvaluatorError: it cannot be saved, is no longer `wanted`, or the evaluator fails.
         """
-        snapshot = self._engine.store.whole().result().snapshot
+        snapshot = whole.result().snapshot
         clock, notice = watch.on.clock, Throttle(_NOTICE)
         end = clock.monotonic() + timeouts.LAST_SAVE
         while True:
@@ -310,7 +321,7 @@ class EvaluatorProcess:
             self._initial = self._receive()
         return self._initial
 
-    def evaluate(self, snapshot: Snapshot) -> Evaluation:
+    def evaluate(self, snapshot: Stored) -> Evaluation:
         """Return loss and accuracies on the whole test set; blocks.
 
         Raises:
@@ -318,7 +329,7 @@ class EvaluatorProcess:
         """
         return Evaluation(*self._ask("evaluate", snapshot.vector))
 
-    def save(self, snapshot: Snapshot, path: pathlib.Path) -> None:
+    def save(self, snapshot: Stored, path: pathlib.Path) -> None:
         """Write the network with these values as a .keras file; blocks.
 
         Raises:

@@ -26,7 +26,7 @@ from msgspec import structs
 from wbsp import timeouts
 from wbsp.core.engine import Engine
 from wbsp.ps.checkpoint.epoch_versions import NAME, EpochVersion, EpochVersions
-from wbsp.ps.checkpoint.state import Best, RunState
+from wbsp.ps.checkpoint.state import Best
 from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT, Checkpoints
 from wbsp.ps.config import Above, Reporter, RunInfo
 from wbsp.ps.file_server import RunFiles
@@ -164,11 +164,10 @@ class Readers:
                                     self._answer_worker, self._info.run, self._clock.now,
                                     self._tell)
 
-    def epoch_is_trained(self, now: float, state: Callable[[float], RunState]) -> None:
-        """Note that the newest version, or the next, holds a whole epoch; `now` is of the run."""
-        if self._engine is not None and self._epochs is not None and self._epochs.wanted:
-            keep = self._epochs.keep
-            self._engine.at_rest(lambda t: keep(t, state(t)), now)
+    def epoch_is_trained(self) -> None:
+        """Note that the newest version, or the next, holds a whole epoch."""
+        if self._epochs is not None:
+            self._epochs.trained()
 
     def worker_found(self, epoch: int, values: Mapping[str, float]) -> None:
         """Note a worker's results of an epoch's version."""

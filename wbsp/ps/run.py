@@ -14,6 +14,7 @@ from wbsp.core.store import Store
 from wbsp.core.work.strikes import STRIKES
 from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.epoch_versions import EpochVersions
+from wbsp.ps.checkpoint.snapshots import Snapshots
 from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.checkpoint.writer import CHECKPOINT, Checkpoints
 from wbsp.ps.config import Above, Model, Reporter
@@ -75,14 +76,18 @@ class Run:
                               entries=info.entries))
         self._replication = dispatcher.replication
         self.checkpoints = Checkpoints(reporter.folder, layout, self.engine, config.check_period,
-                                       self._checkpoint_state, reporter.say,
-                                       lambda: self._replication.alone, dispatcher.on, frozen)
-        self._replication.begin(Source(self.engine, layout, self._state, self.checkpoints, frozen),
-                                anew=state is None)
-        if state is None:
-            self.checkpoints.write(clock.run())
+                                       self._checkpoint_begins, reporter.say, dispatcher.on, frozen)
         self.evaluations = Evaluations(self.engine, layout, watch, config.check_period,
                                        self._take_evaluation, self._go_without_evaluations)
+        epochs = EpochVersions(reporter.folder, layout, self.engine, dispatcher.on, frozen)
+        self.snapshots = Snapshots(self.engine, self._state, self.checkpoints, self._replication,
+                                   self.evaluations, epochs)
+        self._replication.begin(
+            Source(self.snapshots, layout, lambda: self.checkpoints.settled, frozen),
+            anew=state is None)
+        if state is None:
+            # before any decision: without W_0 no restarted server could use the resend buffers
+            self.snapshots.write(clock.run())
         self._training_loss = TrainingLoss(config.check_period, dispatcher.sessions.reports,
                                            self._take_training_loss)
         self._epoch = 0  # the newest complete one
@@ -112,8 +117,7 @@ class Run:
             self._requests.replies.waits = lambda: above.waits
             self._requests.above = above.tell
         self._readers.begin(
-            self.engine, self.checkpoints,
-            EpochVersions(reporter.folder, layout, self.engine, dispatcher.on, frozen),
+            self.engine, self.checkpoints, epochs,
             self._take_found, self._tell_measured, None if state is None else state.best)
         if above is not None:
             self._readers.relay(above)
@@ -181,7 +185,7 @@ class Run:
             self._go_on_above(self._above, now, run_time)
         if engine.done:
             self.checkpoints.hurry()
-            self.checkpoints.poll(run_time)
+            self.snapshots.poll(run_time)
             safe = self._settled and self.checkpoints.settled and self._replication.settled
             if safe:
                 self._requests.replies.farewell()  # the final version is safe before it is fetched
@@ -189,8 +193,8 @@ class Run:
                     self._above.farewell()
             return self._ending(now, safe)
         self._start_or_tick(now, run_time)
-        self.checkpoints.poll(run_time)
-        self.evaluations.poll(run_time)
+        self.evaluations.poll()
+        self.snapshots.poll(run_time)
         self._reporter.log.attempt("the mean training loss", self._training_loss.poll, run_time)
         self._readers.poll()
         self._look_at_target()
@@ -281,7 +285,7 @@ class Run:
             self._reporter.say("saving the final version")
         self.engine.store.settle()
         if not self._over or self.checkpoints.failed:
-            self.checkpoints.finish(now)
+            self._write_last(now)
         missing = self.missing if well else {}
         good = not (self.checkpoints.failed or (missing and self._config.fail_if_lost)
                     or (well and self._lacks_work))
@@ -371,12 +375,17 @@ class Run:
         self._reporter.log.resume(state.elapsed, state.version, state.staleness or {},
                                 state.failures)
 
-    def _checkpoint_state(self, now: float) -> RunState:
-        """Return the state of a checkpoint made at `now`; log it before the file exists."""
-        log = self._reporter.log
-        log.event(now, "checkpoint", version=self.version)
-        log.flush()
-        return self._state(now)
+    def _write_last(self, now: float) -> None:
+        """Write the last version."""
+        self.snapshots.finish(now)
+        if self.checkpoints.failed:
+            self._reporter.say(f"version {self.version} could not be saved in "
+                               f"{self._reporter.folder / CHECKPOINT}")
+
+    def _checkpoint_begins(self, now: float, version: int) -> None:
+        """Log a checkpoint before its file exists."""
+        self._reporter.log.event(now, "checkpoint", version=version)
+        self._reporter.log.flush()
 
     def _state(self, now: float) -> RunState:
         """Return all but the tensors of a checkpoint or snapshot made at `now`."""
@@ -543,7 +552,7 @@ class Run:
         """
         self._over = True
         self.engine.store.settle()
-        self.checkpoints.finish(self._clock.run())
+        self._write_last(self._clock.run())
         self._replication.all_have_it()
 
     def _tries_to_save(self, now: float) -> bool:
@@ -552,7 +561,7 @@ class Run:
         if self.hasty or left <= 0 or not self.checkpoints.failed:
             return False
         if self._saves.due(now):
-            self.checkpoints.write(self._clock.run())
+            self.snapshots.write(self._clock.run())
         if self.checkpoints.failed and self._unsaved.due(now):
             self._reporter.say(f"trying to save the final version for {left:.0f} s more: free some "
                                f"space on the disk of {self._reporter.folder}")
@@ -731,7 +740,8 @@ class Run:
             self._epoch = fields["epoch"] - 1
             self._epoch_loss.tell()
             if self._above is None:
-                self._readers.epoch_is_trained(t, self._state)
+                self._readers.epoch_is_trained()
+                self.snapshots.request(t)
             self._reporter.say(f"epoch {fields['epoch']} of {fields['epochs']} is trained, by "
                                f"version {fields['version']:,}")
         elif kind == "give_up":

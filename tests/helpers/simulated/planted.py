@@ -44,6 +44,7 @@ from wbsp.core.overflow import Reach
 from wbsp.core.rendezvous import Rendezvous
 from wbsp.core.store import Store
 from wbsp.ps.checkpoint.resume import Runs
+from wbsp.ps.checkpoint.snapshots import Snapshots
 from wbsp.ps.checkpoint.writer import Checkpoints
 from wbsp.ps.evaluation import Evaluations
 from wbsp.ps.replication.election import Candidate, Votes
@@ -89,13 +90,22 @@ class Planted:
 
 
 def _durable_at_once():
-    submit = Checkpoints._submit
+    give = Snapshots._give
 
-    def early(self, now):
-        submit(self, now)
-        if self._alone():
-            self._engine.ledger.saved(self._mark)
-    return patch.object(Checkpoints, "_submit", early)
+    def early(self, sinks, now):
+        give(self, sinks, now)
+        if self._file in sinks:
+            self._written(self.engine.ledger.mark)
+    return patch.object(Snapshots, "_give", early)
+
+
+def _no_file_beside_a_copy():
+    wanted = Snapshots._wanted
+
+    def without(self, now):
+        sinks = wanted(self, now)
+        return [one for one in sinks if self._standby not in sinks or one is not self._file]
+    return patch.object(Snapshots, "_wanted", without)
 
 
 def _torn_files():
@@ -354,13 +364,12 @@ _LONG_SLEEP = Plan("asp", standby=True, kills=1, when_alone=True, victims=("serv
                    speeds=(2.0, 3.0))
 
 def _durable_when_sent():
-    begin = Replication._begin_copy
+    take = Replication.take
 
-    def early(self, now):
-        begin(self, now)
-        if self._copies:
-            self._source.engine.ledger.saved(max(copy.mark for copy in self._copies.values()))
-    return patch.object(Replication, "_begin_copy", early)
+    def early(self, snapshot):
+        take(self, snapshot)
+        self._source.engine.ledger.saved(snapshot.mark)
+    return patch.object(Replication, "take", early)
 
 
 def _numbers_the_last_itself():
@@ -539,7 +548,7 @@ PLANTED = [
     Planted("who was away while the others went on does not return", _no_return,
             Plan("asp", worker_absences=1, steps=60, speeds=(2.0, 3.0)), {9}, 20),
     Planted("there is no file beside a standby's copy",
-            lambda: patch.object(Checkpoints, "write_copy", lambda self, now: None),
+            _no_file_beside_a_copy,
             Plan("asp", standby=True, kills=1, soon=3, steps=40, speeds=(0.3,), hours=0.05),
             {1, 3, 9, 10}, 20),
     Planted("a copy counts when it is sent", _durable_when_sent,

@@ -1,6 +1,7 @@
 """Checkpoints are taken when nothing is pending, and a full disk does not end a run."""
 
 import json
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from jobs import until
 from wbsp.core.engine import Engine
 from wbsp.core.store import Store
 from wbsp.ps.checkpoint import format as checkpoint
+from wbsp.ps.checkpoint.snapshots import Snapshots
 from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.checkpoint.writer import CHECKPOINT, Checkpoints
 from wbsp.simulate.nodes.cluster import Cluster
@@ -22,14 +24,37 @@ from wbsp.tensors.layout import TensorSpec
 SIZE = 1000  # floats
 
 
+@dataclass
+class StandbyOf:
+    """The standby of a run, as a sink of its snapshots."""
+
+    alone: bool = True
+    free: bool = False
+    parting: bool = False
+    outdated: bool = False
+    taken: list = field(default_factory=list)
+
+    def wants(self, now):
+        return self.outdated
+
+    def named(self):
+        return True
+
+    def take(self, snapshot):
+        self.taken.append(snapshot)
+        self.outdated = False
+
+
 class Running:
     """A run of two workers under a model, with its checkpoints in a folder."""
 
-    def __init__(self, folder, sync="bsp", period=1.0, alone=lambda: True):
+    def __init__(self, folder, sync="bsp", period=1.0, standby=None):
         self.engine = Engine(create(sync), Store(np.zeros(SIZE, np.float32)), 2)
         self.states, self.said = [], []
-        self.checkpoints = Checkpoints(folder, [TensorSpec("x", (SIZE,))], self.engine, period,
-                                       self.state, self.said.append, alone)
+        self.file = Checkpoints(folder, [TensorSpec("x", (SIZE,))], self.engine, period,
+                                lambda *_: None, self.said.append)
+        self.standby = standby or StandbyOf()
+        self.snapshots = Snapshots(self.engine, self.state, self.file, self.standby)
         self.path = folder / CHECKPOINT
         for worker in range(2):
             self.engine.join(worker, 0.0)
@@ -47,15 +72,15 @@ class Running:
 
     def written(self, now):
         """Wait until the checkpoint that was begun is there, or has failed."""
-        until(lambda: self.checkpoints._writing.done(), "the checkpoint")
-        self.checkpoints.poll(now)
+        assert self.file.writing
+        until(lambda: self.snapshots.poll(now) or not self.file.writing, "the checkpoint")
 
 
 def test_a_checkpoint_waits_until_nothing_is_pending(tmp_path):
     run = Running(tmp_path)
     run.round(0, 1.0)
     run.push(0, 1, 2.0)
-    run.checkpoints.poll(2.5)  # due, but version 1 is not all that was accepted
+    run.snapshots.poll(2.5)  # due, but version 1 is not all that was accepted
     assert run.states == []
     run.push(1, 1, 3.0)
     run.push(0, 2, 4.0)
@@ -70,61 +95,84 @@ def test_a_checkpoint_says_that_its_version_is_the_last(tmp_path):
     """Who goes on from a checkpoint that does not know takes back a worker that was given up."""
     run = Running(tmp_path)
     run.round(0, 1.0)
-    run.checkpoints.poll(1.0)
+    run.snapshots.poll(1.0)
     run.written(1.5)
-    assert run.checkpoints.settled
+    assert run.file.settled
     for worker in range(2):
         run.engine.leave(worker, 2.0, "finished", finished=True)
-    assert run.engine.newest == (1, True) and not run.checkpoints.settled
-    run.checkpoints.hurry()
-    run.checkpoints.poll(2.0)
+    assert run.engine.newest == (1, True) and not run.file.settled
+    run.file.hurry()
+    run.snapshots.poll(2.0)
     run.written(2.5)
-    assert run.checkpoints.settled and checkpoint.load(run.path).state.ended
+    assert run.file.settled and checkpoint.load(run.path).state.ended
 
 
-def test_with_a_standby_a_checkpoint_is_made_with_a_copy_for_it(tmp_path):
-    """It is told to the log like any other, and decides nothing about what is durable."""
-    run = Running(tmp_path, alone=lambda: False)
-    run.checkpoints.write_copy(0.5)
+def test_with_a_standby_a_checkpoint_is_made_of_a_snapshot_for_it(tmp_path):
+    """The file decides nothing about what is durable then."""
+    run = Running(tmp_path, standby=StandbyOf(alone=False, free=False))
     run.round(0, 1.0)
-    run.checkpoints.poll(1.0)
-    assert run.checkpoints.wanted and run.states == [], "it waits for a copy"
-    run.checkpoints.write_copy(1.5)
-    assert not run.checkpoints.wanted and len(run.states) == 1
+    run.snapshots.poll(1.0)
+    assert run.file.wants(1.0) and run.states == [], "it waits for the standby"
+    run.standby.free = True
+    run.snapshots.poll(1.5)
+    assert not run.file.wants(1.5) and len(run.states) == 1
     run.written(2.0)
     saved = checkpoint.load(run.path).state
     assert (saved.elapsed, saved.version) == (1.5, 1)
-    assert run.engine.ledger.mark == run.engine.ledger.durable == 0
+    (copy,) = run.standby.taken
+    assert copy.mark == run.engine.ledger.mark == 1 and run.engine.ledger.durable == 0
+    run.snapshots.held(copy.mark)
+    assert run.engine.ledger.durable == 1
+
+
+def test_the_file_holds_the_last_version_before_a_standby_is_left_behind(tmp_path):
+    run = Running(tmp_path, standby=StandbyOf(alone=False, free=False, parting=True))
+    run.round(0, 1.0)
+    run.snapshots.poll(1.0)
+    run.written(1.5)
+    assert checkpoint.load(run.path).state.version == 1 and not run.standby.taken
+    assert run.engine.ledger.durable == 0, "the standby may still serve from an older snapshot"
+
+
+def test_one_snapshot_serves_all_that_want_one(tmp_path):
+    run = Running(tmp_path, standby=StandbyOf(alone=False, free=True))
+    for version in (1, 2):
+        run.standby.outdated = True
+        run.round(version - 1, 10.0 * version)
+        run.snapshots.poll(10.0 * version)
+        run.written(10.0 * version + 1)
+    assert [copy.mark for copy in run.standby.taken] == [1, 2] and len(run.states) == 2
+    assert checkpoint.load(run.path).state.mark == 2
 
 
 def test_a_checkpoint_that_cannot_be_written_is_tried_again(tmp_path):
     run = Running(tmp_path)
     run.round(0, 1.0)
-    run.checkpoints.poll(1.0)
+    run.snapshots.poll(1.0)
     run.written(1.5)
     with full_at(4 * SIZE):
         for seq, now in ((1, 10.0), (2, 20.0)):
             run.round(seq, now)
-            run.checkpoints.poll(now)
+            run.snapshots.poll(now)
             run.written(now)
         assert checkpoint.load(run.path).state.version == 1, "the one before it stays"
     assert run.said == [f"cannot write {run.path}: File too large; the one before it stays, trying "
                         "again every 1 s"]
-    run.checkpoints.poll(20.5)
+    run.snapshots.poll(20.5)
     assert len(run.states) == 3, "not before a period is over"
-    run.checkpoints.poll(21.0)
+    run.snapshots.poll(21.0)
     run.written(21.5)
     assert checkpoint.load(run.path).state.version == 3
     assert run.said[1:] == [f"{run.path} is written again"]
-    assert not run.checkpoints.failed
+    assert not run.file.failed
 
 
 def test_the_last_checkpoint_holds_what_came_after_the_last_version(tmp_path):
     run = Running(tmp_path, "asp")
     run.push(0, 0, 1.0)
-    run.checkpoints.poll(1.0)
+    run.snapshots.poll(1.0)
     run.engine.push(Push(0, 1, 0, 2, 16, 0.5), np.full(SIZE, np.nan, np.float32), 2.0)
-    run.checkpoints.finish(3.0)
+    run.snapshots.finish(3.0)
     state = checkpoint.load(run.path).state
     assert state.version == run.engine.store.latest.version
     assert (state.next_seq[0], state.members[0].pushes) == (2, 2)
@@ -135,9 +183,9 @@ def test_a_last_checkpoint_that_cannot_be_written_is_known_to_have_failed(tmp_pa
     run = Running(tmp_path)
     run.round(0, 1.0)
     with full_at(4 * SIZE):
-        run.checkpoints.finish(3.0)
-    assert run.checkpoints.failed
-    assert run.said[1:] == [f"version 1 could not be saved in {run.path}"]
+        run.snapshots.finish(3.0)
+    assert run.file.failed
+    assert len(run.said) == 1 and run.said[0].startswith(f"cannot write {run.path}: ")
 
 
 @pytest.mark.parametrize("sync", MODELS)
@@ -189,23 +237,23 @@ def test_a_state_of_an_older_release_is_taken_for_what_it_holds():
 def test_a_demanded_checkpoint_is_written_though_its_version_was(tmp_path):
     run = Running(tmp_path, period=100.0)
     run.round(0, 1.0)
-    run.checkpoints.poll(1.0)
+    run.snapshots.poll(1.0)
     run.written(1.0)
-    run.checkpoints.poll(2.0)
-    assert not run.checkpoints.writing and len(run.states) == 1
-    run.checkpoints.demand(run.engine.ledger.mark)
+    run.snapshots.poll(2.0)
+    assert not run.file.writing and len(run.states) == 1
+    run.file.demand(run.engine.ledger.mark)
     run.push(0, 1, 3.0)
-    run.checkpoints.poll(3.0)
-    assert not run.checkpoints.writing, "something is pending"
+    run.snapshots.poll(3.0)
+    assert not run.file.writing, "something is pending"
     run.push(1, 1, 4.0)
     run.written(4.0)
     assert [state.version for state in run.states] == [1, 2]
-    assert not run.checkpoints.writing
+    assert not run.file.writing
     mark = run.engine.ledger.mark
-    run.checkpoints.demand(mark)
-    run.checkpoints.poll(5.0)
+    run.file.demand(mark)
+    run.snapshots.poll(5.0)
     run.written(5.0)
     assert [state.version for state in run.states] == [1, 2, 2]
-    run.checkpoints.demand(mark)
-    run.checkpoints.poll(6.0)
-    assert not run.checkpoints.writing, "it is durable"
+    run.file.demand(mark)
+    run.snapshots.poll(6.0)
+    assert not run.file.writing, "it is durable"

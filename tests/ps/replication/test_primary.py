@@ -11,6 +11,7 @@ import pytest
 from wbsp.core.engine import Engine
 from wbsp.core.store import Store
 from wbsp.process.host import HOST
+from wbsp.ps.checkpoint.snapshots import Snapshots
 from wbsp.ps.checkpoint.state import IndexOwner, RunState
 from wbsp.ps.clock import Clock
 from wbsp.ps.config import RunInfo, ServerConfig
@@ -53,9 +54,11 @@ class World:
                 m.decode(m.FromServer, head) for head, *_ in frames),
             drop_transfer=lambda identity: None)
         self.lending = Lending(None)
-        self.checkpoints = SimpleNamespace(wanted=False, writing=False, settled=True)
-        self.checkpoints.write_copy = lambda *_: None
-        self.checkpoints.write_soon = lambda: self.events.append("checkpoint soon")
+        self.file = SimpleNamespace(due=False, writing=False, settled=True, taken=[])
+        self.file.wants = lambda now: self.file.due
+        self.file.take = self.file.taken.append
+        self.file.poll = lambda now: None
+        self.file.write_soon = lambda: self.events.append("checkpoint soon")
         self.challenges, self.contact = Challenges(os.urandom), bytes([7]) * 32
         self.claims = {}  # of each identity
         reporter = SimpleNamespace(clock=self.clock, say=self.said.append,
@@ -65,12 +68,17 @@ class World:
             self.info, self.record, SimpleNamespace(reaches=lambda identity, message: True,
                                                contact=self.contact, challenges=self.challenges),
             self, reporter)
-        self.replication.begin(Source(self.engine, [TensorSpec("x", (2,))],
-                                      lambda now: RunState(
-                                          **vars(self.engine.state()), elapsed=now,
-                                          places={0: IndexOwner("ab", None)}),
-                                      self.checkpoints))
+        self.snapshots = Snapshots(
+            self.engine, lambda now: RunState(**vars(self.engine.state()), elapsed=now,
+                                              places={0: IndexOwner("ab", None)}),
+            self.file, self.replication)
+        self.replication.begin(Source(self.snapshots, [TensorSpec("x", (2,))],
+                                      lambda: self.file.settled))
         self.seq, self.members = 0, []  # sessions of workers
+
+    def poll(self):
+        self.replication.poll()
+        self.snapshots.poll(self.now)
 
     def __iter__(self):
         return iter(self.members)
@@ -124,7 +132,7 @@ class World:
     def holds_one(self):
         """The standby follows, and holds the first copy."""
         self.follow()
-        self.replication.poll()
+        self.poll()
         self.held(1)
 
     def held(self, number, beat=1, answered=0, chunks=0):
@@ -151,14 +159,14 @@ def world():
 
 def test_one_copy_at_a_time_and_the_newest_version(world):
     assert isinstance(world.follow(), m.Following)
-    world.replication.poll()
+    world.poll()
     assert world.copies() == [1]
     for _ in range(3):
         world.push()
-        world.replication.poll()
+        world.poll()
     assert world.copies() == [1], "the first has not arrived"
     world.held(1)
-    world.replication.poll()
+    world.poll()
     assert world.copies() == [1, 2]
     head = [one for one in world.sent if isinstance(one, m.Copy)][-1]
     assert '"version": 3' in head.state and head.size == 2
@@ -167,7 +175,7 @@ def test_one_copy_at_a_time_and_the_newest_version(world):
 def test_only_the_snapshot_of_the_standby_is_durable(world):
     world.follow()
     assert world.replication.alone and world.replication.settled
-    world.replication.poll()
+    world.poll()
     assert not world.replication.alone and not world.replication.settled
     assert world.engine.ledger.durable == 0
     world.held(1)
@@ -185,11 +193,11 @@ def test_a_snapshot_says_that_its_version_is_the_last(world):
     assert world.replication.settled
     world.engine.done = True
     assert not world.replication.settled
-    world.replication.poll()
+    world.poll()
     assert world.copies() == [1, 2]
     world.held(2)
     assert world.replication.settled
-    world.replication.poll()
+    world.poll()
     assert world.copies() == [1, 2]
 
 
@@ -198,11 +206,11 @@ def test_a_copy_that_moves_is_waited_for_and_one_that_does_not_is_given_up(world
     world.holds_one()
     world.push()
     world.engine.done = True
-    world.replication.poll()
+    world.poll()
     for beat in range(2, 1000):
         world.now += 1
         world.held(1, beat, beat - 1, beat // 100)
-        world.replication.poll()
+        world.poll()
         assert not world.replication.settled
     ends_alone(world, 1000)
     assert world.now > 1100
@@ -217,7 +225,7 @@ def ends_alone(world, first, answers=True):
         given_up = [one for one in world.sent if isinstance(one, m.Following)
                     and json.loads(one.run)["epoch"] == 3]
         world.held(0 if given_up else 1, beat, beat - 1 if answers else first, 10)
-        world.replication.poll()
+        world.poll()
         if world.replication.settled:
             break
     assert world.replication.settled and world.replication.alone
@@ -228,26 +236,26 @@ def test_a_finished_run_ends_without_a_standby_that_consents(world):
     more; then the server is alone. So there is one state to go on from at each moment."""
     world.holds_one()
     world.push()
-    world.engine.done, checkpoints = True, world.checkpoints
-    checkpoints.settled, checkpoints.wanted, written = False, True, []
+    world.engine.done, file = True, world.file
+    file.settled, file.due = False, True
 
-    def write(now):
-        written.append(world.engine.ledger.mark)
-        checkpoints.wanted = False
-    checkpoints.write_copy = write
-    world.replication.poll()
+    def write(snapshot):
+        file.taken.append(snapshot.mark)
+        file.due = False
+    file.take = write
+    world.poll()
     mark = world.engine.ledger.mark
-    written.clear()  # of the copy that goes nowhere
-    checkpoints.wanted = True  # it was of before the end
+    file.taken.clear()  # of the copy that goes nowhere
+    file.due = True  # it was of before the end
     for beat in range(2, 200):
         world.now += 1
         world.held(1, beat, beat - 1, 10)
-        world.replication.poll()
-    assert written == [mark + 1]
+        world.poll()
+    assert file.taken == [mark + 1]
     assert [json.loads(one.run)["epoch"] for one in world.sent
             if isinstance(one, m.Following)] == [1]
-    checkpoints.settled = True
-    world.replication.poll()
+    file.settled = True
+    world.poll()
     assert json.loads(world.sent[-1].run)["epoch"] == 3
     assert world.noted["standby"] and world.info.epoch == 1
     world.held(0, 200, 199, 10)  # from before it was asked
@@ -269,11 +277,11 @@ def test_a_standby_that_a_snapshot_does_not_reach_is_kept_while_workers_train(wo
     """It lives, and may serve from the copy that it has: no second history begins here."""
     world.holds_one()
     world.push()
-    world.replication.poll()
+    world.poll()
     for beat in range(2, 500):
         world.now += 1
         world.held(1, beat, beat - 1)
-        world.replication.poll()
+        world.poll()
     assert not world.replication.alone and world.info.epoch == 1
     assert sum("no part of a snapshot reached" in line for line in world.said) == 4
     assert "workers keep newer pushes" in world.said[-1]
@@ -293,12 +301,12 @@ def test_nothing_is_durable_where_a_later_server_would_not_know_of_the_standby(w
     world.follow()
     world.full = True
     for _ in range(3):
-        world.replication.poll()
+        world.poll()
     assert world.copies() == [] and world.replication.alone
     assert world.said[-1] == "cannot write run.json: No space left on device; trying again"
     assert len(world.said) == 2, "once"
     world.full = False
-    world.replication.poll()
+    world.poll()
     assert world.copies() == [1] and world.noted["standby"] == "127.0.0.1:2607"
     assert world.engine.ledger.durable == 0
     world.held(1)
@@ -308,12 +316,12 @@ def test_nothing_is_durable_where_a_later_server_would_not_know_of_the_standby(w
 def test_a_snapshot_that_a_broken_connection_cut_short_is_sent_again(world):
     world.holds_one()
     world.push()
-    world.replication.poll()
+    world.poll()
     world.follow()  # over a new connection
-    world.replication.poll()
+    world.poll()
     assert world.copies() == [1, 2], "perhaps it arrived whole"
     world.held(1)
-    world.replication.poll()
+    world.poll()
     assert world.copies() == [1, 2, 3]
     world.held(3)
     assert world.engine.ledger.durable == 3
@@ -323,10 +331,10 @@ def test_a_standby_that_is_back_over_a_new_connection_is_given_time_for_what_was
     world.now = 1000.0
     world.holds_one()
     world.push()
-    world.replication.poll()
+    world.poll()
     world.now += 1
     world.follow()  # over a new connection; it has not said what it holds yet
-    world.replication.poll()
+    world.poll()
     assert world.replication.holder and world.info.epoch == 1, world.said[-1]
 
 
@@ -334,18 +342,18 @@ def test_a_standby_that_is_back_over_a_new_connection_is_given_time_for_what_was
 def test_a_version_that_the_standby_may_serve_from_is_not_written_to(world):
     door = Door(True)
     world.follow(socket=door.name)
-    world.replication.poll()
+    world.poll()
     assert world.lent() == 0, "nobody shares W_0 yet, so it was sent"
     world.held(1)
     world.push()
-    world.replication.poll()
+    world.poll()
     second = world.lent()
     vector = door.link(second).segments[second]
     for _ in range(5):
         world.push()
     assert vector.tolist() == [1, 1], "it may have come, though the standby is silent"
     world.held(2)
-    world.replication.poll()
+    world.poll()
     assert world.lent() != second
     for _ in range(5):
         world.push()
@@ -374,7 +382,7 @@ def test_a_standby_that_returns_on_its_port_ends_the_doubt(world, inquiries, run
     """As after a restart of its machine, which had a voter, too: that process votes no more."""
     world.holds_one()
     world.now = 40.0
-    world.replication.poll()
+    world.poll()
     assert world.replication.doubt
     keys = keys and [world.contact]
     assert isinstance(world.follow(port=2608, identity=b"other", keys=keys), m.NotServing)
@@ -405,7 +413,7 @@ def test_a_standby_that_returns_with_nothing_while_workers_know_a_later_server_i
 def test_a_standby_that_returns_with_a_state_of_its_own_take_over_supersedes(world, inquiries):
     world.holds_one()
     world.now = 40.0
-    world.replication.poll()
+    world.poll()
     world.follow(run="ab12", rank=rank_of(2, True), identity=b"another")
     assert "has taken over (epoch 2, here 1)" in world.replication.superseded
 
@@ -413,7 +421,7 @@ def test_a_standby_that_returns_with_a_state_of_its_own_take_over_supersedes(wor
 def test_a_disk_that_is_full_when_the_standby_returns_delays_that_only(world, inquiries):
     world.holds_one()
     world.now = 40.0
-    world.replication.poll()
+    world.poll()
     world.full = True
     world.follow(identity=b"another")
     assert world.replication.doubt and world.info.epoch == 1
@@ -443,7 +451,7 @@ def test_where_the_run_s_time_is_set_forward_no_worker_was_silent_for_that_long(
     world.follow()
     world.clock.go_on(200)
     assert world.clock.run() == 200
-    world.replication.poll()
+    world.poll()
     assert world.replication.knows(STANDBY) and "standby_lost" not in world.events
 
 
@@ -476,13 +484,13 @@ def test_a_server_that_slept_continues_with_a_standby_that_did_not(world, inquir
     world.holds_one()
     world.push()
     world.now = 40.0
-    world.replication.poll()
+    world.poll()
     assert world.events[-1] == "standby_lost"
     world.held(1, beat=2)  # may have lain in the socket all the time
-    world.replication.poll()
+    world.poll()
     assert world.copies() == [1]
     world.held(1, beat=3, answered=2)
-    world.replication.poll()
+    world.poll()
     assert world.copies() == [1, 2]
     world.held(2)
     assert world.replication.settled
@@ -492,15 +500,15 @@ def test_once_workers_are_asked_they_decide(world, inquiries):
     """A word of the standby that comes now may be from before it asked them itself."""
     world.holds_one()
     world.now = 40.0
-    world.replication.poll()
-    world.replication.poll()
+    world.poll()
+    world.poll()
     world.held(1, beat=2)
     world.push()
-    world.replication.poll()
+    world.poll()
     assert world.copies() == [1]
     world.replication.elected(SimpleNamespace(worker=0), m.Elected(3))
     world.now = 41.0
-    world.replication.poll()
+    world.poll()
     assert "continuing without one" in world.said[-1] and world.noted["epoch"] == 3
 
 
@@ -529,7 +537,7 @@ def dead(world, monkeypatch):
 def quiet(world):
     """Time passes, without a word of the standby; is the server alone then?"""
     for _ in range(12):
-        world.replication.poll()
+        world.poll()
         world.now += 0.25
     return "alone" in world.events
 
@@ -566,7 +574,7 @@ def test_proof_counts_by_the_time_at_which_it_is_seen(dead):
 def waits(world, seconds, act=lambda: None):
     for _ in range(int(4 * seconds)):
         act()
-        world.replication.poll()
+        world.poll()
         world.now += 0.25
     return "alone" in world.events
 
@@ -625,7 +633,7 @@ def test_the_address_of_the_standby_is_noted_before_its_first_snapshot(world):
     world.follow()
     noted = []
     world.queues.transfer = lambda *_: noted.append(world.noted.get("standby"))
-    world.replication.poll()
+    world.poll()
     assert noted == ["127.0.0.1:2607"]
 
 
@@ -634,8 +642,8 @@ def test_votes_for_the_server_are_returned_when_the_standby_is_back(world, inqui
     world.holds_one()
     world.members.append(SimpleNamespace(identity=b"w", worker=0, attached_at=None, plane=1))
     world.now = 40.0
-    world.replication.poll()
-    world.replication.poll()
+    world.poll()
+    world.poll()
     assert m.Elect(3, 1, 0) in world.sent
     world.follow()  # over a new connection
     world.in_touch()
@@ -650,7 +658,7 @@ def test_a_worker_that_knows_a_later_server_makes_this_one_ask(world, monkeypatc
     world.replication.hear_of(2, 0)
     assert world.replication.superseded is None, "a word is no proof"
     assert "knows a server of this run of epoch 2" in world.said[-1]
-    world.replication.poll()
+    world.poll()
     assert "has taken over (epoch 2, here 1)" in world.replication.superseded
 
 
@@ -659,7 +667,7 @@ def test_no_worker_is_admitted_while_the_standby_is_silent(world, inquiries):
     world.holds_one()
     assert world.replication.doubt is None
     world.now = 40.0
-    world.replication.poll()
+    world.poll()
     assert "the standby at 127.0.0.1:2607 is silent" in world.replication.doubt
     world.held(1, beat=2)
     world.held(1, beat=3, answered=2)
@@ -675,7 +683,7 @@ def test_a_standby_that_follows_ends_the_inquiry(world, inquiries):
     world.now += 0.5
     world.in_touch()
     world.push()
-    world.replication.poll()
+    world.poll()
     assert world.copies() == [1, 2] and world.replication.superseded is None
 
 
@@ -683,7 +691,7 @@ def test_without_a_standby_there_is_nothing_to_ask(world):
     world.replication.hear_of(7, 3)
     assert "worker 3 knows a server of this run of epoch 7" in world.said[-1]
     assert "start that server again" in world.said[-1]
-    world.replication.poll()
+    world.poll()
     assert world.replication.superseded is None
 
 
@@ -709,18 +717,18 @@ def test_a_process_that_has_taken_over_asks_the_other_one_until_most_workers_are
     """A process that was started again since has no vote, and takes none away."""
     world.record(beside="127.0.0.1:2606")
     world.replication.begin(world.replication._source)
-    world.replication.poll()
+    world.poll()
     world.info.owners[0] = IndexOwner(place, None)
     back = SimpleNamespace(answer=None)
     world.members.append(SimpleNamespace(worker=0, plane=object(), returning=back))
-    world.replication.poll()
+    world.poll()
     assert world.noted["beside"] == "127.0.0.1:2606", "it does not know this server yet"
     back.answer = m.Reattached(1, True, 0, 0, None)
     world.full = True
-    world.replication.poll()
+    world.poll()
     assert world.noted["beside"] == "127.0.0.1:2606"
     world.full = False
-    world.replication.poll()
+    world.poll()
     assert (world.noted["beside"] is None) == (place == "ab")
 
 
@@ -730,13 +738,13 @@ def test_a_standby_that_has_taken_over_gives_way_to_an_elected_server(world, inq
     """It was out of the workers' reach meanwhile, and has decided nothing."""
     world.record(beside="127.0.0.1:2606")
     world.replication.begin(world.replication._source)
-    world.replication.poll()
+    world.poll()
     assert world.replication.superseded is None, "nobody says that the other one serves"
     if trains:
         world.engine.start(0.0)
-        world.replication.poll()
+        world.poll()
     monkeypatch.setattr(Inquiry, "epoch", lambda self, now: 3)
-    world.replication.poll()
+    world.poll()
     assert (world.replication.superseded is None) == trains
 
 
@@ -745,8 +753,8 @@ def test_workers_are_asked_with_what_this_server_has_of_them(world, inquiries):
     world.holds_one()
     world.members.append(SimpleNamespace(identity=b"w", worker=0, attached_at=None, plane=1))
     world.now = 40.0
-    world.replication.poll()
-    world.replication.poll()
+    world.poll()
+    world.poll()
     assert world.sent[-1] == m.Elect(3, 1, 1)
 
 
@@ -801,7 +809,7 @@ def test_why_a_silent_standby_is_no_help_stands_in_the_line(world, inquiries, mo
     monkeypatch.setattr(Inquiry, "why", "it has another token")
     world.holds_one()
     for world.now in (40.0, 41.0, 52.0):
-        world.replication.poll()
+        world.poll()
     assert world.said[-1].endswith("are needed; it has another token")
 
 
@@ -851,7 +859,7 @@ def test_a_later_state_counts_with_the_run_s_secret_alone(world):
 
 def test_a_copy_is_held_by_a_process_that_proves_it(world):
     world.follow()
-    world.replication.poll()
+    world.poll()
     for proof in (b"", os.urandom(32), world.claims[STANDBY].bond.mac("held", 1, 2, 0)):
         world.replication.held(Peer(STANDBY, None), m.Held(1, 1, 0, proof))
         assert isinstance(world.sent[-1], m.Unknown)
@@ -873,7 +881,7 @@ def test_a_standby_that_holds_nothing_and_is_silent_gives_way(world):
 def test_only_processes_that_the_copies_name_keep_the_server(world, inquiries):
     world.holds_one()
     world.now = 40.0
-    world.replication.poll()
+    world.poll()
     world.info.owners[0] = IndexOwner("a later process", None)
     world.replication.elected(SimpleNamespace(worker=0), m.Elected(3))
     assert not world.replication._election.votes.won
@@ -886,11 +894,11 @@ def test_a_late_message_on_one_snapshot_does_not_cancel_the_next(world):
     """The standby came again over a new connection; what it said of the first copy is still on its
     way when the second leaves."""
     world.follow()
-    world.replication.poll()
+    world.poll()
     world.follow()
     world.held(0)  # nothing yet: the rest of the first copy may be lost
     world.push()
-    world.replication.poll()
+    world.poll()
     assert world.copies() == [1, 2]
     world.held(1, beat=2)
     world.held(2, beat=3)
@@ -938,7 +946,7 @@ def test_workers_are_admitted_once_the_standby_knows_that_the_fit_has_begun(worl
     if how == "acknowledges":
         world.held(0, beat=3, answered=2)
     elif how == "holds W_0":
-        world.replication.poll()
+        world.poll()
         world.held(1, beat=3)
     else:
         world.now += 3.9

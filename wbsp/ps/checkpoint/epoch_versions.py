@@ -12,10 +12,9 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
 from wbsp.core.engine import Engine
-from wbsp.core.store import Whole
 from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint import format as checkpoint
-from wbsp.ps.checkpoint.state import RunState
+from wbsp.ps.checkpoint.state import Snapshot
 from wbsp.tensors.frozen import NOTHING, FrozenValues
 from wbsp.tensors.layout import TensorSpec
 
@@ -29,15 +28,14 @@ class EpochVersion:
     Attributes:
         epoch: 0, 1 ...
         t: seconds of the run at which it was made.
-        whole: the version, until it is written.
+        snapshot: of the version, until it is written.
         problem: why its file cannot be written, or "".
     """
 
     epoch: int
     version: int
     t: float
-    state: RunState | None
-    whole: Future[Whole] | None
+    snapshot: Snapshot | None
     writing: Future[None] | None = None
     problem: str = ""
 
@@ -64,34 +62,46 @@ class EpochVersions:
         self._pool: Executor | None = None
         self.wanted = False
         self.newest: EpochVersion | None = None
+        self._due = False  # an epoch is complete since the last snapshot
 
-    def keep(self, t: float, state: RunState) -> None:
-        """Keep the store's version, which completes one or several epochs, with nothing pending."""
+    @property
+    def _complete(self) -> int:
+        """Number of the newest complete epoch, or -1."""
         work = self._engine.work
-        epoch = -1 if work is None else work.ledger.epoch - 1
-        if self.wanted and epoch > (-1 if self.newest is None else self.newest.epoch):
-            self.newest = EpochVersion(epoch, state.version, t, state, self._engine.store.whole())
+        return -1 if work is None else work.ledger.epoch - 1
+
+    def trained(self) -> None:
+        """Note that the newest version, or the next, completes one or several epochs."""
+        self._due = self.wanted
+
+    def wants(self, now: float) -> bool:
+        """Return whether the version of an epoch is to be kept; a sink of `Snapshots`."""
+        return self._due and self._complete > (-1 if self.newest is None else self.newest.epoch)
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Keep a version."""
+        self._due = False
+        self.newest = EpochVersion(self._complete, snapshot.state.version, snapshot.t, snapshot)
 
     def there(self, one: EpochVersion) -> bool:
         """Return whether its file is written; start writing it unless it has a `problem`."""
-        if one.whole is not None and one.writing is None:
+        if one.snapshot is not None and one.writing is None:
             self._pool = self._pool or self._on.scheduler.pool("wbsp-epochs")
-            one.writing = self._pool.submit(self._write, one)
+            one.writing = self._pool.submit(self._write, one.name, one.snapshot)
         if one.writing is not None and one.writing.done():
             error = one.writing.exception()
             one.problem = "" if error is None else f"{one.name} cannot be written: {error}"
-            one.writing = one.whole = one.state = None
-        return one.whole is None and not one.problem
+            one.writing = one.snapshot = None
+        return one.snapshot is None and not one.problem
 
     def close(self) -> None:
         """Write no more files."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def _write(self, one: EpochVersion) -> None:
-        assert one.whole is not None and one.state is not None
-        snapshot = one.whole.result().snapshot
-        assert snapshot.vector is not None, "a real server's store holds tensors"
-        checkpoint.save(self._folder / one.name,
-                        checkpoint.Checkpoint(snapshot.vector, self._layout, one.state,
+    def _write(self, name: str, snapshot: Snapshot) -> None:
+        version = snapshot.whole.result().snapshot
+        assert version.vector is not None, "a real server's store holds tensors"
+        checkpoint.save(self._folder / name,
+                        checkpoint.Checkpoint(version.vector, self._layout, snapshot.state,
                                               frozen=self._frozen))

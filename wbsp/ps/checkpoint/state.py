@@ -7,14 +7,16 @@ where they are read.
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, TypedDict, TypeVar
+from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 
 from wbsp.core.site.work import SiteWorkState
 from wbsp.core.state import EngineState
 from wbsp.core.stats import ALWAYS, MemberState, Report
+from wbsp.core.store import Whole
 from wbsp.limits import Amount, Count, Finite, Line, Sum, Worker, text_of
 from wbsp.tensors.layout import Entries, LayerStates, Names
 
@@ -157,6 +159,23 @@ class RunState(EngineState):
         """Return the workers' processes at that time, in a run of `workers`."""
         return frozenset((worker, self.places[worker].owner if worker in self.places else "")
                          for worker in (range(workers) if self.awaited is None else self.awaited))
+
+
+class Snapshot(NamedTuple):
+    """A version with nothing pending, and its state.
+
+    Attributes:
+        t: seconds of the run.
+        mark: it holds the decisions under this mark and lower ones.
+        newest: as `Engine.newest`.
+        whole: its tensors, once the shards have sent them.
+    """
+
+    t: float
+    mark: int
+    newest: tuple[int, bool]
+    state: RunState
+    whole: Future[Whole]
 
 
 def _with_members(state: dict[str, Any]) -> dict[str, Any]:

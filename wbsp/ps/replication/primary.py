@@ -25,8 +25,8 @@ from wbsp import timeouts
 from wbsp.core.engine import Engine
 from wbsp.core.store import Whole
 from wbsp.limits import one_line
-from wbsp.ps.checkpoint.state import RunState, Voter
-from wbsp.ps.checkpoint.writer import Checkpoints
+from wbsp.ps.checkpoint.snapshots import Snapshots
+from wbsp.ps.checkpoint.state import Snapshot, Voter
 from wbsp.ps.config import Reporter, RunInfo
 from wbsp.ps.replication.election import (
     Election,
@@ -92,13 +92,20 @@ def objection(request: m.Follow, info: RunInfo) -> str | None:
 
 
 class Source(NamedTuple):
-    """The source of snapshots. `state`: as in `Checkpoints`, without an event in the log."""
+    """The source of snapshots.
 
-    engine: Engine
+    Attributes:
+        saved: returns whether the newest version is in the checkpoint.
+    """
+
+    snapshots: Snapshots
     layout: list[TensorSpec]
-    state: Callable[[float], RunState]
-    checkpoints: Checkpoints
+    saved: Callable[[], bool]
     frozen: FrozenValues = NOTHING
+
+    @property
+    def engine(self) -> Engine:
+        return self.snapshots.engine
 
 
 @dataclass
@@ -208,7 +215,7 @@ class Replication:
         if anew:
             self._record(beside=None)  # the other process has no version of this run
         if (beside := self._run_settings().get("beside")) is not None:
-            workers = source.state(self._clock.run()).voters(self._info.config.worker_num)
+            workers = source.snapshots.state(self._clock.run()).voters(self._info.config.worker_num)
             self._beside = Votes(self._info.epoch, STANDBY_STEP, [workers])
             self._inquiry = Inquiry(self._socket, *split_address(beside), self._info.run,
                                     self._info.secret)
@@ -425,8 +432,7 @@ class Replication:
         # the message may be older than the next snapshot, which is in flight or has arrived
         self._copies = {number: made for number, made in self._copies.items()
                         if number >= held.number}
-        self._source.engine.ledger.saved(copy.mark)
-        self._source.checkpoints.wanted = False  # unless the next poll finds one due
+        self._source.snapshots.held(copy.mark)
 
     def _hear_of_begin(self, standby: StandbySession, held: m.Held, now: float) -> None:
         """Note by its heartbeat whether the standby knows that the run has begun."""
@@ -496,13 +502,23 @@ class Replication:
             return
         if standby.parting:
             self._part(standby)
-            return
-        if not self._begun or standby.receiving:
-            return
-        source = self._source
-        copy = self._copies.get(standby.held)
-        if copy is None or source.engine.newest > copy.newest or source.checkpoints.wanted:
-            source.engine.at_rest(self._begin_copy, self._clock.run())
+
+    @property
+    def parting(self) -> bool:
+        """True if the run ends without its standby, which no part of a snapshot reaches."""
+        return self._standby is not None and self._standby.parting
+
+    @property
+    def free(self) -> bool:
+        """True if a standby can be sent a snapshot now."""
+        standby = self._standby
+        return bool(self._begun and standby and self._election is None
+                    and self.superseded is None and not (standby.receiving or standby.parting))
+
+    def wants(self, now: float) -> bool:
+        """Return whether the standby lacks the newest version, or its state."""
+        copy = None if self._standby is None else self._copies.get(self._standby.held)
+        return copy is None or self._source.engine.newest > copy.newest
 
     def _stalled(self, standby: StandbySession, now: float) -> None:
         """Handle a snapshot of which no part reaches a running standby.
@@ -527,46 +543,38 @@ class Replication:
         were lost. First the last version is written to disk; then the standby discards its
         snapshot, as for a server that continues alone; `held` then forgets it.
         """
-        checkpoints = self._source.checkpoints
-        if checkpoints.wanted and not checkpoints.writing:
-            self._source.engine.ledger.next_mark()
-            checkpoints.write_copy(self._clock.run())
-        elif checkpoints.settled and standby.asked is None:
+        if self._source.saved() and standby.asked is None:
             standby.asked = standby.beat
             self._sessions.queues.drop_transfer(standby.identity)
             epoch = self._info.epoch + SERVER_STEP
             self._send(m.Following(json.dumps(self._run_settings() | {"epoch": epoch})))
 
-    def _begin_copy(self, now: float) -> None:
-        """Replicate the newest version, with nothing pending; `now` is of the run."""
-        source = self._source
-        standby = self._standby
-        if (standby is None or standby.receiving or self._election is not None
-                or (self.alone and source.checkpoints.writing)):
-            return
-        # First: a later server of this folder must ask there, however this one ends.
-        if self.alone and not self._record(standby=str(standby)):
-            return
+    def named(self) -> bool:
+        """Return whether run.json names the standby, so that a later server of this folder asks
+        there, however this one ends."""
+        return not self.alone or self._record(standby=str(self._standby))
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Send the standby a snapshot."""
+        source, standby = self._source, self._standby
+        assert standby is not None
         standby.receiving = True
         standby.moved = self._clock.now()
-        engine = source.engine
-        mark = engine.ledger.next_mark()
         self._number += 1
         number = self._number
-        state = source.state(now)
-        made = self._copies[number] = SentCopy(mark, engine.newest,
-                                               state.voters(self._info.config.worker_num))
+        made = self._copies[number] = SentCopy(
+            snapshot.mark, snapshot.newest,
+            snapshot.state.voters(self._info.config.worker_num))
 
         def send(future: Future[Whole]) -> None:  # now, or when the shards have sent it
             if self._standby is standby and future.exception() is None:
                 whole = future.result()
                 made.lent, segment = self._sessions.lending.copy(whole.snapshot.vector)
                 self._sessions.queues.transfer(standby.identity, messages(
-                    number, source.layout, state, whole, segment, source.frozen,
+                    number, source.layout, snapshot.state, whole, segment, source.frozen,
                     with_frozen=not standby.held), self._clock.now())
 
-        engine.store.whole().add_done_callback(send)
-        source.checkpoints.write_copy(now)
+        snapshot.whole.add_done_callback(send)
 
     def _disown(self) -> None:
         """Note that no standby can have a later state of the run, so that a later server of this
@@ -666,7 +674,7 @@ class Replication:
         """Serve in this epoch, which is in run.json, from here on."""
         self._info.epoch = epoch
         self._tell_members(lambda worker: m.Leading(epoch, self._info.ticket(worker)))
-        self._source.checkpoints.write_soon()
+        self._source.snapshots.write_soon()
 
     def _continue_above(self, epoch: int) -> bool:
         """Continue in an epoch above that of a process that has no version of this run.
