@@ -51,7 +51,7 @@ def figures(folder):
 def watch(folder):
     run = WatchedRun(folder, "a run")
     run.refresh()
-    exposition([run.state()])
+    exposition([("it", run.state())])
     run.pack()
 
 

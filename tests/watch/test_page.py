@@ -107,9 +107,9 @@ def test_a_scraper_gets_the_numbers_of_the_summary(serve, bad_day):
     answer, body = get(serve(bad_day("pcc"), bad_day("asp")), "/metrics")
     assert answer.status == 200 and answer.headers["Content-Type"].startswith("text/plain; version")
     found = samples(body.decode())
-    for index, sync in enumerate(("pcc", "asp")):
+    for sync in ("pcc", "asp"):
         summary = json.loads((bad_day(sync) / "summary.json").read_bytes())
-        run = {("run", f"run {index}"), ("sync", sync)}
+        run = {("run", str(bad_day(sync))), ("sync", sync)}
         assert found["wbsp_version", frozenset(run)] == summary["version"]
         assert found["wbsp_ended", frozenset(run)] == 1
         for worker, one in summary["workers"].items():
@@ -126,14 +126,15 @@ def test_the_metrics_are_prometheus_text(serve, written, tmp_path):
     parser = pytest.importorskip("prometheus_client.parser", reason="pip install prometheus_client")
     log, _ = written()
     log.event(1.0, "start", workers=[0])
-    server = Watch([WatchedRun(tmp_path, 'a "run"\\of\nmine')])
+    folder = tmp_path.rename(tmp_path.with_name('a "run"\\of\nmine'))
+    server = Watch([WatchedRun(folder, "the run")])
     try:
         status, _, body = server.answer("/metrics")
     finally:
         server.server_close()
     families = {one.name: one for one in parser.text_string_to_metric_families(body.decode())}
     assert status == 200
-    assert families["wbsp_version"].samples[0].labels["run"] == 'a "run"\\of\nmine'
+    assert families["wbsp_version"].samples[0].labels["run"] == str(folder)
     assert all(one.type in ("gauge", "counter") and one.documentation for one in families.values())
 
 
@@ -143,7 +144,7 @@ def test_a_run_that_cannot_be_read_is_a_line_beside_the_others(serve, bad_day, t
     shutil.copytree(bad_day("pcc"), folder)
     server = serve(bad_day("asp"), folder)
     assert samples(get(server, "/metrics")[1].decode())["wbsp_readable", frozenset(
-        {("run", "run 1"), ("sync", "pcc")})] == 1
+        {("run", str(folder)), ("sync", "pcc")})] == 1
     if damage == "removed":
         shutil.rmtree(folder)
     else:
@@ -152,9 +153,10 @@ def test_a_run_that_cannot_be_read_is_a_line_beside_the_others(serve, bad_day, t
         answer, body = get(server, "/metrics")
         found = samples(body.decode())
         assert answer.status == 200
-        assert found["wbsp_readable", frozenset({("run", "run 1"), ("sync", "pcc")})] == 0
-        assert found["wbsp_version", frozenset({("run", "run 0"), ("sync", "asp")})] > 0
-        assert re.search(r"^# cannot read run 1: .*bad", body.decode(), re.MULTILINE)
+        assert found["wbsp_readable", frozenset({("run", str(folder)), ("sync", "pcc")})] == 0
+        assert found["wbsp_version", frozenset(
+            {("run", str(bad_day("asp"))), ("sync", "asp")})] > 0
+        assert re.search(rf"^# cannot read {folder}: ", body.decode(), re.MULTILINE)
     answer, body = get(server, "/run/1")
     assert answer.status == 500 and body.count(b"\n") == 1
     said = []

@@ -243,7 +243,7 @@ def test_every_event_has_a_sentence(written):
     assert told["measured"] == "epoch 1: val_loss 0.25, val_accuracy 0.5"
     assert told["learning_rate"] == "epoch 1: learning rate 0.001"
     assert run.state()["epoch"] == {"trained": 1, "of": 3}
-    assert 'wbsp_epochs_trained{run="the run",sync="pcc"} 1.0' in exposition([run.state()])
+    assert 'wbsp_epochs_trained{run="it",sync="pcc"} 1.0' in exposition([("it", run.state())])
 
 
 def test_workers_that_are_sites_have_workers_behind_them(written):
@@ -257,8 +257,8 @@ def test_workers_that_are_sites_have_workers_behind_them(written):
     state = run.state()
     assert state["sites"] == {0: 2, 1: 5} and state["above"] is None
     assert "a site with 5 workers" in {e["text"] for e in state["happenings"]["events"]}
-    assert 'wbsp_worker_behind{run="the run",sync="pcc",worker="1"} 5.0' in exposition([state])
-    assert 'behind{run="the run",sync="pcc",worker="2"}' not in exposition([state])
+    assert 'wbsp_worker_behind{run="it",sync="pcc",worker="1"} 5.0' in exposition([("it", state)])
+    assert 'behind{run="it",sync="pcc",worker="2"}' not in exposition([("it", state)])
 
 
 def test_a_site_says_what_it_exchanges_with_the_server_above(written):

@@ -354,6 +354,11 @@ def test_every_message_is_of_a_kind_that_is_looked_at():
     assert {*Message.__subclasses__()} - every == {LetGo}  # which a server sends as Refused
 
 
+def test_every_kind_that_is_decoded_is_looked_at():
+    """Messages over shared memory are of these kinds, too."""
+    assert {*m._decoders} == {*KINDS}
+
+
 def test_what_cannot_be_printed_in_a_line_arrives_as_question_marks():
     sent = m.Measured(3, {f"val_x{FORGED}": 1.0})
     assert m.decode(m.FromWorker, m.encode(sent)) == m.Measured(

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections import defaultdict
-from collections.abc import Container, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Container, Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Annotated, NamedTuple
 
@@ -140,7 +141,7 @@ def difference(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> str 
         # if models differ, one variable may have two canonical names
         index = next((i for i in unlike if _said(mine[i]) != _said(theirs[i])), unlike[0])
         text = f"variable {index} is {_said(mine[index])} here and {_said(theirs[index])} there"
-        if sorted(ours) == sorted(others):
+        if Counter(ours) == Counter(others):
             text += ("; both have the same variables, but in another order, such as with other "
                      "`trainable` flags of layers")
         return text
@@ -189,20 +190,35 @@ def canonical_names(names: Sequence[str]) -> list[str]:
     share (the model's own name, for example) are left out. The canonical name of a variable does
     not depend on the order of `names`.
     """
+    return [*_canonical(tuple(names))]
+
+
+@lru_cache(maxsize=2)  # a server compares the names of many workers, up to 100,000, with its own
+def _canonical(names: tuple[str, ...]) -> list[str]:
     paths = [name.split("/", _DEPTH) for name in names]
     if paths:
         shared = min(len(os.path.commonprefix(paths)), min(map(len, paths)) - 1)
         paths = [path[shared:] for path in paths]
-    numbers = defaultdict(set)  # (depth, word) -> the numbers after that word
-    for path in paths:
-        for depth, component in enumerate(path):
-            word, number = _split(component)
-            numbers[depth, word].add(number)
-    rank = {key: {number: index for index, number in enumerate(sorted(found))}
-            for key, found in numbers.items()}
-    return ["/".join(f"{word}_{rank[depth, word][number]}"
-                     for depth, (word, number) in enumerate(map(_split, path)))
+    ranked = [_ranked({path[depth] for path in paths if depth < len(path)})
+              for depth in range(max(map(len, paths), default=0))]
+    return ["/".join([known[component] for known, component in zip(ranked, path, strict=False)])
             for path in paths]
+
+
+def _ranked(components: Collection[str]) -> dict[str, str]:
+    """Return the canonical name of each component of one depth."""
+    words = defaultdict(list)  # those that are numbered -> the numbers, and the components
+    for component in components:
+        if component[-1:].isdigit() and "_" in component:
+            word, number = _split(component)
+            words[word].append((number, component))
+    ranked = {component: f"{component}_0" for component in components}
+    for word, numbered in words.items():
+        if word in ranked and ((), word) not in numbered:
+            numbered.append(((), word))
+        for index, (_, component) in enumerate(sorted(numbered)):
+            ranked[component] = f"{word}_{index}"
+    return ranked
 
 
 def subject(names: Sequence[str], one: str = "is", more: str = "are") -> str:

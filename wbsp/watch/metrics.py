@@ -35,28 +35,30 @@ METRICS = {  # name -> type, and its help text
 class Unreadable(NamedTuple):
     """A run whose files cannot be read, and why, in one line."""
 
-    name: str
     sync: str
     reason: str
 
 
-def exposition(states: Iterable[dict[str, Any] | Unreadable]) -> str:
-    """Return the metrics of runs, from their states for the page (`WatchedRun.state`)."""
+def exposition(states: Iterable[tuple[str, dict[str, Any] | Unreadable]]) -> str:
+    """Return the metrics of runs, from their places and states for the page (`WatchedRun.state`).
+
+    The label `run` is the place, because a name on the page depends on the other runs.
+    """
     found: dict[str, list[str]] = {name: [] for name in METRICS}
     bad: list[str] = []
-    for state in states:
+    for place, state in states:
         if isinstance(state, Unreadable):
             found["wbsp_readable"].append(_line(
-                "wbsp_readable", {"run": state.name, "sync": state.sync}, 0))
-            bad.append(f"# cannot read {one_line(state.name)}: {state.reason}\n")
+                "wbsp_readable", {"run": place, "sync": state.sync}, 0))
+            bad.append(f"# cannot read {one_line(place)}: {state.reason}\n")
             continue
-        run = {"run": state["name"], "sync": str(state["settings"].get("sync", "unknown"))}
+        run = {"run": place, "sync": str(state["settings"].get("sync", "unknown"))}
         try:
             lines = [(name, _line(name, {**run, **labels}, value))
                      for name, labels, value in _samples(state) if value is not None]
         except UNREADABLE as error:  # a summary that no server wrote
             lines = [("wbsp_readable", _line("wbsp_readable", run, 0))]
-            bad.append(f"# cannot read {one_line(state['name'])}: {one_line(repr(error))}\n")
+            bad.append(f"# cannot read {one_line(place)}: {one_line(repr(error))}\n")
         for name, line in lines:
             found[name].append(line)
     return "".join(f"# HELP {name} {METRICS[name][1]}\n# TYPE {name} {METRICS[name][0]}\n"

@@ -29,10 +29,15 @@ class Origin:
     """Where the files of a run come from, for the user.
 
     trouble: why nothing new arrives from there, in one line; "": no trouble is known
+    given: the folder or address as the user gave it, which never changes
     """
 
     place: str
     trouble: str = ""
+    given: str = ""
+
+    def __post_init__(self) -> None:
+        self.given = self.given or self.place
 
 
 def refreshed(runs: Iterable[WatchedRun]

@@ -92,14 +92,15 @@ class Watch(ThreadingHTTPServer):
                 return 500, "text/plain; charset=utf-8", _told(error)
 
     def _metrics(self) -> tuple[int, str, bytes]:
-        states: list[dict[str, Any] | Unreadable] = []
+        states: list[tuple[str, dict[str, Any] | Unreadable]] = []
         with self._lock:
             for run in self._runs:
                 try:
                     run.refresh()
-                    states.append(run.state())
+                    states.append((run.origin.given, run.state()))
                 except (OSError, ValueError) as error:  # a scraper requests again
-                    states.append(Unreadable(run.name, run.sync, one_line(str(error), 2000)))
+                    states.append((run.origin.given,
+                                   Unreadable(run.sync, one_line(str(error), 2000))))
             return 200, _PROMETHEUS, exposition(states).encode()
 
 

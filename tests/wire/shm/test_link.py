@@ -1,6 +1,7 @@
 """The socket between a server and a worker of one machine: who is at its other end, what comes."""
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -8,7 +9,9 @@ import numpy as np
 import pytest
 import zmq
 
+from wbsp.limits import SPANS
 from wbsp.process.host import HOST
+from wbsp.sync.base import Push
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.base import WireError
 from wbsp.wire.shm.link import Door, connect, gone
@@ -63,6 +66,37 @@ def test_an_end_that_does_not_read_does_not_block(ends):
         for _ in range(10_000):
             server.send_multipart((bytes(1000),))
     assert received(worker) == [bytes(1000)]
+
+
+def test_a_message_that_is_too_long_ends_both_ends_and_is_not_lost_in_silence(ends):
+    """Such as a push of a site with thousands of ranges: the worker repeats it over TCP."""
+    for here, there in (ends, ends[::-1]):
+        here.send_multipart((bytes(1 << 16),))
+        assert received(there) == [bytes(1 << 16)]
+    server, worker = ends
+    spans = tuple((2 * at, 2 * at + 1) for at in range(SPANS))
+    worker.send_multipart((m.encode(m.Update(Push(0, 0, 1, 1, SPANS, 0.1, spans=spans), 0, 1)),))
+    with pytest.raises(OSError, match="a message has more than 65,536 bytes") as error:
+        worker.recv_multipart()
+    assert not isinstance(error.value, ConnectionError)  # it would be tried again
+    with pytest.raises(ConnectionError):
+        server.recv_multipart()
+
+
+def test_a_message_of_another_process_that_is_cut_off_is_not_read(ends):
+    for here, there in (ends, ends[::-1]):
+        here._peer.send(bytes((1 << 16) + 7))
+        with pytest.raises(OSError, match="a message has more than 65,536 bytes"):
+            there.recv_multipart()
+
+
+def test_a_segment_without_its_number_is_not_taken(ends):
+    server, worker = ends
+    before = len(os.listdir("/proc/self/fd"))
+    socket.send_fds(server._peer, [b"no number"], [server.fileno()])
+    with pytest.raises(OSError, match="a segment came without its number"):
+        worker.recv_multipart()
+    assert len(os.listdir("/proc/self/fd")) == before and not worker.segments
 
 
 def test_messages_sent_before_the_end_are_read(ends):

@@ -51,7 +51,8 @@ class Link:
     def __init__(self, peer: socket.socket, takes: bool, on: Host = HOST):
         """`takes`: accept segments; anything else that a peer hands over is closed."""
         self._peer, self._takes, self._memory = peer, takes, on.memory
-        self._buffer = memoryview(bytearray(_MOST))
+        self._buffer = memoryview(bytearray(_MOST + 1))  # a message that fills it was cut off
+        self._too_long = False  # this end had a message that fits into no packet
         self.segments: dict[int, np.ndarray] = {}
         self._gone: set[int] = set()  # of these, those that the other end has released
 
@@ -61,8 +62,17 @@ class Link:
 
     def send_multipart(self, frames: Sequence[bytes | memoryview], flags: int = zmq.NOBLOCK,
                        copy: bool = True) -> None:
-        """Send a message; do nothing if the peer is gone. Raises zmq.Again."""
+        """Send a message; do nothing if the peer is gone. Raises zmq.Again.
+
+        A message that is too long, such as a push of a site with thousands of ranges, ends the
+        connection: the next read raises OSError, and the message is repeated over TCP.
+        """
         (data,) = frames
+        if len(data) > _MOST:
+            self._too_long = True
+            with contextlib.suppress(OSError):
+                self._peer.shutdown(socket.SHUT_RDWR)
+            return
         try:
             self._peer.send(data)
         except BlockingIOError:
@@ -74,7 +84,7 @@ class Link:
         """Return the next message, or take or unmap a segment that precedes it.
 
         Raises zmq.Again if there is no message yet, or a segment preceded it; ConnectionError at
-        the end; OSError for a segment that cannot be mapped.
+        the end; OSError for a segment that cannot be mapped, or a message that is too long.
         """
         data = self._next()
         if data is None:
@@ -92,6 +102,8 @@ class Link:
                 size, given, flags = self._receive()
         except BlockingIOError:
             raise zmq.Again from None
+        if self._too_long or size > _MOST:
+            raise OSError(f"a message has more than {_MOST:,} bytes")
         if not size:
             raise ConnectionResetError("the other process has closed the connection")
         if flags & _TRUNCATED:
@@ -106,6 +118,8 @@ class Link:
             return None
         (fd,) = _FD.unpack(given[0][2])
         try:
+            if size != _NUMBER.size:
+                raise OSError("a segment came without its number")
             self.segments[_NUMBER.unpack(data)[0]] = self._memory.mapped(fd)
         finally:
             self._memory.close(fd)
