@@ -6,7 +6,8 @@ from unittest.mock import ANY
 import pytest
 
 from wbsp.core.agent import Adopt, Agent, Cut, Expect, Leave, RuleBroken
-from wbsp.core.messages import CutQuery, Fetch
+from wbsp.core.messages import CutQuery, Fetch, Range
+from wbsp.core.work.sequence import WorkSequence
 from wbsp.sync import Direct, Push, WorkerRule
 
 BSP = WorkerRule("every_step", "model", "replace")
@@ -86,18 +87,27 @@ def test_progress_that_is_not_finite_is_no_part_of_the_next_version():
 @pytest.mark.parametrize("rule", [PCC, ON_ADOPT, replace(ON_ADOPT, adopt="rebase")],
                          ids=["when idle", "on adopt", "on adopt, rebasing"])
 def test_a_push_says_which_of_its_examples_were_dropped_with_a_model_that_was_not_finite(rule):
-    agent = Agent(3, rule, trained=100)
+    work = WorkSequence(100)
+    work.give(Range(100, 0, 1000)), work.take(1000)
+    agent = Agent(3, rule, work=work)
     agent.granted(0), agent.fetched(0)
-    [first] = [one.push for one in step(agent) if isinstance(one, Cut)]
-    assert (first.to, first.dropped) == (110, None)
+
+    def step(agent):
+        work.train(10)
+        return agent.step_done(10, 0.5)
+
+    [first] = [one for one in step(agent) if isinstance(one, Cut)]
+    assert (first.push.to, first.push.dropped, first.spans) == (110, None, ((0, 10),))
     step(agent)
     agent.acked(1, reason="not finite"), agent.fetched(1)
-    pushes = [one.push for one in step(agent) if isinstance(one, Cut)]
-    assert [(one.to, one.dropped) for one in pushes] == [(130, None if rule is ON_ADOPT else 130)]
+    cuts = [one for one in step(agent) if isinstance(one, Cut)]
+    kept = (130, None, ((10, 30),)) if rule is ON_ADOPT else (130, 130, ())
+    assert [(one.push.to, one.push.dropped, one.spans) for one in cuts] == [kept]
     agent.acked(2), agent.fetched(2), step(agent)
     agent.acked(3), agent.fetched(3)
-    pushes += [one.push for one in step(agent) if isinstance(one, Cut)]
-    assert [one.dropped for one in pushes[1:]] == [None] * len(pushes[1:])
+    cuts += [one for one in step(agent) if isinstance(one, Cut)]
+    assert [one.push.dropped for one in cuts[1:]] == [None] * len(cuts[1:])
+    assert [span for one in cuts[1:] for span in one.spans][:1] == [(40, 50)]
 
 
 def test_a_push_from_before_the_replacement_brings_no_other():

@@ -18,8 +18,8 @@ from wbsp.core.messages import Range, Reattached, SharedData, Stop, Withdrawn, W
 from wbsp.core.site.work import SiteLedger, SiteWork, SiteWorkState
 from wbsp.core.site.worker import SiteWorker
 from wbsp.core.work.positions import Positions
+from wbsp.core.work.sequence import WorkSequence
 from wbsp.core.work_ledger import WorkLedger, WorkState
-from wbsp.core.work_sequence import WorkSequence
 from wbsp.process.host import HOST
 from wbsp.site.share import SiteShare
 from wbsp.sync import create
@@ -66,7 +66,7 @@ class Site:
     def answer(self, accepted, mark, durable):
         seq, spans = self.cut
         self.ledger.answered(accepted)
-        assert self.share.answered(push(seq, spans)) == [*spans]
+        self.share.answered()
         self.kept = [one for one in [*self.kept, (mark, seq, spans if accepted else ())]
                      if one[0] >= durable]
         self.cut, self.sent = None, Counter()
@@ -221,7 +221,8 @@ class World:
             owns = ledger.owns(index, to)
             accepted = owns and random.random() < 0.9
             ledger.settle(index, to, accepted)
-            spans = work.answer(to)
+            spans = work.spans(work.answered, to)
+            work.answer(to)
             if accepted:
                 me.uncut += spread(spans)
 

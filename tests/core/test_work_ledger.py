@@ -15,8 +15,8 @@ from random_events import play
 
 from wbsp.core.messages import Range, SharedData
 from wbsp.core.work.positions import Positions
+from wbsp.core.work.sequence import WorkSequence
 from wbsp.core.work_ledger import WorkLedger, WorkState
-from wbsp.core.work_sequence import WorkSequence
 from wbsp.limits import SPANS
 
 DATA = SharedData(n=100, batch=10, epochs=2)
@@ -31,7 +31,8 @@ class Worker:
         self.attached = True
 
     def answer(self, accepted, mark, durable):
-        spans = self.work.answer(self.sent[1])
+        spans = self.work.spans(self.work.answered, self.sent[1])
+        self.work.answer(self.sent[1])
         self.kept.append((mark, self.seq, spans if accepted else []))
         self.kept = [one for one in self.kept if one[0] >= durable]
         self.seq, self.sent = self.seq + 1, None
@@ -488,5 +489,8 @@ def test_the_worker_takes_trains_and_is_answered_in_order():
     with pytest.raises(ValueError, match="a step trained 15 examples, and only 14 were taken"):
         work.train(15)
     work.train(8), work.train(4)
-    assert work.answer(42) == [(90, 100), (0, 2)]
-    assert work.held == [Range(42, 2, 4)] and work.answer(44) == [(2, 4)] and not work.held
+    assert work.spans(30, 42) == ((90, 100), (0, 2)) and work.spans(36, 39) == ((96, 99),)
+    work.answer(42)
+    assert work.held == [Range(42, 2, 4)] and work.spans(42, 44) == ((2, 4),)
+    work.answer(44)
+    assert not work.held

@@ -86,10 +86,10 @@ class Spy(FakeWorker):
                         self.versions[message.version] = hash(inbox._versions._floats.tobytes())
                 return fetch
 
-            def told(push, sent, ack):
+            def told(push, sent, ack, *spans):
                 self.counted = self.counted + ack.weight * sent.astype(float)
                 self.told += 1
-                answered(push, sent, ack)
+                answered(push, sent, ack, *spans)
 
             sending.send, communication._pass_on = sent, passed
             communication.session.answered = told

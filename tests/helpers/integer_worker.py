@@ -65,11 +65,11 @@ class NotingTransport(Transport):
         """Sum up what is sent of the updates, `sent`, and what counts of it, `counted`."""
         self._session.answered = self._note
 
-    def _note(self, push, sent, ack):
+    def _note(self, push, sent, ack, *spans):
         self.least = min(self.least, self.update_bytes(0))
         self.sent = self.sent + sent.astype(float)
         self.counted = self.counted + ack.weight * sent.astype(float)
-        self._answered(push, sent, ack)
+        self._answered(push, sent, ack, *spans)
 
     @property
     def unsent(self):

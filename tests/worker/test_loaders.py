@@ -133,13 +133,14 @@ class World:
                 next(me.loop, None)
 
     def push(self, me):
-        work = me.share._sequence
+        work = me.share.sequence
         if work.trained == work.answered:
             return
         push = Push(me.index, me.pushes, 0, 1, work.trained - work.answered, 0.1, to=work.trained)
         accepted = self.work.owns(push) and self.random.random() < 0.9
         self.work.pushed(push, accepted, None, False, self.now)
-        spans = me.share.answered(push)
+        spans = work.spans(work.answered, push.to)
+        work.answer(push.to)
         me.pushes += 1
         if accepted:
             self.trained.update(g for span in spans for g in range(*span))

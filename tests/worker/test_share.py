@@ -5,7 +5,6 @@ import threading
 import pytest
 
 from wbsp.core.messages import AskWork, Range, Work, WorkHeld, WorkPlace
-from wbsp.sync.base import Push
 from wbsp.worker.share import LOOK, NOTHING, Share
 
 
@@ -22,8 +21,12 @@ def begun(ahead=True, epoch=0):
     return share
 
 
-def push(to, dropped=None):
-    return Push(0, 0, 0, 1, 4, 0.1, to=to, dropped=dropped)
+def answered(share, to, start=None):
+    """The positions in a push up to `to`, which the server has answered."""
+    work = share.sequence
+    spans = work.spans(work.answered if start is None else start, to)
+    work.answer(to)
+    return [*spans]
 
 
 def given(share, start, stop, epoch=0):
@@ -39,17 +42,17 @@ def test_batches_come_in_order_and_are_counted_when_they_are_trained(share):
     assert share.held() == WorkHeld(share.data, 100, [Range(100, 30, 40)])
     assert [share.step_done(0.1) for _ in range(2)] == [4, 4]
     assert share.epoch == 1 and share.ready
-    assert share.answered(push(108)) == [(30, 38)]
+    assert answered(share, 108) == [(30, 38)]
     assert share.held() == WorkHeld(share.data, 108, [Range(108, 38, 40)])
     assert share.step_done(0.1) == 2 and not share.ready and not share.handed_out
-    assert share.answered(push(110)) == [(38, 40)] and share.held() == WorkHeld(share.data, 110, [])
+    assert answered(share, 110) == [(38, 40)] and share.held() == WorkHeld(share.data, 110, [])
 
 
 def test_dropped_examples_are_in_no_push(share):
     given(share, 30, 40)
     for _ in range(3):
         share.take(), share.step_done(0.1)
-    assert share.answered(push(110, dropped=104)) == [(34, 40)]
+    assert answered(share, 110, 104) == [(34, 40)]
     assert share.held() == WorkHeld(share.data, 110, [])
 
 
@@ -60,7 +63,7 @@ def test_a_worker_that_has_ended_holds_what_it_has_trained_and_no_more(share):
     assert share.held() == WorkHeld(share.data, 100, [Range(100, 0, 8)])
     share.end()
     assert share.held() == WorkHeld(share.data, 100, [Range(100, 0, 4)])
-    assert share.answered(push(104)) == [(0, 4)] and share.held() == WorkHeld(share.data, 104, [])
+    assert answered(share, 104) == [(0, 4)] and share.held() == WorkHeld(share.data, 104, [])
 
 
 def test_a_push_over_the_end_of_a_range_has_parts_of_two(share):
@@ -71,7 +74,7 @@ def test_a_push_over_the_end_of_a_range_has_parts_of_two(share):
     share.received(Work(104, 8, 16, 0))
     share.take()
     share.step_done(0.1)
-    assert share.answered(push(108)) == [(0, 4), (8, 12)]
+    assert answered(share, 108) == [(0, 4), (8, 12)]
 
 
 def test_a_range_that_comes_twice_or_does_not_follow_is_nothing_new(share):

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 from wbsp.core.messages import (
     Ack,
+    AskWork,
     CutDecision,
     CutQuery,
     Directed,
@@ -25,8 +26,10 @@ from wbsp.core.messages import (
     Granted,
     Message,
     Reattached,
+    Span,
     Stop,
 )
+from wbsp.core.work.sequence import WorkSequence
 from wbsp.limits import one_line
 from wbsp.sync.base import UNFIT, Direct, Push, WorkerRule
 
@@ -66,6 +69,7 @@ class Cut(NamedTuple):
 
     push: Push
     fetch: int  # number of the fetch that the push carries; 0: it carries none
+    spans: tuple[Span, ...] = ()  # of a worker: positions of the run's shared data in the push
 
 
 class Adopt(NamedTuple):
@@ -85,7 +89,7 @@ class Leave(NamedTuple):
     """Announce that this worker has finished: all its pushes are acknowledged."""
 
 
-Command = Cut | Adopt | Fetch | Expect | CutQuery | Leave
+Command = Cut | Adopt | Fetch | Expect | CutQuery | AskWork | Leave
 
 
 class RuleBroken(RuntimeError):
@@ -108,12 +112,14 @@ class Agent:
         stopped: the server's reason to end the training; None before.
         finished: `Leave` was commanded.
         renewed: how often a version has replaced a model that was not finite.
-        trained: end of what this worker has trained in its sequence of the run's shared data;
-            None: its data are its own.
     """
 
     def __init__(self, worker: int, rule: WorkerRule, seq: int = 0, run_steps: int = 0,
-                 trained: int | None = None, run_examples: int = 0):
+                 work: WorkSequence | None = None, run_examples: int = 0):
+        """Begin; `work`: this worker's part of the run's shared data; None: its data are its own.
+
+        A step's examples are trained in it before `step_done`.
+        """
         self.worker = worker
         self.rule = rule
         self.seq = seq
@@ -123,7 +129,8 @@ class Agent:
         self.waiting: Literal["model", "ack", "decision", None] = "model"
         self.stopped: str | None = None
         self.finished = False
-        self.trained = trained
+        self._work = work
+        self._pushed: int | None = None  # end of the newest push in `work`
         self._starved = False  # no step follows before the server gives more work
         self.fetching = 0
         self._progress = Progress()
@@ -151,6 +158,11 @@ class Agent:
         waits for the version of the cut.
         """
         return self.waiting == "decision"
+
+    @property
+    def _trained(self) -> int | None:
+        """End of what this worker has trained of the run's shared data."""
+        return None if self._work is None else self._work.trained
 
     @property
     def idle(self) -> bool:
@@ -186,8 +198,6 @@ class Agent:
         self._starved = False
         self.run_steps += steps
         self.run_examples += samples
-        if self.trained is not None:
-            self.trained += samples
         rule = self.rule
         commands: list[Command] = []
         if rule.push == "when_idle":
@@ -268,6 +278,8 @@ class Agent:
             run_examples: their examples, as in `Ack`; 0: not known.
         """
         self._sending = False
+        if self._work is not None and self._pushed is not None:
+            self._work.answer(self._pushed)
         if reason in UNFIT and self.seq > self._sound_from:
             self._unsound = True
         self.run_steps = max(self.run_steps, run_steps + self._progress.steps)
@@ -396,7 +408,7 @@ class Agent:
         self.renewed += self._unsound
         if self._unsound:  # progress that is not finite would stay so on any version
             self._unsound = rebase = False
-            self._progress.dropped = self.trained if self._progress.steps else None
+            self._progress.dropped = self._trained if self._progress.steps else None
             self._sound_from = self.seq
         return Adopt(version, "rebase" if rebase else "replace")
 
@@ -414,7 +426,8 @@ class Agent:
         if self._sending:
             raise RuleBroken(f"worker {self.worker} cuts push {self.seq} before push "
                              f"{self.seq - 1} is answered")
-        push = self._progress.push(self.worker, self.seq, self.trained)
+        self._pushed = self._trained
+        push = self._progress.push(self.worker, self.seq, self._pushed)
         self.seq += 1
         self._none_cut = self._overtaken = False
         self._progress = Progress(self._progress.base if self.version is None else self.version)
@@ -423,7 +436,13 @@ class Agent:
         if self.rule.wait != "never" or self._finishing:
             self.waiting = "ack"
         self._fetches += not self._finishing
-        return Cut(push, 0 if self._finishing else self._fetches)
+        return Cut(push, 0 if self._finishing else self._fetches, self._spans(push.dropped))
+
+    def _spans(self, dropped: int | None) -> tuple[Span, ...]:
+        """Return the positions in the push that is cut now; those up to `dropped` are in none."""
+        work = self._work
+        return () if work is None else work.spans(
+            work.answered if dropped is None else dropped, work.trained)
 
     def _cut_if_starved(self) -> list[Command]:
         due = self._starved and self._progress.steps and self.idle and self.waiting is None

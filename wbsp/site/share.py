@@ -60,11 +60,10 @@ class SiteShare:
                 case Reattached() if message.joined:
                     self._own = Positions(message.own).without(self._sent)
 
-    def answered(self, push: Push) -> list[Span]:
-        """Note the answer to the newest push; return the positions in it."""
+    def answered(self) -> None:
+        """Note the answer to the newest push."""
         with self._lock:
             self._sent = []
-            return list(push.spans or ())
 
     def held(self) -> WorkHeld:
         """Return what this site claims from a server that it attaches to."""

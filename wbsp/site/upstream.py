@@ -41,8 +41,8 @@ from wbsp.core.messages import Work as Given
 from wbsp.core.site.work import SiteWork, SiteWorkState
 from wbsp.core.site.worker import SiteWorker, Work, objection
 from wbsp.core.stats import Report
+from wbsp.core.work.sequence import AGAIN
 from wbsp.core.work_ledger import WorkState
-from wbsp.core.work_sequence import AGAIN
 from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint.state import AboveState, RunState
 from wbsp.ps.config import AboveError, Model
@@ -139,6 +139,8 @@ class _Listener(SharedAgent):
             self.answered = ack.seq
             self.unfit = self.unfit or ack.reason in UNFIT
             self.news.append(ack)
+            if self.share is not None:
+                self.share.answered()
         return super().acked(ack, seconds)
 
     def received(self, message: m.Message) -> Next:
@@ -608,7 +610,8 @@ class Upstream(SiteWorker):
         cut, self._cut = self._cut, None
         if self._share is not None:
             self._share.sends(cut.push)
-        transport.request(SendUpdate(cut.push, self._progress.cut, cut.fetch))
+        transport.request(SendUpdate(cut.push, self._progress.cut, cut.fetch,
+                                     spans=cut.push.spans or ()))
         transport.wake()
 
     def _adopt(self, version: int, now: float) -> None:

@@ -78,7 +78,7 @@ class WorkerRuntime:
             share.begin(joined.work, ahead=rule.wait == "never")
         assert transport.worker is not None, "a member has an index"
         agent = Agent(transport.worker, rule, joined.seq, joined.run_steps,
-                      None if joined.work is None else joined.work.at, joined.run_examples)
+                      None if share is None else share.sequence, joined.run_examples)
         self._shared = SharedAgent(agent, self._recorder, say, assignments, replica.bring,
                                    transport.on, share)
         self._stops = Throttle(_AGAIN)
@@ -184,10 +184,10 @@ class WorkerRuntime:
             raise TransportError(f"worker {self.transport.worker} was interrupted, and its loop "
                                  "makes another step: end it when stop_reason is set")
         seconds = self._recorder.step_ends()
-        if self._share is not None:
-            samples = self._share.step_done(seconds)
-        self._recorder.step_done(steps, samples, loss)
         with self._shared.changed:
+            if self._share is not None:
+                samples = self._share.step_done(seconds)
+            self._recorder.step_done(steps, samples, loss)
             commands = self.agent.step_done(samples, seconds, steps,
                                             loss if math.isfinite(loss) else None)
         self._carry_out(commands)
@@ -333,7 +333,8 @@ class WorkerRuntime:
         self._recorder.enter("push")
         update = self.replica.cut()
         self._recorder.cut(self.transport.update_bytes(self._size))
-        self.transport.request(SendUpdate(command.push, update, command.fetch, self._usage))
+        self.transport.request(SendUpdate(command.push, update, command.fetch, self._usage,
+                                          command.spans))
 
     def _wait(self, what: str, until: Callable[[], bool] = lambda: True) -> None:
         """Carry out commands until the agent waits for nothing and `until` holds.

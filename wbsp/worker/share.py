@@ -20,15 +20,13 @@ from wbsp.core.messages import (
     Measured,
     Range,
     SharedData,
-    Span,
     Work,
     WorkHeld,
     WorkPlace,
 )
 from wbsp.core.stats import Phase
-from wbsp.core.work_sequence import Requests, WorkSequence, mean_of
+from wbsp.core.work.sequence import Requests, WorkSequence, mean_of
 from wbsp.process.host import HOST, Host
-from wbsp.sync.base import Push
 
 LOOK = Range(0, 0, 0)  # in place of a batch: shows the form of examples, and is not counted
 NOTHING = Range(0, -1, -1)  # no batch yet
@@ -50,9 +48,6 @@ class Claims(Protocol):
     def claim(self) -> WorkHeld | None:
         """What this process takes over from the one before it; None: nothing."""
 
-    def answered(self, push: Push) -> list[Span]:
-        """Note the answer to the newest push; return the positions in it."""
-
     def held(self) -> WorkHeld:
         """Return the state for a server that this worker attaches to."""
 
@@ -68,6 +63,8 @@ class Share:
         batch: examples of a step; the server may change it.
         early: the run has ended before all was trained.
         epoch: of the newest trained example; before that, the run's.
+        changed: the lock of all of this; notified when a batch is ready, or `take` waits in vain.
+        sequence: this worker's ranges; guarded by `changed`.
     """
 
     def __init__(self, n: int, batch_size: int, seed: int = 0, on: Host = HOST,
@@ -97,8 +94,8 @@ class Share:
         self.measured: Measured | None = None
         self.rate: LearningRate | None = None
         self._clock = on.clock
-        self._changed = on.scheduler.condition()
-        self._sequence = WorkSequence()
+        self.changed = on.scheduler.condition()
+        self.sequence = WorkSequence()
         self._handed: deque[Range] = deque()  # taken, and not trained
         self._made = 0  # batches that were, of these
         self._awaits: Callable[[], object] | None = None  # told when the next one is made
@@ -129,12 +126,12 @@ class Share:
             place: start in the run's data.
             ahead: request more before all given examples are trained.
         """
-        with self._changed:
+        with self.changed:
             self.data = place.data
             self.batch = place.data.batch
             self.epoch = place.epoch
             self.measured = self.rate = None
-            self._sequence = WorkSequence(place.at)
+            self.sequence = WorkSequence(place.at)
             self._handed.clear()
             self._made, self._awaits = 0, None
             self._run = object()
@@ -144,16 +141,16 @@ class Share:
 
     def stop(self, early: bool = False) -> None:
         """Stop waiting for batches, because the run ends. `early`: as in `messages.Stop`."""
-        with self._changed:
+        with self.changed:
             self._stopped, self.early = True, self.early or early
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def end(self) -> None:
         """End the readers; no step follows."""
-        with self._changed:
+        with self.changed:
             self._run = None
             self._stopped = True
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     @property
     def total(self) -> int:
@@ -175,14 +172,14 @@ class Share:
     @property
     def untaken(self) -> bool:
         """True if `take` would return a batch at once."""
-        with self._changed:
-            return bool(self._sequence.untaken)
+        with self.changed:
+            return bool(self.sequence.untaken)
 
     @property
     def untaken_epoch(self) -> int:
         """Epoch of the batch that `take` would return, if it is ready: see `_epoch_at`."""
-        with self._changed:
-            return self._epoch_at(self._sequence.taken)
+        with self.changed:
+            return self._epoch_at(self.sequence.taken)
 
     def take(self) -> Range:
         """Take the next batch: positions of one epoch, at most `batch`; wait a moment for it.
@@ -190,16 +187,16 @@ class Share:
         Returns:
             The batch; NOTHING: it has not arrived; LOOK: no run, or its end.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._sequence.untaken or self._stopped, _GRAIN)
-            if self._run is not None and (batch := self._sequence.take(self.batch)):
+        with self.changed:
+            self.changed.wait_for(lambda: self.sequence.untaken or self._stopped, _GRAIN)
+            if self._run is not None and (batch := self.sequence.take(self.batch)):
                 self._handed.append(batch)
                 return batch
             return LOOK if self._stopped else NOTHING
 
     def made(self) -> None:
         """Note that a thread of the pipeline has made the oldest taken batch."""
-        with self._changed:
+        with self.changed:
             self._made += 1
             awaits, self._awaits = self._awaits, None
             if awaits is not None:
@@ -226,35 +223,35 @@ class Share:
     @property
     def ready(self) -> bool:
         """True if the next step's batch is ready."""
-        with self._changed:
-            return bool(self._handed or self._sequence.untaken)
+        with self.changed:
+            return bool(self._handed or self.sequence.untaken)
 
     def fetch(self, enter: Callable[[Phase], object]) -> None:
         """Enter phase `data` until the step's batch is made, then `compute`.
 
         For a pipeline that reports each batch that it has made.
         """
-        with self._changed:
+        with self.changed:
             self._awaits = None if self._made else partial(enter, "compute")
             enter("compute" if self._made else "data")
 
     @property
     def handed_out(self) -> bool:
         """True if a taken batch is not trained yet; a step that ends now has trained it."""
-        with self._changed:
+        with self.changed:
             return bool(self._handed)
 
     @property
     def oldest(self) -> int:
         """Number of examples in the oldest batch that is taken and not trained."""
-        with self._changed:
+        with self.changed:
             return self._handed[0].stop - self._handed[0].start
 
     @property
     def next_epoch(self) -> int:
         """Epoch of the next step's batch, `epoch` if that is not ready: see `_epoch_at`."""
-        with self._changed:
-            return self._epoch_at(self._sequence.trained)
+        with self.changed:
+            return self._epoch_at(self.sequence.trained)
 
     def _epoch_at(self, at: int) -> int:
         """Return the epoch in which this worker trains position `at` of its sequence.
@@ -262,25 +259,25 @@ class Share:
         It never falls along the sequence: examples of an earlier epoch that were another worker's,
         and returned, are trained in the epoch that this worker has reached.
         """
-        return max([self.epoch, *(r.start // self.data.n for r in self._sequence.held
+        return max([self.epoch, *(r.start // self.data.n for r in self.sequence.held
                                   if r.at <= at)])
 
     @property
     def dry(self) -> bool:
         """True if all given examples are trained, and no work is free now."""
-        with self._changed:
-            return self._requests.none and self._sequence.trained == self._sequence.end
+        with self.changed:
+            return self._requests.none and self.sequence.trained == self.sequence.end
 
     def step_done(self, seconds: float) -> int:
         """Note a step on the oldest taken batch; return its number of examples.
 
         `seconds`: of compute.
         """
-        with self._changed:
+        with self.changed:
             batch = self._handed.popleft()
             self._made = max(0, self._made - 1)
             samples = batch.stop - batch.start
-            self._sequence.train(samples)
+            self.sequence.train(samples)
             self.epoch = max(self.epoch, batch.start // self.data.n)
             self._step = mean_of(self._step, seconds)
             return samples
@@ -290,11 +287,11 @@ class Share:
 
         `pushes`: as in `AskWork`.
         """
-        with self._changed:
+        with self.changed:
             if self._stopped:
                 return None
-            end = self._sequence.end
-            ahead = self._requests.of_worker(end - self._sequence.trained, self.batch, self._step,
+            end = self.sequence.end
+            ahead = self._requests.of_worker(end - self.sequence.trained, self.batch, self._step,
                                              self._ahead, self._clock.monotonic())
             return None if ahead is None else AskWork(end, pushes, ahead=ahead)
 
@@ -302,31 +299,23 @@ class Share:
 
     def received(self, work: Work) -> None:
         """Handle a range from the server, or its answer that no work is free now."""
-        with self._changed:
-            if work.at != self._sequence.end:
+        with self.changed:
+            if work.at != self.sequence.end:
                 return  # received before
             self._requests.answered(work.start == work.stop, self._clock.monotonic())
-            self._sequence.give(Range(work.at, work.start, work.stop))
-            self._changed.notify_all()
+            self.sequence.give(Range(work.at, work.start, work.stop))
+            self.changed.notify_all()
 
     def validated(self, result: Measured) -> None:
         """Note a worker's validation of an epoch."""
-        with self._changed:
+        with self.changed:
             if self.measured is None or result.epoch > self.measured.epoch:
                 self.measured = result
 
-    def answered(self, push: Push) -> list[Span]:
-        """Note the answer to this worker's push; return the positions in it."""
-        assert push.to is not None, "pushes of shared data have a position"
-        with self._changed:
-            if push.dropped is not None:
-                self._sequence.answer(push.dropped)
-            return self._sequence.answer(push.to)
-
     def held(self) -> WorkHeld:
         """Return the state for a server that this worker attaches to."""
-        with self._changed:
-            sequence = self._sequence
+        with self.changed:
+            sequence = self.sequence
             end = sequence.end if self._run is not None else sequence.trained
             return WorkHeld(self.data, sequence.answered, [
                 Range(r.at, r.start, min(r.stop, r.start + end - r.at))
@@ -334,5 +323,5 @@ class Share:
 
     def reattached(self) -> None:
         """Repeat an open request over a new connection, perhaps to another server."""
-        with self._changed:
+        with self.changed:
             self._requests.forget()

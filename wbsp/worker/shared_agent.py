@@ -49,7 +49,7 @@ class SharedAgent:
             share: of the run's shared data; None: this worker has its own data.
         """
         self.agent = agent
-        self.changed = on.scheduler.condition()
+        self.changed = on.scheduler.condition() if share is None else share.changed
         self.commands: list[Command] = []
         self.version_at: m.VersionAt | None = None
         self.server_ends = False

@@ -30,8 +30,8 @@ from wbsp.core.messages import (
 )
 from wbsp.core.shared_work import SharedWork
 from wbsp.core.work.positions import Positions
+from wbsp.core.work.sequence import Requests
 from wbsp.core.work_ledger import WorkLedger, WorkState
-from wbsp.core.work_sequence import Requests
 from wbsp.limits import Count
 from wbsp.sync.base import WorkerRule
 

@@ -1,1 +1,1 @@
-"""Parts of the ledger of the run's shared data: see `wbsp.core.work_ledger`."""
+"""The run's shared data: parts of their ledger (`wbsp.core.work_ledger`), and a worker's ranges."""

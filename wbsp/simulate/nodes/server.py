@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wbsp.core.agent import Agent, Command, Cut, Leave
+from wbsp.core.agent import Command, Cut, Leave
 from wbsp.core.engine import Engine
 from wbsp.core.messages import Ack, AskWork, CutQuery, Fetch, Model, Outgoing, SharedData
 from wbsp.core.store import Snapshot
@@ -84,7 +84,7 @@ class SimulatedServer:
         self._alarm: float | None = None  # the newest that was set
         self._joined: dict[int, Peer] = {}  # worker -> newest incarnation that joined
 
-    def receive(self, worker: Peer, message: Join | AskWork | Command,
+    def receive(self, worker: Peer, message: Join | Command,
                 update: np.ndarray | None = None) -> None:
         """Handle a message of a worker, with its update if it is a Cut."""
         cost = self._push_seconds if isinstance(message, Cut) else 0.0
@@ -107,7 +107,7 @@ class SimulatedServer:
             self._note_end()
         self._clock.after(max(evaluator.period, evaluator.growth * self._clock.now), self.check)
 
-    def _handle(self, worker: Peer, message: Join | AskWork | Command,
+    def _handle(self, worker: Peer, message: Join | Command,
                 update: np.ndarray | None) -> None:
         engine, now = self.engine, self._clock.now
         if isinstance(message, Cut | CutQuery) and not engine.members[worker.index].active:
@@ -133,8 +133,7 @@ class SimulatedServer:
             self._forget(self._joined[index], "replaced by its own return")
         self._joined[index] = worker
         place = None if self._data is None else engine.open(index, self._data, 0)
-        worker.admit(Agent(index, engine.model.rule, engine.ledger.next_seq(index), engine.steps,
-                           None if place is None else place.at), place)
+        worker.admit(engine.model.rule, engine.ledger.next_seq(index), engine.steps, place)
         self._send(engine.join(index, self._clock.now, sgd))
 
     def _forget(self, worker: Peer, reason: str, finished: bool = False) -> None:

@@ -20,7 +20,6 @@ from wbsp.core.agent import Agent, Command, Cut, Expect, Leave
 from wbsp.core.engine import Engine
 from wbsp.core.messages import (
     Ack,
-    AskWork,
     Final,
     LetGo,
     Model,
@@ -42,7 +41,7 @@ from wbsp.simulate.world.lines import Flow
 from wbsp.simulate.world.links import Transfer
 from wbsp.simulate.world.machine import Machine
 from wbsp.simulate.world.server import UNLIMITED, ServerSpec
-from wbsp.sync.base import UNFIT, SyncModel
+from wbsp.sync.base import UNFIT, SyncModel, WorkerRule
 from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.error_feedback import ErrorFeedback
 from wbsp.tensors.site_progress import SiteProgress
@@ -111,10 +110,9 @@ class SimulatedSite(SiteWorker):
 
     # The server above.
 
-    def admit(self, agent: Agent, place: WorkPlace | None = None) -> None:
-        self._member, engine = agent, self._engine
-        if place is not None and engine is not None:
-            agent.trained = None  # its pushes name their positions
+    def admit(self, rule: WorkerRule, seq: int, run_steps: int, place: WorkPlace | None) -> None:
+        engine, self._member = self._engine, Agent(self.index, rule, seq, run_steps)
+        if place is not None and engine is not None:  # its pushes name their positions
             engine.work = work = SiteWork(place.data, engine.model.rule)
             work.begin(place, False, place.data.epochs)
             work.paused = lambda: self.waits
@@ -149,7 +147,7 @@ class SimulatedSite(SiteWorker):
         self._ask(lambda agent: agent.fetched(snapshot.version))
         self.go_on()
 
-    def send(self, message: Join | AskWork | Command) -> None:
+    def send(self, message: Join | Command) -> None:
         """Send a message without floats to the server above."""
         self.context.clock.after(self.machine.latency, self.tell, self, message)
 
@@ -226,7 +224,7 @@ class SiteServer(SimulatedServer):
         self._pushes: list[tuple[Peer, Cut, np.ndarray | None]] = []  # as the answers
         site.server = self
 
-    def receive(self, worker: Peer, message: Join | AskWork | Command,
+    def receive(self, worker: Peer, message: Join | Command,
                 update: np.ndarray | None = None) -> None:
         if not self._asked:
             self._asked = True
@@ -264,7 +262,7 @@ class SiteServer(SimulatedServer):
                 super()._handle(worker, cut, update)
         return came
 
-    def _handle(self, worker: Peer, message: Join | AskWork | Command,
+    def _handle(self, worker: Peer, message: Join | Command,
                 update: np.ndarray | None) -> None:
         if isinstance(message, Cut) and self._site.waits:
             self._pushes.append((worker, message, update))

@@ -15,26 +15,22 @@ import numpy as np
 from wbsp.core.agent import Adopt, Agent, Command, Cut, Expect, Leave
 from wbsp.core.messages import (
     Ack,
-    AskWork,
-    CutQuery,
-    Directed,
     Fetch,
     LetGo,
     Model,
-    Range,
     ToWorker,
-    Work,
     WorkPlace,
 )
+from wbsp.core.participant import Participant
 from wbsp.core.stats import Lane, Phase, PhaseTimer, Report
 from wbsp.core.store import Snapshot
-from wbsp.core.work_sequence import Requests, WorkSequence, mean_of
 from wbsp.simulate.workloads.base import Workload
 from wbsp.simulate.world.clock import Clock
 from wbsp.simulate.world.lines import Flow, Lines
 from wbsp.simulate.world.links import INF, Interface, Transfer
 from wbsp.simulate.world.machine import Machine
 from wbsp.simulate.world.payload import Payload
+from wbsp.sync.base import WorkerRule
 from wbsp.tensors.error_feedback import ErrorFeedback
 
 
@@ -122,7 +118,8 @@ class Peer(Protocol):
     def held(self) -> int | None:
         """Version to which differences can be added, or None."""
 
-    def admit(self, agent: Agent, place: WorkPlace | None) -> None: ...
+    def admit(self, rule: WorkerRule, seq: int, run_steps: int, place: WorkPlace | None
+              ) -> None: ...
 
     def receive(self, message: ToWorker) -> None: ...
 
@@ -140,12 +137,11 @@ class SimulatedWorker:
     step a part of the stream of examples that all workers share.
     """
 
-    __slots__ = ("context", "tell", "index", "machine", "report", "agent", "timer", "busy", "batch",
-                 "assigned", "newest_start", "alive", "over", "leaving", "snapshot", "outgoing",
-                 "incoming", "push_since", "fetch_since", "sending", "work", "sent_to", "requests",
-                 "step")
+    __slots__ = ("context", "tell", "index", "machine", "report", "participant", "timer", "busy",
+                 "alive", "over", "leaving", "snapshot", "outgoing", "incoming", "push_since",
+                 "fetch_since", "sending")
 
-    agent: Agent
+    participant: Participant
 
     def __init__(self, context: Context, tell: Callable[..., None], index: int, machine: Machine,
                  report: Report):
@@ -154,9 +150,6 @@ class SimulatedWorker:
         self.timer = PhaseTimer(context.clock.now)
         self.timer.seconds = report.seconds  # one sum over all incarnations
         self.busy = False  # in a step
-        self.batch: int | None = None  # examples of a step, if the server has directed a size
-        self.assigned: list[tuple[int, int]] = []  # (examples, start) of the next steps
-        self.newest_start = -1  # of an assignment
         self.alive = True
         self.over = False  # has left, or was lost
         self.leaving = False
@@ -166,10 +159,10 @@ class SimulatedWorker:
         self.incoming: Transfer | Flow | None = None
         self.push_since = self.fetch_since = 0.0
         self.sending = ErrorFeedback(context.payload.wire)
-        self.work: WorkSequence | None = None  # in data that all share
-        self.sent_to: int | None = None  # end of the newest push in it
-        self.requests = Requests()  # for more
-        self.step = 0.0  # seconds of a step
+
+    @property
+    def agent(self) -> Agent:
+        return self.participant.agent
 
     @property
     def held(self) -> int | None:
@@ -177,13 +170,11 @@ class SimulatedWorker:
         return None if self.snapshot is None or self.sending.wire.lossless else (
             self.snapshot.version)
 
-    def admit(self, agent: Agent, place: WorkPlace | None = None) -> None:
-        """Follow this agent; if the workers share their data, from its position on."""
-        self.agent = agent
-        if agent.trained is not None:
-            self.work = WorkSequence(agent.trained)
+    def admit(self, rule: WorkerRule, seq: int, run_steps: int, place: WorkPlace | None) -> None:
+        """Begin as a member; the arguments are those of `Participant`."""
+        self.participant = Participant(self.index, rule, seq, run_steps, place, again=INF)
 
-    def send(self, message: Join | AskWork | Fetch | CutQuery | Leave) -> None:
+    def send(self, message: Join | Command) -> None:
         """Send a message without floats to the server."""
         self.context.clock.after(self.machine.latency, self._deliver, message)
 
@@ -216,15 +207,7 @@ class SimulatedWorker:
         if isinstance(message, Ack):
             self.report.count_push(self.context.clock.now - self.push_since)
             self._show("network", "push", self.push_since)
-            if self.work is not None and self.sent_to is not None:
-                self.work.answer(self.sent_to)
-        elif isinstance(message, Work):
-            if self.work is not None and message.start < message.stop:
-                self.work.give(Range(message.at, message.start, message.stop))
-            self.requests.answered(message.start == message.stop, self.context.clock.now)
-        elif isinstance(message, Directed) and message.direct.batch is not None:
-            self._assign(message.direct.batch, message.direct.start)
-        self._carry_out(self.agent.received(message))
+        self._carry_out(self.participant.received(message, self.context.clock.now))
         self.proceed()
 
     def receive_model(self, model: Model, snapshot: Snapshot, size: float,
@@ -242,69 +225,41 @@ class SimulatedWorker:
         self.report.count_pull(clock.now - self.fetch_since)
         self._show("network", "pull", self.fetch_since)
         self.snapshot = snapshot
-        self._carry_out(self.agent.fetched(snapshot.version))
+        self._carry_out(self.participant.fetched(snapshot.version))
         self.proceed()
 
     # The compute thread.
 
     def proceed(self) -> None:
         """Start the next step, or book the phase of what the agent waits for."""
-        agent = self.agent
+        participant, agent = self.participant, self.agent
         if self.busy or agent.finished:
             return
-        if agent.stopped is None and not self.leaving and not agent.undecided:
-            self._ask_for_work()
+        if not self.leaving:
+            self._carry_out(participant.due(self.context.clock.now))
         if agent.waiting is None:
             if agent.stopped is None and not self.leaving:
-                self._begin_step()
-                if self.requests.none and not self.busy:
-                    self._carry_out(agent.starved())
+                examples = participant.take()
+                if examples is not None:
+                    self._begin_step(examples)
+                    return
+                self._enter("data")
+                self._carry_out(participant.starved())
                 return
-            self._carry_out(agent.finish())
+            self._carry_out(participant.finish())
             if agent.finished:
                 return
         phase: Phase = "pull" if agent.fetching else "wait" if agent.waiting == "model" else "push"
         if phase != self.timer.phase:
             self._enter(phase)
 
-    def _ask_for_work(self) -> None:
-        """Request more of the shared data; ahead if no other worker may wait for it."""
-        work = self.work
-        if work is None:
-            return
-        ahead = self.requests.of_worker(
-            work.end - work.trained, self.batch or self.context.workload.batch, self.step,
-            self.agent.rule.wait == "never", self.context.clock.now, INF)
-        if ahead is not None:
-            self.send(AskWork(work.end, self.agent.seq, ahead=ahead))
-
-    def _assign(self, examples: int, start: int | None) -> None:
-        if start is None:
-            self.batch = examples
-        elif start > self.newest_start:  # a repeated assignment counts once
-            self.newest_start = start
-            self.assigned.append((examples, start))
-
-    def _begin_step(self) -> None:
-        """Start a step; without an assignment, a worker of the shared stream waits for one instead.
+    def _begin_step(self, examples: tuple[int, ...]) -> None:
+        """Start a step on these examples: see `Participant.take`.
 
         Raises:
             ValueError: the step time is negative or not finite.
         """
         clock, index, rule = self.context.clock, self.report.steps, self.agent.rule
-        if self.work is not None:
-            taken = self.work.take(self.batch or self.context.workload.batch)
-            if taken is None:
-                self._enter("data")
-                return
-            examples: tuple[int, ...] = taken.stop - taken.start, taken.start
-        elif self.assigned:
-            examples = self.assigned.pop(0)
-        elif rule.shared:
-            self._enter("data")
-            return
-        else:
-            examples = () if self.batch is None else (self.batch,)
         parts = rule.micro_batches
         share = examples[0] / self.context.workload.batch if examples else 1.0
         seconds = self.machine.seconds(index, clock.now, share / parts, parts)
@@ -312,6 +267,7 @@ class SimulatedWorker:
             raise ValueError(f"worker {self.index}: a step time must be 0 s or more and finite, "
                              f"not {seconds} (step {index} at {clock.now:g} s)")
         self.busy = True
+        self.participant.step_begins()
         if self.timer.phase != "compute":
             self._enter("compute")
         clock.after(seconds, self._end_step, seconds, examples)
@@ -326,14 +282,11 @@ class SimulatedWorker:
         report.steps += 1
         report.samples += samples
         report.loss = loss
-        if self.work is not None:
-            self.work.train(samples)
-            self.step = mean_of(self.step, seconds)
         if context.observer is not None:
             self._enter("compute")
             context.observer.step(self.index, context.clock.now, loss, report)
         known = loss if loss == loss else None  # not NaN
-        self._carry_out(self.agent.step_done(samples, seconds, loss=known))
+        self._carry_out(self.participant.step_done(samples, seconds, loss=known))
         self.proceed()
 
     def _carry_out(self, commands: Iterable[Command]) -> None:
@@ -344,7 +297,6 @@ class SimulatedWorker:
                 if update is not None:
                     update = self.sending.send(update).vector
                 self.push_since = context.clock.now
-                self.sent_to = command.push.to
                 self.outgoing = context.interface.push(
                     self.machine, context.payload.update, self._deliver, command, update)
             elif isinstance(command, Expect):
@@ -362,7 +314,7 @@ class SimulatedWorker:
                     self._retire()
                 self.send(command)
 
-    def _deliver(self, message: Join | AskWork | Command, update: np.ndarray | None = None) -> None:
+    def _deliver(self, message: Join | Command, update: np.ndarray | None = None) -> None:
         if self.alive:
             self.tell(self, message, update)
 

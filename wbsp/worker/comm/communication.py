@@ -12,7 +12,7 @@ from __future__ import annotations
 import hmac
 import queue
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from msgspec import structs
 
 from wbsp import timeouts
 from wbsp.core.agent import Expect
+from wbsp.core.messages import Span
 from wbsp.core.stats import Report
 from wbsp.limits import one_line
 from wbsp.process.host import HOST, Host
@@ -49,6 +50,7 @@ class SendUpdate:
         update: the communication thread waits for it, and copies it to the host.
         fetch: number of the fetch that the push carries; 0: none.
         usage: returns the machine's load for the push; called by that thread.
+        spans: positions of the run's shared data in the push.
         words: the update in the run's format, once it is ready to be sent.
         sent: the decoded words, which are the pushed update.
     """
@@ -57,6 +59,7 @@ class SendUpdate:
     update: Vector
     fetch: int = 0
     usage: Callable[[], Shares] = lambda: (None, None)
+    spans: Sequence[Span] = ()
     words: np.ndarray | None = None
     sent: np.ndarray | None = None
 
@@ -484,7 +487,8 @@ class Communication:
                     fetch = inbox.listener.acked(message, now - pending.requested_at)
                     request = pending.request
                     if isinstance(request, SendUpdate) and request.sent is not None:
-                        self.session.answered(request.push, request.sent, message)
+                        self.session.answered(request.push, request.sent, message,
+                                              request.spans)
                     return fetch
             case m.Model():
                 pending, group = self._pending, self._connection.plane.group

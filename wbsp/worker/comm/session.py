@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
 from msgspec import structs
 
 from wbsp import timeouts
+from wbsp.core.messages import Span
 from wbsp.core.resend_buffer import ResendBuffer
 from wbsp.process.host import HOST, Host
 from wbsp.sync.base import UNFIT, Push
@@ -210,7 +211,8 @@ class Session:
         self._ledger = max(self._ledger, answer.epoch)
         self.leads(answer.epoch, answer.ticket)
 
-    def answered(self, push: Push, sent: np.ndarray, ack: m.Ack) -> None:
+    def answered(self, push: Push, sent: np.ndarray, ack: m.Ack,
+                 spans: Sequence[Span] = ()) -> None:
         """Keep an answered push in the resend buffer until it is durable.
 
         The rest that a format has left of a push that is not finite, or too large, would spoil the
@@ -218,7 +220,6 @@ class Session:
         """
         if ack.reason in UNFIT:
             self.sending.unsent = None
-        spans = [] if self.share is None else self.share.answered(push)
         self.kept.add(push, sent, ack.weight, ack.mark, ack.durable,
                       None if ack.accepted else ack.reason or "", spans)
 

@@ -133,10 +133,13 @@ class WorkSequence:
                              f"{self.taken - self.trained} were taken")
         self.trained += samples
 
-    def answer(self, to: int) -> list[Span]:
-        """Note the answer to the push up to `to`; return the positions in it."""
-        spans = [(r.start, min(r.stop, r.start + to - r.at)) for r in self.held if r.at < to]
+    def spans(self, at: int, to: int) -> tuple[Span, ...]:
+        """Return the held positions of the run from `at` up to `to` in this sequence."""
+        return tuple((r.start + max(0, at - r.at), min(r.stop, r.start + to - r.at))
+                     for r in self.held if max(at, r.at) < min(to, r.end))
+
+    def answer(self, to: int) -> None:
+        """Note the answer to the push up to `to`."""
         self.held = [Range(max(r.at, to), r.start + max(0, to - r.at), r.stop)
                      for r in self.held if r.end > to]
         self.answered = to
-        return spans
