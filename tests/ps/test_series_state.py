@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wbsp.ps.checkpoint.state import check_run
-from wbsp.ps.series import SERVER_STEP, STANDBY_STEP, Series, next_run
+from wbsp.ps.replication.election import Standing
+from wbsp.ps.series import SERVER_STEP, STANDBY_STEP, Series, awaits, next_run
 
 
 def serving(fit, **state):
@@ -70,9 +71,26 @@ def test_only_the_process_that_was_a_worker_says_that_it_ends():
 
 
 def test_a_process_without_an_index_is_waited_for():
-    series = serving(1)
+    series = serving(1, secret="5e" * 32)
     series.comes(None, b"one", proven=False)
-    assert series.goes_on
+    assert series.goes_on and series.awaited == "1 process without an index"
+    run = check_run({"id": "ab12", "series": "ab12", "fit": 1, "epoch": 1, "secret": series.secret,
+                     "workers": 1, "ended": True, **series.note()}, "run.json")
+    assert Series.continues(run), "also by a process that is started later"
+    later = Series()
+    later.succeed(run)
+    assert later.goes_on and awaits(next_run(run)) == 1
+    assert len(Standing.of_note(next_run(run), SERVER_STEP).voters) == 1, "it is counted"
+    series.lives(0)
+    series.comes(None, b"two", proven=False)
+    assert series.awaited == "worker 0 and 2 processes without an index"
+
+
+def test_processes_without_an_index_are_remembered_up_to_a_bound():
+    series = serving(1)
+    for number in range(2000):
+        series.comes(None, number.to_bytes(8, "big"), proven=False)
+    assert len(series.nameless) == 1000
 
 
 def test_a_server_of_one_run_expects_nobody():

@@ -32,7 +32,15 @@ from wbsp.ps.readers import SCORE
 from wbsp.ps.replication.election import Standing
 from wbsp.ps.replication.snapshot import RunCopy, RunNote
 from wbsp.ps.replication.standby import Standby
-from wbsp.ps.series import BESIDE, SERVER_STEP, STANDBY_STEP, Series, next_run, run_id
+from wbsp.ps.series import (
+    BESIDE,
+    SERVER_STEP,
+    STANDBY_STEP,
+    Series,
+    awaits,
+    next_run,
+    run_id,
+)
 from wbsp.ps.server import Server
 from wbsp.ps.sharding.coordinator import ShardLost
 from wbsp.runlog.console import Console, say
@@ -341,7 +349,7 @@ class _Plan:
         # A run that is over has no later state, but another process may have begun the next one.
         if saved and other and not (over and not self.series.goes_on):
             own = Standing.of(before, saved.state, SERVER_STEP)
-        elif other and not saved and self.series.later and before.get("living"):
+        elif other and not saved and self.series.later and awaits(before):
             own = Standing.of_note(before, SERVER_STEP)
         else:
             return serve(None).run
@@ -566,7 +574,8 @@ def _note_end(plan: _Plan) -> None:
     folder = plan.series.folders.get(plan.series.fit - 1)
     if folder is not None:
         with contextlib.suppress(OSError, ValueError):
-            write_settings(folder, read_settings(folder, with_secret=True) | {"living": []})
+            write_settings(folder, read_settings(folder, with_secret=True) | {
+                "living": [], "nameless": []})
 
 
 def _serve_on(plan: _Plan, serve: Callable[[], int]) -> int:

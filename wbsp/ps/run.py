@@ -283,6 +283,7 @@ class Run:
             self.engine.leave(worker, now, "the server failed")
         if well:
             self._reporter.say("saving the final version")
+            self._dispatcher.entrance.expect_nameless()
         self.engine.store.settle()
         if not self._over or self.checkpoints.failed:
             self._write_last(now)

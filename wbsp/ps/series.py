@@ -38,9 +38,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from wbsp.runlog.awaited import named
 from wbsp.runlog.folder import SECRET, numbered_folders, read_settings
 from wbsp.wire.proof import mac
 
+_MOST = 1000  # processes without an index
 BESIDE = "-standby"  # ends the name of the folder of a standby's files
 STANDBY_STEP, SERVER_STEP = 1, 2  # from the epoch of a state to one's own: of the other's, of one's
 
@@ -59,7 +61,8 @@ class Series:
             `messages.Hello`, or nothing if it is not known.
         gone: workers whose processes have ended in good order between two runs.
         have: workers whose processes have the final version of the present run.
-        nameless: processes without an index that wait for the next run, by their own numbers.
+        nameless: marks of processes without an index that wait for the next run; none while one is
+            served.
         chosen: index that the server has chosen for a process -> mark of that process, by which a
             later server of the run knows whose the index is.
         readers: processes that have read versions of the run before.
@@ -78,7 +81,7 @@ class Series:
     living: dict[int, bytes] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
     have: set[int] = field(default_factory=set)
-    nameless: set[bytes] = field(default_factory=set)
+    nameless: set[str] = field(default_factory=set)
     chosen: dict[int, str] = field(default_factory=dict)
     readers: int = 0
     standby: bool = False
@@ -98,6 +101,14 @@ class Series:
         return self.followed or self.fit > 1
 
     @property
+    def awaited(self) -> str:
+        """Return who comes again, in words."""
+        count = len(self.nameless)
+        some = f"{count} {'process' if count == 1 else 'processes'} without an index"
+        return " and ".join([*([named(self.living)] if self.living else []),
+                             *([some] if count else [])])
+
+    @property
     def setting(self) -> str:
         """Return the setting on the server's runs for workers."""
         return "one" if self.single else "one a fit"
@@ -105,10 +116,11 @@ class Series:
     # The state in run.json.
 
     def note(self) -> dict[str, Any]:
-        """Return the entries of run.json that change while a run is served."""
+        """Return the entries of run.json that change while a run is served, or at its end."""
         chosen = {"chosen": {str(index): mark for index, mark in sorted(self.chosen.items())}}
         return chosen | ({} if self.single else {
-            "living": sorted(self.living), "gone": sorted(self.gone), "have": sorted(self.have)})
+            "living": sorted(self.living), "gone": sorted(self.gone), "have": sorted(self.have),
+            "nameless": sorted(self.nameless)})
 
     @property
     def unsaved(self) -> bool:
@@ -124,11 +136,12 @@ class Series:
         self.living = dict.fromkeys(known, b"")  # earlier releases wrote none
         self.gone, self.have = set(run.get("gone", ())), set(run.get("have", ()))
         self.chosen = {int(index): mark for index, mark in run.get("chosen", {}).items()}
+        self.nameless = set(run.get("nameless", ()))
 
     @staticmethod
     def continues(run: dict[str, Any]) -> bool:
         """Return whether another run follows the one with this run.json, which has ended."""
-        return bool(run.get("ended") and run.get("living") and run.get("series"))
+        return bool(run.get("ended") and awaits(run) and run.get("series"))
 
     def exceeds(self, epoch: int) -> None:
         """Take no epoch from here on that is not above this one, of whichever process it is."""
@@ -243,8 +256,12 @@ class Series:
         """Note a process that waits for the next run; `worker`: its index, if it has one."""
         if worker is not None:
             self.lives(worker, own, proven)
-        elif not self.single:
-            self.nameless.add(own)
+        elif not self.single and len(self.nameless) < _MOST:
+            self.nameless.add(self._mark(own))
+
+    def is_named(self, own: bytes) -> None:
+        """Note that this process has an index."""
+        self.nameless.discard(self._mark(own))
 
     def chooses(self, worker: int, own: bytes) -> None:
         """Note that the server has chosen this index for a process with its own number."""
@@ -279,15 +296,21 @@ def run_id(secret: str, fit: int) -> str:
     return mac(bytes.fromhex(secret), "run", fit).hex()[:8]
 
 
+def awaits(run: dict[str, Any]) -> int:
+    """Return how many processes come again behind the run with this run.json."""
+    return len(run.get("living", ())) + len(run.get("nameless", ()))
+
+
 def next_run(run: dict[str, Any]) -> dict[str, Any] | None:
     """Return the run.json of the run that follows the ended one of `run`, as far as it is known.
 
     Its epoch is the one that the server of `run` has there if its process goes on. None: no worker
     comes again.
     """
-    if not run.get("living") or not {"series", "fit", SECRET} <= run.keys():
+    if not awaits(run) or not {"series", "fit", SECRET} <= run.keys():
         return None
     fit = run["fit"] + 1
     return {"id": run_id(run[SECRET], fit), "series": run["series"], "fit": fit,
             "epoch": run["epoch"] + SERVER_STEP, SECRET: run[SECRET], "workers": run["workers"],
-            "living": run["living"], "gone": run.get("gone", []), "chosen": run.get("chosen", {})}
+            "living": run["living"], "gone": run.get("gone", []), "chosen": run.get("chosen", {}),
+            "nameless": run.get("nameless", [])}

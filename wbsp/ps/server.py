@@ -29,7 +29,7 @@ from wbsp.ps.run import Run
 from wbsp.ps.series import Series
 from wbsp.ps.sessions.handlers import Peer
 from wbsp.ps.sharding.coordinator import ShardLost, Shards
-from wbsp.runlog.awaited import Awaited, named
+from wbsp.runlog.awaited import Awaited
 from wbsp.sync import MODELS
 from wbsp.sync.base import ContractError, SyncModel
 from wbsp.tensors.frozen import NOTHING, FrozenValues
@@ -111,19 +111,19 @@ class Waiting:
             say("the processes of all workers have ended; ending this server")
             return True
         now = self._server.reporter.clock.now()
-        if (self._waits_since is not None and series.living
+        if (self._waits_since is not None and series.goes_on
                 and now - self._waits_since >= _QUIET):
             self._waits_since = None
-            say(f"waiting for the next fit of {named(series.living)}, or the end of its process; "
+            say(f"waiting for the next fit of {series.awaited}, or the end of its process; "
                 f"the files of that run will be in {self._server.reporter.folder}")
         if alone > (patience := self._server.config.connect_timeout):
             say(f"no worker connected within {patience:g} s; ending this server"
                 if not series.later else
-                f"lost {named(series.living)} between two fits: no reconnection within "
+                f"lost {series.awaited} between two fits: no reconnection within "
                 f"{patience:g} s; ending this server")
             return series.later
         if not len(sessions):
-            workers = series.living if series.later else range(self._server.config.worker_num)
+            workers = series.awaited if series.later else range(self._server.config.worker_num)
             self._awaited.wait(workers, "to reconnect" if series.later else "to connect",
                                patience - alone, "this server ends", now)
         elif not series.later:
@@ -270,6 +270,8 @@ class Server:
         version = 0
         if state is None and self._follows:
             self._say(f"the files of this run are in {self.reporter.folder}")
+        if state is None:
+            self.dispatcher.info.series.nameless.clear()
         if state is not None:
             self._clock.go_on(state.elapsed)
             version = state.version

@@ -208,6 +208,7 @@ class _Run(TypedDict, total=False):
     gone: list[Worker]
     have: list[Worker]
     chosen: dict[Worker, str]
+    nameless: list[str]
 
 
 _FOLLOWED = "id", "epoch", "workers"  # of a run that has a standby

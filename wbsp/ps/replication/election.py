@@ -158,10 +158,12 @@ class Standing(NamedTuple):
     def of_note(cls, run: dict[str, Any], step: int) -> Standing:
         """Make a standing from the settings of a run without a version.
 
-        Its workers are known, and have no vote before they are members.
+        Its workers are known, and have no vote before they are members. Those without an index have
+        numbers below 0: they are counted only.
         """
-        return cls(run["id"], run["epoch"], frozenset((worker, "") for worker in run["living"]),
-                   step, secret=bytes.fromhex(run[SECRET]), begun=False, fit=run["fit"])
+        workers = *run["living"], *range(-len(run.get("nameless", ())), 0)
+        return cls(run["id"], run["epoch"], frozenset((worker, "") for worker in workers), step,
+                   secret=bytes.fromhex(run[SECRET]), begun=False, fit=run["fit"])
 
 
 class Candidate:

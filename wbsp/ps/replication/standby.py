@@ -27,7 +27,7 @@ from wbsp.ps.replication.election import (
     rank_of,
 )
 from wbsp.ps.replication.snapshot import CopyReader, RunCopy, RunNote, settings_of
-from wbsp.ps.series import STANDBY_STEP, next_run
+from wbsp.ps.series import STANDBY_STEP, awaits, next_run
 from wbsp.ps.sessions.handlers import Peer
 from wbsp.ps.sessions.session import check_reattach, other_protocol
 from wbsp.runlog.console import say
@@ -246,7 +246,7 @@ class PrimaryLink(ServerLink):
             WireError: no server has written them.
         """
         run = self._run = settings_of(message.run)
-        self.note = RunNote(run) if message.waits and run.get("living") else None
+        self.note = RunNote(run) if message.waits and awaits(run) else None
         self._introduce()
         return run
 

@@ -34,6 +34,7 @@ from wbsp.wire.proof import key_of_process, ticket
 # How far workers may be ahead of the checkpoint that this server began with: seconds of the run's
 # time, pushes and versions. Higher claims are refused, because they could exhaust the numbers.
 _AHEAD, _AHEAD_NUMBERS = 86_400.0, 1 << 32
+_MOST_ASKED = 1000  # processes that wait for an index
 _LITTLE = 1 << 13  # floats in one message to a worker with shared memory
 
 
@@ -86,6 +87,7 @@ class Entrance(ABC):
         self._begun = False  # a model exists
         self._over: str | None = None  # why no worker can join any more
         self._ends = False  # no other run follows, either
+        self._asked: dict[bytes, float] = {}  # processes that wait for an index -> when they asked
 
     def handlers(self) -> Handlers:
         """Return the handlers for messages with which workers enter."""
@@ -335,6 +337,13 @@ class Entrance(ABC):
             if ends:
                 self._sessions.departs(session)
 
+    def expect_nameless(self) -> None:
+        """Expect processes in the next run that have just asked for an index, and have none yet."""
+        sessions, now = self._sessions, self._clock.now()
+        for own, at in self._asked.items():
+            if not self._ends and now < at + timeouts.WORKER_GONE and sessions.owned(own) is None:
+                sessions.series.comes(None, own, False)
+
     def _is_late(self, identity: bytes, worker: m.Hello | m.Reattach) -> bool:
         """Return whether a worker knows a later server of this run.
 
@@ -393,6 +402,8 @@ class Entrance(ABC):
         if reason := other_protocol(me, hello.protocol):
             sessions.refuse(identity, None, reason)
         elif silent := sessions.silent():
+            if hello.own in self._asked or len(self._asked) < _MOST_ASKED:
+                self._asked[hello.own] = self._clock.now()
             sessions.refuse(identity, None, (
                 f"{me} waits: all {workers} indices are taken; that of {named(silent)}, which is "
                 "silent, becomes free if the process has ended"), elsewhere=True)

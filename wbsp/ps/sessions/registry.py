@@ -116,7 +116,7 @@ class SessionRegistry:
                                 worked_at=self._clock())
         self._by_identity[identity] = self._by_worker[worker] = session
         self.indices.came(worker)
-        self.series.nameless.discard(own)
+        self.series.is_named(own)
         return session
 
     def attach(self, session: WorkerSession, size: int, name: str, ledger: Ledger) -> None:
