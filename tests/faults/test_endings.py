@@ -26,6 +26,7 @@ from wbsp.ps.server import Server
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import BSP, Accept, Direct, Grant, Reject, create
+from wbsp.wire.messages.from_server import RunSettings
 from wbsp.wire.sockets import ServerSocket
 from wbsp.worker.errors import TransportError
 
@@ -83,8 +84,8 @@ class Run:
         model = create(sync) if isinstance(sync, str) else sync
         self.console = Console("", self.output)
         reporter = Reporter(folder, ServerLog(folder, model.name, tensorboard=False), self.console)
-        self.server = Server(model, socket, RunInfo(config, model.rule, {}, "", 1), reporter,
-                             self.interrupts, start_evaluator=judge and (lambda: judge))
+        self.server = Server(model, socket, RunInfo(config, model.rule, RunSettings(), 1),
+                             reporter, self.interrupts, start_evaluator=judge and (lambda: judge))
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def starts(self):

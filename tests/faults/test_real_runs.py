@@ -322,7 +322,7 @@ def test_a_worker_gives_up_on_a_server_that_only_welcomes():
     member = FakeWorker(f"localhost:{port}", 0, steps=1, timeout=1.0)
     try:
         identity, _ = router.recv_multipart()
-        router.send_multipart([identity, m.encode(m.Welcome({}, 0.0, BSP.rule))])
+        router.send_multipart([identity, m.encode(m.Welcome(m.RunSettings(), 0.0, BSP.rule))])
         with pytest.raises(TransportError, match="sent no Joined within 1 s"):
             member.ends(30)
     finally:

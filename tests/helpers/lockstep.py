@@ -31,7 +31,7 @@ from wbsp.tensors.codecs import parse
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Challenges
 
-SETTINGS, SECRET = {"id": "ab12"}, bytes(32)
+RUN, SECRET = "ab12", bytes(32)
 
 
 class Life:
@@ -43,7 +43,7 @@ class Life:
         self.writing = None  # a checkpoint under way
         wire = parse(world.wire)
         info = RunInfo(ServerConfig(world.workers_num, wire=wire), world.model().rule,
-                       SETTINGS | {"wire": wire.name}, SETTINGS["id"], epoch, secret=SECRET)
+                       m.RunSettings(RUN, wire=wire.name), epoch, secret=SECRET)
         self.challenges = Challenges(os.urandom)
         reporter = SimpleNamespace(
             folder=Path("."), clock=Clock(lambda: world.now), say=world.said.append,

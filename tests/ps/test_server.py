@@ -213,7 +213,7 @@ def test_a_worker_that_knows_a_later_server_is_not_taken(training):
     server, members = training
     with Peer(server.address) as worker:
         worker.send(m.Hello(m.PROTOCOL, 2, {}))
-        run = worker.hears(m.Welcome).settings["id"]
+        run = worker.hears(m.Welcome).run.id
     layout = IntegerReplica(2).layout
     again = m.Reattach(m.PROTOCOL, 2, run, 5, layout, 0, 0, 0, 0, False, True, 1.0)
     secret = read_settings(server.folder, with_secret=True)[SECRET]

@@ -29,6 +29,7 @@ from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.frozen import NOTHING, FrozenValues
 from wbsp.tensors.layout import Entry, LayerState, TensorSpec
 from wbsp.wire.addresses import split_addresses
+from wbsp.wire.messages.from_server import RunSettings
 from wbsp.wire.messages.reading import AskVersion, VersionAt
 from wbsp.wire.proof import SIZE, mac, ticket
 from wbsp.wire.rate import RateLimiter
@@ -287,8 +288,7 @@ class RunInfo:
     """The identity of a run, and its workers' processes, with or without a session.
 
     Attributes:
-        settings: those that joining workers must share or take over (name -> text).
-        run: the run's id.
+        settings: as its processes are told.
         epoch: number of this start of the run's server, or a later one, if its standby was lost.
         others_wait: members of another run wait for its server, which may still be started;
             otherwise they are refused, because this server was to resume their run and lacks it.
@@ -306,8 +306,7 @@ class RunInfo:
 
     config: ServerConfig
     rule: WorkerRule
-    settings: dict[str, str]
-    run: str
+    settings: RunSettings
     epoch: int
     others_wait: bool = False
     secret: bytes = field(default_factory=lambda: HOST.scheduler.random(SIZE))
@@ -322,6 +321,11 @@ class RunInfo:
         self.entries: list[Entry] = []
         self.data: SharedData | None = None
         self.first_epoch = 0
+
+    @property
+    def run(self) -> str:
+        """Id of the run."""
+        return self.settings.id
 
     def owner(self, identity: bytes) -> str:
         """Return the owner's hash of the process with this socket identity."""

@@ -60,6 +60,7 @@ from wbsp.sync import SyncModel
 from wbsp.tensors.codecs import FLOAT32
 from wbsp.wire.addresses import is_loopback, own_address, split_address
 from wbsp.wire.guard import too_few_files
+from wbsp.wire.messages.from_server import RunSettings
 from wbsp.wire.proof import SIZE
 from wbsp.wire.sockets import ServerSocket
 
@@ -223,16 +224,16 @@ class _Plan:
         config = self.config
         if saved is not None and saved.state.over:
             config = replace(config, shards=ShardPlan())  # shards have no work left
-        settings = {**self.settings, "workers": str(config.worker_num),
-                    "folder": str(self._place(folder)), "path": str(folder.absolute()),
-                    "id": str(run["id"]), "runs": self.series.setting,
-                    "series": str(run["series"]), "fit": str(run["fit"])}
+        settings = RunSettings(
+            str(run["id"]), model.name, config.wire.name, config.worker_num,
+            str(self._place(folder)), str(folder.absolute()), str(run["series"]), run["fit"],
+            self.series.single, self.settings)
         console = Console(f"{model.name} {folder}", self.on.stderr, folder / CONSOLE)
         console.note("a server of wbsp {release} starts on {host}, {date}, Python {python}: "
                      "{command}".format(**self._here(), command=" ".join(sys.argv)))
         log = ServerLog(folder, model.name, append=resume, say=console.line,
-                        published=settings.get("published_files") == "True", most=MOST)
-        info = RunInfo(config, model.rule, settings, settings["id"], run["epoch"],
+                        published=self.settings.get("published_files") == "True", most=MOST)
+        info = RunInfo(config, model.rule, settings, run["epoch"],
                        saved is not None or not self.runs.asked, bytes.fromhex(run[SECRET]),
                        series=self.series)
         server = Server(model, socket, info,

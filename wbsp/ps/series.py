@@ -108,11 +108,6 @@ class Series:
         return " and ".join([*([named(self.living)] if self.living else []),
                              *([some] if count else [])])
 
-    @property
-    def setting(self) -> str:
-        """Return the setting on the server's runs for workers."""
-        return "one" if self.single else "one a fit"
-
     # The state in run.json.
 
     def note(self) -> dict[str, Any]:

@@ -281,7 +281,7 @@ class Upstream(SiteWorker):
         way, timeout = self._way, self._patience
         try:
             transport, welcome = self._introduced(way.token)
-            sync, run = welcome.settings.get("sync", "its model"), welcome.settings.get("id", "")
+            sync, run = welcome.run.sync, welcome.run.id
             if (reason := objection(welcome.rule, sync)) is not None:
                 raise AboveError(reason)
             if self._known.run not in ("", run):
@@ -350,7 +350,7 @@ class Upstream(SiteWorker):
             raise found
         transport, joined = self._transport, found.joined
         assert transport is not None
-        self._run, self._frozen = found.welcome.settings.get("id", ""), found.frozen
+        self._run, self._frozen = found.welcome.run.id, found.frozen
         self._settle_cut(joined.seq, transport)
         agent = Agent(self._way.site, found.welcome.rule, joined.seq, joined.run_steps)
         self._recorder = Recorder(joined.now, None, self._on)
@@ -367,7 +367,7 @@ class Upstream(SiteWorker):
                 self._work.begin(joined.work, True, None)
         transport.listen(self._listener, found.model.layout)
         self._say(f"site {self._way.site}: is a worker of the server at {self._way.address} "
-                  f"({found.welcome.settings.get('sync', '')})")
+                  f"({found.welcome.run.sync})")
 
     def _settle_cut(self, due: int, transport: Transport) -> None:
         """Decide whether the newest cut of the process before counts above.

@@ -203,7 +203,7 @@ class Worker:
             if member.passes:
                 self._pass_by()
                 return self
-            sync, rule = welcome.settings["sync"], welcome.rule
+            sync, rule = welcome.run.sync, welcome.rule
             if rule.shared and self._share is None:
                 raise ValueError(f"under {sync} the server assigns the examples: share the data, "
                                  "wbsp.Worker(values, n=..., batch_size=...)")

@@ -245,7 +245,7 @@ class Worker:
     @property
     def passes(self) -> bool:
         """True if this process's next fit belongs to an ended run: see `messages.AskPast`."""
-        return self.welcome is not None and "passes" in self.welcome.settings
+        return self.welcome is not None and self.welcome.passes > 0
 
     @property
     def secret(self) -> bytes | None:
@@ -495,7 +495,7 @@ class Worker:
             TransportError: the server is lost, or refuses.
         """
         transport, welcome = self.connect()
-        self._log = self._log or timeline(welcome.settings, self.index, self._say, self._on)
+        self._log = self._log or timeline(welcome.run, self.index, self._say, self._on)
         usage = Usage(self._on.clock.monotonic)
         joined = transport.join(replica.layout, replica.read, self.timeout, layers,
                                 self.share, frozen, sgd, local, entries)
@@ -724,24 +724,24 @@ class Worker:
     @property
     def _single(self) -> bool:
         """True if this worker's server serves one run only, as far as it is known."""
-        return self.welcome is None or self.welcome.settings.get("runs", "one") == "one"
+        return self.welcome is None or self.welcome.run.single
 
     def _count_fit(self, transport: Transport, passes: bool) -> None:
         """Count a fit that has ended, now or before."""
         assert self.welcome is not None
-        settings = self.welcome.settings
+        run = self.welcome.run
         if passes:
             transport.request(m.Goodbye(again=True))
             transport.wake()
         _left_early.pop(self.task, None)
-        if series := settings.get("series"):
-            _behind[self.task] = series, int(settings.get("passes") or settings["fit"])
+        if run.series:
+            _behind[self.task] = run.series, self.welcome.passes or run.fit
 
     def _note_early(self) -> None:
         """Note a run that was left in mid-run: the next loop joins it again, if it goes on."""
-        settings = self.welcome.settings if self.welcome else {}
-        if self.runtime is not None and settings.get("series"):
-            _left_early[self.task] = settings["series"], int(settings["fit"])
+        run = None if self.welcome is None else self.welcome.run
+        if self.runtime is not None and run is not None and run.series:
+            _left_early[self.task] = run.series, run.fit
 
     @property
     def _failure(self) -> str:

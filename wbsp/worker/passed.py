@@ -33,7 +33,7 @@ class PassedRun:
             OSError: it cannot be written here.
             ValueError: it is damaged.
         """
-        self.number = welcome.settings["passes"]
+        self.number = welcome.passes
         self.of = f"the final version of fit {self.number}"
         at = transport.past(timeout)
         with version_folder() as folder:

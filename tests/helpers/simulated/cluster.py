@@ -242,12 +242,12 @@ class Member:
                 transport.close()
                 process.sleep(NEXT_RUN)
                 transport = connection()
-            if "passes" in welcome.settings:
+            if welcome.passes:
                 transport.request(Goodbye())
                 raise TransportError("it comes too late: its fit has ended")
-            if cluster.run_id not in (None, welcome.settings["id"]):
+            if cluster.run_id not in (None, welcome.run.id):
                 raise TransportError("it comes too late: that run has ended, and another begins")
-            cluster.run_id = welcome.settings["id"]
+            cluster.run_id = welcome.run.id
             if me is None:
                 me = cluster.members[transport.worker]
                 if me.holds and me.process.alive:

@@ -252,8 +252,7 @@ class Script:
         worker.enter(Block())
         with worker.leaving_on_error():
             _, welcome = worker.connect()
-            settings = welcome.settings
-            cluster.laws.came(self, fit, settings)
+            cluster.laws.came(self, fit, welcome)
             self.welcomed = fit
             if worker.passes:
                 self.passed.add(fit)
@@ -268,7 +267,7 @@ class Script:
                 worker.stop_due()
             worker.finish(worker.interrupted)
             if worker.runtime.has_final:
-                self.models[fit] = settings["id"], replica.x.copy()
+                self.models[fit] = welcome.run.id, replica.x.copy()
                 cluster.laws.has_final(self, fit)
         worker.end(None)
 
@@ -340,16 +339,15 @@ class SeriesLaws(Laws):
             self.reached.add((moment, fit))
             self.cluster.moment(moment, fit)
 
-    def came(self, script, fit, settings):
+    def came(self, script, fit, welcome):
         """A worker is told which run its fit is."""
-        self.cluster.say(f"w{script.index}: fit {fit} is run {settings.get('id')}, fit "
-                         f"{settings.get('fit')}{' and passes' * ('passes' in settings)}")
-        if "passes" in settings:
-            if int(settings["passes"]) != fit:
-                self.broken(22, f"worker {script.index}: its fit {fit} passes as fit "
-                                f"{settings['passes']}")
-        elif int(settings["fit"]) != fit:
-            self.broken(22, f"worker {script.index}: its fit {fit} is fit {settings['fit']} of the "
+        run, passes = welcome.run, welcome.passes
+        self.cluster.say(f"w{script.index}: fit {fit} is run {run.id}, fit {run.fit}"
+                         + " and passes" * bool(passes))
+        if passes not in (0, fit):
+            self.broken(22, f"worker {script.index}: its fit {fit} passes as fit {passes}")
+        elif not passes and run.fit != fit:
+            self.broken(22, f"worker {script.index}: its fit {fit} is fit {run.fit} of the "
                             "server's series")
 
     def has_final(self, script, fit):

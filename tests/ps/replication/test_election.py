@@ -26,7 +26,7 @@ def member(worker, epoch, session=None):
     session = session or Session()
     session.hello = m.Hello(m.PROTOCOL, worker, {})
     session.join = m.Join([TensorSpec("x", (1,))])
-    session.welcomed(m.Welcome({"id": "ab"}, 0.0, create("bsp").rule))
+    session.welcomed(m.Welcome(m.RunSettings("ab"), 0.0, create("bsp").rule))
     session.admitted(m.Joined(0, 0, False, 0.0, epoch))
     return session
 

@@ -46,7 +46,8 @@ class World:
         self.clock = Clock(lambda: self.now)
         model = create("asp")
         self.engine = Engine(model, Store(np.zeros(2, np.float32)), 1)
-        self.info = RunInfo(ServerConfig(1), model.rule, {"sync": "asp"}, "ab12", 1,
+        self.info = RunInfo(ServerConfig(1), model.rule,
+                            m.RunSettings("ab12", terms={"sync": "asp"}), 1,
                               secret=SECRET)
         self.info.owners[0] = IndexOwner("ab", None)
         self.queues = SimpleNamespace(

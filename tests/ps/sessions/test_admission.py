@@ -40,7 +40,7 @@ class Server(contextlib.ExitStack):
         self.socket = ServerSocket("localhost", 0, members=3)
         self.callback(self.socket.close)
         info = RunInfo(ServerConfig(3, share=False), create("asp").rule,
-                       {"id": "ab12", "sync": "asp"}, "ab12", 1, series=series or Series())
+                       m.RunSettings("ab12", "asp"), 1, series=series or Series())
         reporter = SimpleNamespace(
             folder=Path("."), clock=Clock(lambda: self.now), say=self.said.append,
             event=lambda kind, **facts: self.events.append((kind, facts)))

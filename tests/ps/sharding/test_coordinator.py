@@ -70,7 +70,7 @@ class World:
         ports = [one.socket.port for one in self.there] + list(ports)
         config = ServerConfig(1, shards=ShardPlan.parse(
             ",".join(f"localhost:{port}" for port in ports)))
-        info = RunInfo(config, create("asp").rule, {}, "ab12", 1, secret=SECRET)
+        info = RunInfo(config, create("asp").rule, m.RunSettings("ab12"), 1, secret=SECRET)
         self.shards = Shards(info, self.socket, self.said.append)
         return self.shards.gather(self, patience)
 
@@ -247,7 +247,7 @@ def test_a_server_says_that_it_is_no_shard(world, tmp_path):
     log, console = ServerLog(tmp_path, "asp", tensorboard=False), Console("", StringIO())
     model = create("asp")
     server = Server(model, ServerSocket("localhost", 0),
-                    RunInfo(ServerConfig(1), model.rule, {}, "", 1),
+                    RunInfo(ServerConfig(1), model.rule, m.RunSettings(), 1),
                     Reporter(tmp_path, log, console), Interrupts())
     world.hurry("it is a server, not a shard", server.dispatcher.receive)
     assert world.waits(server._socket.port) == 1

@@ -170,7 +170,7 @@ def test_an_answer_counts_once_and_only_for_its_request(listener):
     assert sent(line) == 1 and listener.log == [ACK]
 
 
-WELCOME = m.Welcome({"id": "ab12"}, 0.0, WorkerRule("every_step", "model", "replace"))
+WELCOME = m.Welcome(m.RunSettings("ab12"), 0.0, WorkerRule("every_step", "model", "replace"))
 JOIN = m.Join([TensorSpec("x", (2,))])
 # What makes this worker a member, whose next push is number 4.
 JOINING = [["request", m.Hello(m.PROTOCOL, 0, {})], WELCOME, ["request", JOIN],
@@ -294,7 +294,7 @@ def test_a_worker_that_is_no_member_introduces_itself_again():
 
 
 def test_a_server_of_another_run_is_not_joined():
-    other = structs.replace(WELCOME, settings={"id": "cd34"})
+    other = structs.replace(WELCOME, run=m.RunSettings("cd34"))
     thread = Communication(Line([]), Calls(), "localhost:1")
     thread._handle(WELCOME, None, 0.0)
     with pytest.raises(TransportError, match="serves another run .cd34 instead of ab12."):
@@ -349,7 +349,7 @@ def test_the_handshake_ends_with_the_reason_of_a_refusal():
 
 
 def test_the_answers_to_hello_and_join_come_out_in_order():
-    welcome = m.Welcome({}, 0.0, WorkerRule("every_step", "model", "replace"))
+    welcome = m.Welcome(m.RunSettings(), 0.0, WorkerRule("every_step", "model", "replace"))
     joined = m.Joined(0, 0, False, 0.0, 1)
     thread, _ = communicate([["request", m.Hello(m.PROTOCOL, 0, {})], welcome, welcome,
                              ["request", JOIN], joined])

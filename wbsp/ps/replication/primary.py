@@ -49,9 +49,6 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Bond, answer
 from wbsp.wire.sockets import ServerSocket
 
-# Settings that no flag of the standby gives.
-_OF_THE_SERVER = {"folder", "path", "id", "runs", "series", "fit"}
-
 
 @dataclass
 class StandbySession:
@@ -80,10 +77,10 @@ class StandbySession:
 
 def objection(request: m.Follow, info: RunInfo) -> str | None:
     """Return why a process cannot be the standby of this run, in one line, or None."""
-    settings = info.settings | info.config.terms
+    settings = info.settings.terms | info.config.terms
     if reason := disagreement("the standby", "standby", request.settings, settings):
         return reason
-    lacks = [name for name in settings if name not in {*_OF_THE_SERVER, *request.settings}]
+    lacks = [name for name in settings if name not in request.settings]
     if lacks:
         return (f"the standby and the server disagree: the server has {lacks[0]}="
                 f"{settings[lacks[0]]!r}, and the standby has none; start both with the same value")

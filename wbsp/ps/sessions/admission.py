@@ -235,11 +235,10 @@ class Entrance(ABC):
         session.line, session.proven = line, proven or session.proven
         session.replaces = hello.replaces
         session.passes = 0 if hello.left or due >= series.fit else due
-        passes = {"passes": str(session.passes)} if session.passes else {}
         self._sessions.send(identity, m.Welcome(
-            self._info.settings | passes, self._clock.run(), self._info.rule, self._info.epoch,
+            self._info.settings, self._clock.run(), self._info.rule, self._info.epoch,
             None if worker == hello.worker else worker,
-            key_of_process(self._info.secret, worker, hello.own)))
+            key_of_process(self._info.secret, worker, hello.own), session.passes))
 
     def _wait_for_next(self, identity: bytes, hello: m.Hello, worker: int | None,
                        proven: bool) -> None:
@@ -449,7 +448,7 @@ class Entrance(ABC):
             return (f"{me} does not exist: the server was started with --worker_num={workers}, so "
                     f"the index must be 0 to {workers - 1}")
         expected = hello.expected if isinstance(hello, m.Hello) else {}
-        return disagreement(me, "worker", expected, info.settings)
+        return disagreement(me, "worker", expected, info.settings.texts())
 
     def _note_layers(self, session: WorkerSession) -> None:
         """Take the run's layers from this worker, if they are not known."""

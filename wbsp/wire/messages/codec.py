@@ -58,6 +58,7 @@ from wbsp.wire.messages.from_server import (
     NotServing,
     Refused,
     Resend,
+    RunSettings,
     Unknown,
     Welcome,
 )
@@ -100,8 +101,8 @@ from wbsp.wire.messages.replication import (
 from wbsp.wire.messages.sharding import FromShard, Lead, ToShard
 from wbsp.wire.messages.watch import FilesAt, News, Read, Watch
 
-__all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "ShardGroup", "SharedData",
-           "WorkHeld", "WorkPlace", "Impossible", "WireError"]
+__all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "RunSettings", "ShardGroup",
+           "SharedData", "WorkHeld", "WorkPlace", "Impossible", "WireError"]
 
 PROTOCOL = 31  # raise it when a message, or a type that a message embeds, changes
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving

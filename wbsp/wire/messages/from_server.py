@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
@@ -13,18 +13,54 @@ from wbsp.sync.base import WorkerRule
 from wbsp.wire.messages.base import CHUNK
 
 
+class RunSettings(NamedTuple):
+    """What a run is, for each of its processes.
+
+    Attributes:
+        id: of the run.
+        sync: name of its synchronization model.
+        wire: name of the format of updates and versions.
+        workers: expected number of workers.
+        folder: the run's, as in its files: below the folder of all runs.
+        path: the same, absolute, on the server's machine.
+        series: id of the server's runs, one for each fit of its workers.
+        fit: number of the run among these, from 1 on.
+        single: no other run follows.
+        terms: what all processes of the run must have in common (name -> text); those of
+            `prepare_server`.
+    """
+
+    id: Id = ""
+    sync: Line = ""
+    wire: Id = "float32"
+    workers: Count = 1
+    folder: Line = ""
+    path: Line = ""
+    series: Id = ""
+    fit: Count = 1
+    single: bool = True
+    terms: Settings = {}
+
+    def texts(self) -> dict[str, str]:
+        """Return all of them as texts, by name, for users and comparisons."""
+        return {**self.terms, "sync": self.sync, "wire": self.wire, "workers": str(self.workers),
+                "folder": self.folder, "path": self.path, "id": self.id, "series": self.series,
+                "fit": str(self.fit)}
+
+
 class Welcome(Message, frozen=True):
     """Answer to Hello: the run's settings, which a worker adopts if it was given none.
 
     The rule is all that workers know of the synchronization model.
     """
 
-    settings: Settings
+    run: RunSettings
     now: Seconds  # since the run's time zero
     rule: WorkerRule
     epoch: Count = 0  # number of this start of the run's server
     worker: Worker | None = None  # the index that the server has chosen; None: that of Hello
     key: Mac = b""  # proves in a later run that it is this process: see `wbsp.wire.proof`
+    passes: Count = 0  # the fit of an ended run that the process passes by; 0: none
 
 
 class Joined(Message, frozen=True):

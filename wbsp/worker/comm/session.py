@@ -110,13 +110,13 @@ class Session:
         Raises:
             TransportError: the server serves another run.
         """
-        run = welcome.settings.get("id", "")
+        run = welcome.run.id
         if self._run not in (None, run):
             raise TransportError(f"the server was restarted, and serves another run ({run} instead "
                                  f"of {self._run}): start this worker again")
         if self._run is None:
             try:
-                self.wire = parse(welcome.settings.get("wire", FLOAT32.name))
+                self.wire = parse(welcome.run.wire)
             except ValueError as error:
                 raise TransportError("the server and this worker are of different releases of "
                                      f"wbsp: {error}") from None

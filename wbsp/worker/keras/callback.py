@@ -121,7 +121,7 @@ class SyncCallback(keras.callbacks.Callback):
     def settings(self) -> dict[str, str] | None:
         """The run's settings (name -> text), from the server; None before `connect`."""
         welcome = self._worker.welcome
-        return welcome.settings if welcome else None
+        return welcome.run.texts() if welcome else None
 
     def connect(self) -> dict[str, str]:
         """Introduce this worker, unless that was done; return the run's settings (name -> text).
@@ -132,7 +132,7 @@ class SyncCallback(keras.callbacks.Callback):
             TransportError: no server answers, or it refuses this worker.
         """
         with in_one_line():
-            return self._worker.connect()[1].settings
+            return self._worker.connect()[1].run.texts()
 
     @property
     def rule(self) -> WorkerRule:
@@ -318,7 +318,7 @@ class SyncCallback(keras.callbacks.Callback):
             self._passed = PassedFit(worker, model, fit) if worker.passes else None
             if self._passed:
                 return
-            sync, rule = welcome.settings["sync"], welcome.rule
+            sync, rule = welcome.run.sync, welcome.rule
             self._shared = None if worker.share is None else SharedFit(
                 worker, worker.share, model, self.params or {}, fit, self._once)
             if self._shared is None:
@@ -416,7 +416,7 @@ class SyncCallback(keras.callbacks.Callback):
         if self._shared:
             self._shared.surround(first, last, callbacks or [])
             RunRate(self._worker, self.model, callbacks or []).surround(first, last)
-            workers = int(self._worker.connect()[1].settings.get("workers", 1))
+            workers = self._worker.connect()[1].run.workers
             if workers > 1 and (name := scheduled(self.model)):
                 self._worker.say(Fit.of_own_steps.format(name, workers))
         if (best := next((one for one in callbacks or ()
