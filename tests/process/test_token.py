@@ -112,3 +112,16 @@ def test_a_home_that_this_process_may_not_look_into_has_none(folder):
     assert usual_token() is None
     with pytest.raises(OSError, match="cannot make a token at .*: .*--token_file"):
         make_token()
+
+
+def test_a_pipe_of_the_shell_is_refused_with_the_remedy():
+    reads, writes = os.pipe()
+    try:
+        os.write(writes, b"a secret of the run\n")
+        with pytest.raises(ValueError, match=f"^the token '/dev/fd/{reads}' is no regular file: a "
+                           "pipe, such as .* can be read once.*chmod 600") as caught:
+            read_token(f"/dev/fd/{reads}")
+        assert "\n" not in str(caught.value)
+    finally:
+        os.close(reads)
+        os.close(writes)

@@ -59,7 +59,13 @@ def usual_place() -> Path:
 def read_token(path: str | os.PathLike[str]) -> Token:
     """Return the secret in the file. Raises ValueError or OSError in one clear line."""
     name = os.fspath(path)
-    with DISK.regular(path) as file:
+    try:
+        opened = DISK.regular(path)
+    except ValueError as error:
+        raise ValueError(f"the token {error}: a pipe, such as <(...) of a shell, can be read once, "
+                         "and each fit and each restarted process reads its token again; write it "
+                         "to a file that only you can read (chmod 600)") from None
+    with opened as file:
         status = os.fstat(file.fileno())
         if status.st_size > _MOST:
             raise ValueError(f"token file {name} has {status.st_size:,} bytes; at most {_MOST:,} "

@@ -12,6 +12,7 @@ from absl import flags
 
 from wbsp.command import own_flags, run
 from wbsp.environment import worker_num
+from wbsp.process.files import check_files
 from wbsp.process.streams import open_streams
 from wbsp.ps.flags import define_flags, server_config, shard_of_flags
 from wbsp.ps.goal import Goal
@@ -74,6 +75,7 @@ def main(argv, above=None):
     from wbsp.ps.launch import prepare_server, where_to_listen
 
     try:
+        check_files("a shard" if FLAGS.shard else "a server")
         if len(argv) > 1:
             raise ValueError(f"unknown argument {argv[1]!r}; flags are written --name=value")
         if FLAGS.upstream is not None and above is None:

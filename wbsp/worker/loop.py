@@ -18,6 +18,7 @@ from typing import Any
 from wbsp import given, timeouts
 from wbsp.core.stats import Phase
 from wbsp.environment import Credentials, Task, shares_memory
+from wbsp.process.files import check_files
 from wbsp.process.forks import forget, in_child
 from wbsp.process.host import HOST, Host
 from wbsp.process.streams import fill_numbers
@@ -342,6 +343,7 @@ class Worker:
 
         Raises:
             TransportError: no server answers, or it refuses.
+            OSError: this process can open too few files; one line.
         """
         if not self.in_run:
             self._take_line()
@@ -396,6 +398,8 @@ class Worker:
         """
         def interrupted() -> bool:
             return self.interrupted is not None
+        if not _were_in_run:
+            check_files("a worker")
         line = self._take_over()
         if line is not None:
             line[0].serve(self._say, interrupted)
