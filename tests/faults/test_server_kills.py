@@ -72,12 +72,13 @@ def check(story):
                    **{name: sum(event[name] for event in own) for name in ("steps", "samples")}}
         assert [event["seq"] for event in own] == list(range(len(own)))
         assert {name: mine[name] for name in counted} == counted
-        assert {name: getattr(state, name)[worker] for name in counted if name != "rejected"} | {
-            "rejected": len(state.members[worker].rejected)} == counted
-        assert state.base[worker] == own[-1]["base"]
+        kept = state.members[worker]
+        assert {name: getattr(kept, name) for name in counted if name != "rejected"} | {
+            "rejected": len(kept.rejected)} == counted
+        assert kept.base == own[-1]["base"]
         compute = sum(event["seconds"] for event in own)
         assert mine["compute_seconds"] == pytest.approx(compute)
-        assert state.seconds[worker] == pytest.approx(compute)
+        assert kept.seconds == pytest.approx(compute)
         # what the worker said of itself: in this life, and in those before
         totals, result = state.reports[worker], read_result(story.jobs.folder, worker)
         before = story.loaded.state.reports.get(worker, Totals())
