@@ -83,6 +83,18 @@ def test_workers_whose_last_version_was_lost_train_that_fit_again(folder):
     assert all(script.code == 0 for script in run.members)
 
 
+@pytest.mark.parametrize(("plan", "seed"), [
+    (SeriesPlan("ksync", {}, workers=1, data=(8, 4, 1), standby=True, period=1.0, cuts=1, sleeps=1,
+                struck=(("t0", 1, "kill", "server workers"),)), 200114),
+    (SeriesPlan(workers=1, standby=True, period=0.1, leaves=1, drift=0.001, fits=2, struck=(
+        ("t0", 1, "kill", "standby"), ("t3", 1, "sleep", "server"),
+        ("t0", 1, "kill", "server workers"))), 300266)])
+def test_a_worker_whose_fit_ends_between_its_welcome_and_its_join_passes_by_it(plan, seed, folder):
+    """Its server dies then, and the next one knows nobody that would come again."""
+    run = Series(plan, seed, folder).run()
+    assert run.members[0].passed == {1} and run.members[0].code == 0
+
+
 def test_a_server_of_one_run_refuses_the_next_fit_in_one_line(folder):
     run = Series(SeriesPlan(one_run=True), 0, folder).run()
     assert run.codes["server"] == [0]

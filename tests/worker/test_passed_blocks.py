@@ -7,6 +7,8 @@ import pytest
 from back_ends import ON_TORCH
 from jobs import free_port
 
+from wbsp.process.signals import COMPLETE
+
 pytestmark = pytest.mark.slow  # each process imports its framework
 
 BEGINS = """
@@ -48,6 +50,22 @@ for block in range(3):
     except KeyError:
         pass
     tell(block, w, w.values.values(), steps)
+"""
+LATE = BEGINS + """
+import jax.numpy as jnp
+
+w = wbsp.Worker({"x": jnp.zeros(4)}, n=64, batch_size=8)
+print("is worker", w.worker, flush=True)
+if sys.argv[1:]:
+    held()
+steps = 0
+with w:
+    params = w.values
+    for _ in w.epochs():
+        for _ in w.indices():
+            params = w.step(0.5, {"x": params["x"] + 1})
+            steps += 1
+tell(0, w, w.values.values(), steps)
 """
 TORCH = BEGINS + """
 import torch, torch.distributed as dist
@@ -110,6 +128,25 @@ def test_a_script_that_is_started_again_passes_by_its_blocks_that_have_ended(job
     assert again.find("^version .*: all 2 epochs are trained")
     runs = [json.loads(path.read_text()) for path in sorted(server.cwd.glob("runs/*/*/run.json"))]
     assert [run["fit"] for run in runs] == [1, 2, 3]
+
+
+def test_a_worker_whose_run_ends_before_it_joins_passes_by_it(jobs):
+    """The server knows it, and the others have trained all: it waits for the next fit's run."""
+    pytest.importorskip("jax")
+    server = jobs.server(series=True).listens()
+    late = start(jobs, server, LATE, "", "late")
+    late.until("^holds")
+    stays = start(jobs, server, LATE, "")
+    server.until(r"worker \d joined")
+    server.process.send_signal(COMPLETE)  # so that the run begins without the other one
+    server.until("saving the final version")
+    (jobs.folder / "go").touch()
+    for job in (stays, late, server):
+        job.ends_well()
+    assert late.find("^block 0 all|^block 0 the epoch") == stays.find("^block")
+    assert late.find("^values") == stays.find("^values") and late.find("^steps 0 0 ")
+    assert late.find("connecting again for the server's next one")
+    assert len(server.find("refused:.*is too late")) == 1
 
 
 @ON_TORCH

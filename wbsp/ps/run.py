@@ -127,6 +127,11 @@ class Run:
                 self._requests.has_final(worker)
         if self._over:
             self._reporter.say("the run has ended, except for its last files")
+        if not self._over and self.engine.rendezvous.ended:
+            # Who comes again is saved before a run is over: until then, any of them may.
+            series = dispatcher.info.series
+            for worker in set(range(config.worker_num)).difference(series.gone, series.living):
+                series.lives(worker)
         if self._over or (self.engine.rendezvous.ended and not self.engine.rendezvous.owed):
             if not self.engine.started:
                 self._requests.replies.send(self.engine.start(clock.run()))

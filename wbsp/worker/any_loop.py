@@ -211,8 +211,10 @@ class Worker:
             for line in [*loop.advice(sync, rule, "the loop"), *values.remarks()]:
                 member.say(line)
             replica = values.open()
-            member.join(replica, values.states(), values.frozen,
-                        local=values.local, entries=values.entries())
+            if not member.join(replica, values.states(), values.frozen,
+                               local=values.local, entries=values.entries()):
+                self._pass_by()
+                return self
             values.adopted()
             member.begun().on_renewed = partial(member.say_once, _UNSOUND)
             self._step_begins()

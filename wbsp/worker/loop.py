@@ -486,8 +486,11 @@ class Worker:
 
     def join(self, replica: Replica, layers: list[LayerState] | None = None,
              frozen: Frozen | None = None, sgd: bool = False,
-             local: Sequence[str] = (), entries: Sequence[Entry] = ()) -> None:
+             local: Sequence[str] = (), entries: Sequence[Entry] = ()) -> bool:
         """Become a member of the run; wait for the others and for W, and adopt it.
+
+        Returns:
+            False if the run has ended meanwhile and another one follows: `passes` is true by then.
 
         layers: what this worker's layers have and no version carries; None: not known
         frozen: what no step changes, and no version carries; None: nothing
@@ -498,11 +501,22 @@ class Worker:
         Raises:
             TransportError: the server is lost, or refuses.
         """
-        transport, welcome = self.connect()
-        self._log = self._log or timeline(welcome.run, self.index, self._say, self._on)
         usage = Usage(self._on.clock.monotonic)
-        joined = transport.join(replica.layout, replica.read, self.timeout, layers,
-                                self.share, frozen, sgd, local, entries)
+        while True:
+            transport, welcome = self.connect()
+            if self.passes:
+                return False
+            try:
+                joined = transport.join(replica.layout, replica.read, self.timeout, layers,
+                                        self.share, frozen, sgd, local, entries)
+                break
+            except RunOver as error:
+                if not self._comes_late(transport):
+                    raise
+                self.say(f"{error}: connecting again for the server's next one")
+                transport.close()
+                self._lets_go()
+        self._log = self._log or timeline(welcome.run, self.index, self._say, self._on)
         if local and joined.steps and self.runtime is None:
             self.say(f"{subject(local)} local, and what this worker's earlier process has learned "
                      "there is lost; continuing from the values that they have here")
@@ -516,6 +530,7 @@ class Worker:
             lambda: self.interrupted is not None, usage, self.assignments, self.share,
             self._again and not self._single)
         self.runtime.start()
+        return True
 
     def pass_by(self) -> PassedRun:
         """Read the run that has ended, in place of `join`: see `passes`.

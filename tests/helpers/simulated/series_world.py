@@ -26,7 +26,7 @@ from wbsp.core.permutation import examples
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.messages import codec as m
 from wbsp.worker import loop
-from wbsp.worker.errors import RunOver, TransportError
+from wbsp.worker.errors import TransportError
 from wbsp.worker.share import Share
 
 # The end of a fit: all have left, have the final version; `over` is saved, the last files are
@@ -254,11 +254,10 @@ class Script:
             _, welcome = worker.connect()
             cluster.laws.came(self, fit, welcome)
             self.welcomed = fit
-            if worker.passes:
+            if worker.passes or not worker.join(replica):
                 self.passed.add(fit)
                 worker.end(None)
                 return
-            worker.join(replica)
             for indices in self._batches(worker, share):
                 worker.step_begins()
                 process.sleep(self.speed * cluster.rng.lognormvariate(0, 0.3))
@@ -525,8 +524,7 @@ class SeriesLaws(Laws):
     def to_start_again(self, script):
         """Why a worker that was refused is to be started again; None: it has given up.
 
-        The others have ended the fit between its welcome and its request to join; or what it had
-        trained was lost with the other processes that had it.
+        What it had trained was lost with the other processes that had it.
         """
         error = script.given_up
         if "were lost with ended processes" in str(error):
@@ -534,9 +532,7 @@ class SeriesLaws(Laws):
         if "which was lost with its server" in str(error):
             script.models.pop(script.fit - 1, None)
             return "a last version was lost"
-        late = script.welcomed == script.fit and script.fit not in script.models and (
-            isinstance(error, RunOver) and not self.cluster.plan.one_run)
-        return "too late to join" if late else None
+        return None
 
     def refused(self, script):
         """A worker has given up."""

@@ -216,7 +216,8 @@ def test_a_process_whose_goodbye_was_lost_is_expected_in_the_next_run(server):
 def test_no_worker_joins_when_the_run_is_over(server):
     waiting = server.asked(2)[0]
     server.dispatcher.entrance.dismiss("the run has ended (done)")
-    assert "is too late" in server.hears(waiting, m.Refused).reason
+    told = server.hears(waiting, m.Refused)
+    assert "is too late" in told.reason and told.over and told.follows, "it waits for the next run"
     late = server.asked(1)[1]
     assert late.reason == "the run has ended (done)" and late.over and late.follows
     assert set(server.dispatcher.sessions.series.living) == {1, 2}, "they wait for the next run"

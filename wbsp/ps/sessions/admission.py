@@ -332,7 +332,8 @@ class Entrance(ABC):
                     self._joined(session)
                 continue
             self._sessions.lives(session)
-            self._refuse(session, f"worker {session.worker} is too late: {reason}")
+            self._refuse(session, f"worker {session.worker} is too late: {reason}",
+                         follows=not (ends or self._sessions.series.single))
             if ends:
                 self._sessions.departs(session)
 
@@ -468,9 +469,9 @@ class Entrance(ABC):
         self._sessions.send(session.identity, answer)
         self._sessions.repeat(session)
 
-    def _refuse(self, session: WorkerSession, reason: str) -> None:
+    def _refuse(self, session: WorkerSession, reason: str, follows: bool = False) -> None:
         self._sessions.refuse(session.identity, session.worker, reason, self._over is not None,
-                              ends=self._ends)
+                              ends=self._ends, follows=follows)
         self.lose(session, reason)
 
 

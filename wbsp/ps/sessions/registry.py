@@ -267,8 +267,8 @@ class SessionRegistry:
         self.send(session.identity, session.alive())
 
     def refuse(self, identity: bytes, worker: int | None, reason: str, over: bool = False,
-               nonce: bytes = b"", elsewhere: bool = False, ends: bool = False
-               ) -> None:
+               nonce: bytes = b"", elsewhere: bool = False, ends: bool = False,
+               follows: bool = False) -> None:
         """Refuse a peer, and print the reason at a limited rate.
 
         Args:
@@ -277,6 +277,7 @@ class SessionRegistry:
             reason: for both sides.
             over: the run has ended.
             ends: the server ends, too.
+            follows: another run of the server follows.
             nonce: of a member of another run, whose secret is not known here; else empty.
             elsewhere: the peer retries all its addresses; the reason is printed once.
         """
@@ -288,7 +289,7 @@ class SessionRegistry:
             self._turned_away.append(reason)
         else:
             proof = answer(self._socket.contact, nonce, "refused", reason) if nonce else b""
-            self.send(identity, m.Refused(reason, over, proof, ends))
+            self.send(identity, m.Refused(reason, over, proof, ends, follows))
         if self._refusals.may(self._clock()):
             self._reporter.say(f"refused: {reason}")
             self._reporter.event("refused", worker=worker, reason=reason)

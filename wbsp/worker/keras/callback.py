@@ -332,8 +332,10 @@ class SyncCallback(keras.callbacks.Callback):
                 worker.say(line)
             adapted = statistics(model)
             self._meter = LossMeter(model)
-            worker.join(replica, self._part.states(), self._still, sums_gradients(model),
-                        [held.spec.name for held in self._part.local])
+            if not worker.join(replica, self._part.states(), self._still, sums_gradients(model),
+                               [held.spec.name for held in self._part.local]):
+                self._shared, self._passed = None, PassedFit(worker, model, fit)
+                return
             derive(model)
             for line in differing(adapted):
                 worker.say(line)
