@@ -738,3 +738,20 @@ def test_the_pushes_of_a_sick_worker_are_counted_across_a_restart():
     assert one == 0 and "the last 3 pushes of worker 0 were not finite" in message.reason
     assert again.active == [1] and not again.failed
     assert log.only("sick") == {"worker": 0, "all": False}
+
+
+def test_a_resumed_run_that_has_ended_says_so_in_its_own_state():
+    """Its server may be lost, too, while it waits for workers without the last version."""
+    engine = Engine(create("asp"), Store(f32(0, 0)), 2)
+    for worker in (0, 1):
+        engine.join(worker, 0.0)
+    for worker in (0, 1):
+        engine.leave(worker, 1.0, "finished", finished=True)
+    assert engine.newest == (0, True)
+    for _ in range(2):
+        later = Engine(create("asp"), Store(f32(0, 0)), 2)
+        later.restore(engine.state())
+        assert later.newest == (0, True) and not later.started
+        assert (later.rendezvous.ended, later.rendezvous.owed) == (True, {0, 1})
+        assert later.owes(0), "it gets that version, and trains nothing"
+        engine = later

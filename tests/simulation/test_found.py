@@ -96,6 +96,8 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
     (Plan("asp", workers=2, wire="int8", chosen=True, period=0.1, kills=3, storm=0.03, full=0.1,
           slow=0.02, drift=0.001),
      [100261]),  # one was welcomed by a server that dies before the run, others are there: law 18
+    (Plan("adsp", workers=2, steps=40, standby=True, chosen=True, kills=1, soon=3, speeds=(0.1,)),
+     [8]),  # of three servers in a row, the third trains a run on that the first had ended: law 2
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "none of no workers", "epoch before the answer",
@@ -109,7 +111,7 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
         "last version not saved at once", "begins again beside its own write",
         "sleeps twice at once", "last word is held back", "holds the rest of a batch",
         "came before the server", "none without an index counts",
-        "an index is given twice"])
+        "an index is given twice", "an end is forgotten"])
 def test_a_fixed_fault_stays_fixed(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

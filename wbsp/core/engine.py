@@ -148,7 +148,16 @@ class Engine:
         That it is the last must be saved, too: a server that resumed without it might readmit a
         worker, and end with another version.
         """
-        return self.store.latest.version, self.done
+        return self.store.latest.version, self._has_last
+
+    @property
+    def _has_last(self) -> bool:
+        """True if the newest version is the run's last, here or since an earlier server.
+
+        A server that resumes such a run waits only for workers without that version; its own state
+        must say so, too, because it may be lost meanwhile.
+        """
+        return self.done or (self.rendezvous.ended and not self.started)
 
     @property
     def active(self) -> list[int]:
@@ -745,8 +754,11 @@ class Engine:
         ledger = self.ledger
         members = self.members
         awaited = self.rendezvous.awaited
+        owed = {w for w, m in members.items() if self.done and m.finished}
         if self.started:
             awaited = {w for w, m in members.items() if not self.done and (m.active or m.finished)}
+        elif self.rendezvous.ended:
+            owed |= self.rendezvous.owed
         return EngineState(
             version=self.store.latest.version, next_seq=ledger.state(),
             totals=(self.steps, self.samples),
@@ -760,8 +772,8 @@ class Engine:
             mark=ledger.mark,
             answers={worker: (ack.seq, ack.accepted, ack.reason, ack.weight, ack.mark)
                      for worker, ack in ledger.answers().items()},
-            awaited=None if awaited is None else sorted(awaited), ended=self.done,
-            owed=sorted(w for w, m in members.items() if self.done and m.finished))
+            awaited=None if awaited is None else sorted(awaited), ended=self._has_last,
+            owed=sorted(owed))
 
     def restore(self, state: EngineState) -> None:
         """Resume from a `state`, also from one of an older release.

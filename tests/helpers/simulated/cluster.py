@@ -61,6 +61,7 @@ from wbsp.worker.share import Share
 
 ROOT = "/runs"
 _CONNECTS = 3.0  # seconds until a worker connects again, or less
+_FENCED = 9.0  # seconds for which a server is out of reach, at most
 _STEPS = 45  # of a take-over, from its first file until workers are served
 _AGAIN = 8.0  # seconds between two deaths where a second one may cost what only one process holds
 
@@ -425,6 +426,8 @@ class Cluster:
         self._aimed = [*plan.aimed]
         self.struck = {}  # name of a server -> by what it was struck last: nap, cut, off
         self._soon_draw = random.Random(f"soon {plan.sync} {seed}")
+        self._fence_draw = random.Random(f"fence {plan.sync} {seed}")
+        self._fenced = None  # a server that is out of reach until the other one acts alone
         self.laws = self._judged_by(self)
         for index in range(plan.shards):
             self.start_shard(index)
@@ -483,6 +486,8 @@ class Cluster:
 
     def process(self, name):
         process = self.processes[name] = self.world.process(name, name)
+        if self.plan.rates is not None and name in ("server", "standby"):
+            process.rate = self.plan.rates[name == "standby"]
         process.host = Host(Clock(process.monotonic, process.sleep, lambda: "one day",
                                   process.monotonic),
                             Scheduler(process),
@@ -605,6 +610,8 @@ class Cluster:
                             (plan.worker_absences, self.worker_is_away)):
             for _ in range(number):  # early: they last
                 self.world.after(draw.uniform(0.02, horizon / 2), act)
+        for _ in range(plan.fences):
+            self.world.after(self._fence_draw.uniform(0.02, horizon / 2), self.fence)
 
     def phase(self, name, process):
         """The run has come to a phase: what was aimed at it strikes, now or in a moment."""
@@ -719,6 +726,46 @@ class Cluster:
         if how == "off":
             self._dies(name, True, seconds + self.rng.uniform(0.05, 1.0))
         self.world.after(self.rng.uniform(1.0, 12.0), lambda: self._given_up(name, how))
+
+    def fence(self):
+        """The server is out of reach until its standby acts alone, which dies then."""
+        draw, name = self._fence_draw, "server"
+        if self.over:
+            return
+        if self._fenced or not (self._may_die(name) and self.laws.held_by_standby):
+            self.world.after(0.5, self.fence)
+            return
+        pairs = self._around(name)
+        self.say(f"--- {name} is out of reach")
+        self._fenced, self.struck[name] = (name, pairs), "cut"
+        self._out_of_touch(_FENCED)
+        self.world.part(pairs)
+        self.world.after(draw.uniform(0.05, 0.6), lambda: self._given_up(name, "cut"))
+        self.world.after(_FENCED, lambda: self._in_reach(name))
+
+    def _in_reach(self, name):
+        if self._fenced and self._fenced[0] == name:
+            self._heal(self._fenced[1])
+            self._fenced = None
+
+    def acts_alone(self, name):
+        """A process was elected in the other one's place."""
+        if self._fenced and self._fenced[0] != name:
+            draw = self._fence_draw
+            self.world.after(draw.uniform(0.0, 0.7),
+                             lambda: self._dies_alone(name))
+
+    def _dies_alone(self, name):
+        """It dies once its disk has what is durable."""
+        if self.over or not self._fenced or not self.processes[name].alive:
+            return
+        if not (self._none_is_new() and self.laws.alone(name)):
+            self.world.after(0.02, lambda: self._dies_alone(name))
+            return
+        fenced, draw = self._fenced[0], self._fence_draw
+        self.notes["fences"] += 1
+        self._dies(name, outage=draw.uniform(2.0, 6.0))
+        self.world.after(draw.uniform(0.0, 0.1), lambda: self._in_reach(fenced))
 
     def _some_around(self, name):
         """It is cut off from all others; or a server is, from the other one and from some workers:

@@ -567,6 +567,7 @@ class Laws:
         """A line for a person, or a summary."""
         if "taking over from the server at" in text and "voted for this standby" in text:
             self._take_over_by_votes(name)
+            self.cluster.acts_alone(name)
         if "has taken over (epoch" in text and self._settings.get(name, {}).get("beside"):
             # Another was elected while workers did not reach this one: what it alone held is lost.
             self.two_deaths = True

@@ -92,10 +92,14 @@ class Plan:
     away: tuple[float, ...] = (20.0, 30.0, 40.0)  # seconds that they last; a worker's, twice that
     hows: tuple[str, ...] = ABSENCES
     soon: int = 0  # deaths within seconds of another one's, at once perhaps
+    # The server is out of reach until its standby acts alone, which dies as the server is back:
+    # what that has heard of the standby last must prove nothing by then, by whatever clock.
+    fences: int = 0
     # Faults for the whole run
     full: float = 0.0  # chance that a write to a disk fails
     slow: float = 0.002  # seconds that a sync of a disk takes
     drift: float = 0.0  # by how much clocks run faster or slower
+    rates: tuple[float, float] | None = None  # of the server's clock, and of the standby's
     # Others who are there
     strangers: int = 0  # processes that know no secret, and say whatever they like
     mistakes: int = 0  # processes that a person has started wrongly
@@ -121,7 +125,7 @@ class Plan:
         """Kinds of faults that this plan may bring."""
         kinds = {name for name in ("kills", "kill_shards", "kill_workers", "leaves", "cuts",
                                    "isolations", "breaks", "storm", "absences",
-                                   "worker_absences", "soon",
+                                   "worker_absences", "soon", "fences",
                                    "sleeps", "full", "drift", "strangers", "mistakes", "wild",
                                    "evaluator") if getattr(self, name)}
         return kinds | ({"power"} if self.power else set()) | (
@@ -190,6 +194,7 @@ def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None
         plan.chunk = draw.choice([1000, 4000] if plan.sparse else [5, 7])
     if plan.sparse and draw.random() < 0.5:
         plan.dense = 0.3
+    _draw_clocks(plan, random.Random(f"clocks {sync} {seed}"))
     return plan
 
 
@@ -210,3 +215,15 @@ def _draw_more(plan: Plan, draw: random.Random) -> None:
         plan.chosen = False
         plan.steps, plan.speeds = draw.choice([20, 30]), draw.choice([(1.0, 3.0), (3.0,)])
         plan.data = plan.data and (plan.data[0] * 3, *plan.data[1:])
+
+
+def _draw_clocks(plan: Plan, draw: random.Random) -> None:
+    """Clocks of the two servers that run at unequal rates, and what tries their proofs.
+
+    The rates differ by less than `ELECTION` and `PROOF` do.
+    """
+    if plan.standby and not plan.memory and draw.random() < 0.1:
+        rates = draw.uniform(0.9, 0.95), draw.uniform(1.05, 1.1)
+        plan.rates = rates if draw.random() < 0.5 else rates[::-1]
+        plan.fences, plan.chosen = 1, False
+        plan.steps, plan.speeds = draw.choice([20, 30]), draw.choice([(0.3, 1.0), (1.0,)])
