@@ -21,8 +21,8 @@ from wbsp.sync import MODELS
 from wbsp.timeouts import REATTACH
 
 FAULTS = ("kills", "kill_top", "power", "kill_shards", "kill_workers", "leaves", "cuts",
-          "isolations", "breaks", "absences", "fences", "storm", "sleeps", "full", "slow disk", "drift",
-          "memory", "chosen", "strangers", "mistakes", "wild", "evaluator")
+          "isolations", "breaks", "absences", "fences", "storm", "sleeps", "full", "slow disk",
+          "drift", "memory", "chosen", "strangers", "mistakes", "wild", "evaluator")
 _AT_ONCE = 20  # seeds that a process takes
 
 
