@@ -98,6 +98,10 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
      [100261]),  # one was welcomed by a server that dies before the run, others are there: law 18
     (Plan("adsp", workers=2, steps=40, standby=True, chosen=True, kills=1, soon=3, speeds=(0.1,)),
      [8]),  # of three servers in a row, the third trains a run on that the first had ended: law 2
+    (Plan("dssp", {"s_l": 0, "s_u": 2}, steps=20, wire="int8", standby=True, kills=1, cuts=2,
+          breaks=9, sleeps=2, absences=2, drift=0.02, speeds=(1.0, 3.0),
+          aimed=(("take-over", "cut"),)),
+     [610250]),  # votes, goes back to its server, and is answered there before that dies: law 1
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "none of no workers", "epoch before the answer",
@@ -111,7 +115,8 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
         "last version not saved at once", "begins again beside its own write",
         "sleeps twice at once", "last word is held back", "holds the rest of a batch",
         "came before the server", "none without an index counts",
-        "an index is given twice", "an end is forgotten"])
+        "an index is given twice", "an end is forgotten",
+        "votes and goes back to its server"])
 def test_a_fixed_fault_stays_fixed(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

@@ -693,7 +693,8 @@ class Cluster:
 
     def is_away(self):
         """A server's machine, or its standby's, is away for long."""
-        name, how = self._victim(), self.rng.choice(self.plan.hows)
+        name = self.rng.choice([self._victim(), self.laws.serves, self.laws.serves])
+        how = self.rng.choice(self.plan.hows)
         if self.over or not self.processes[name].alive:
             return
         held = self._may_die(name) and self.laws.held_by_standby

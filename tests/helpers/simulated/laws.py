@@ -121,6 +121,13 @@ class Laws:
                 and name not in self._unsaved)
 
     @property
+    def serves(self):
+        """Name of the server that answers workers; none does: of the first one."""
+        listeners = self.cluster.world.listeners.values()
+        return next((process.name for process, socket in self._serving.items()
+                     if process.alive and socket in listeners), "server")
+
+    @property
     def held_by_standby(self):
         """A server serves, and its standby holds what it does."""
         listeners = self.cluster.world.listeners.values()
@@ -198,7 +205,8 @@ class Laws:
         """Law 11, of a server that goes on beside one that serves."""
         workers = [member for member in self.cluster.members
                    if not member.ended and member.session is not None]
-        mine = sum(max(member.session._epoch, member.session._promised) >= epoch
+        theirs = self._settings[other.machine]["epoch"]
+        mine = sum(max(member.session._epoch, member.session._promised) > theirs
                    for member in workers)
         if 2 * mine < len(workers):
             self.broken(11, f"{machine} goes on in epoch {epoch} beside {other.name}, which "
@@ -467,7 +475,8 @@ class Laws:
         session = member.session
         kept = session.kept if session is not None and session.member else None
         due = self._due(member.index)
-        if not due or (kept is not None and kept.first > max(due)):
+        durable = kept is not None and kept.first > max(due, default=0)
+        if not due or (durable and not self.two_deaths):
             return None
         return max(due)
 

@@ -205,11 +205,11 @@ def _draw_more(plan: Plan, draw: random.Random) -> None:
         plan.kills = max(plan.kills, 1)
         plan.full = 0.0  # the log says what two deaths have cost
     lasts = False
-    if plan.standby and draw.random() < 0.35:
+    if plan.standby and draw.random() < 0.5:
         lasts, plan.absences = True, draw.randint(1, 2)
         if draw.random() < 0.5:
             plan.breaks += 8
-    if draw.random() < (0.2 if plan.standby else 0.1):
+    if draw.random() < 0.2:
         lasts, plan.worker_absences = True, draw.randint(1, 2)
     if lasts:
         plan.chosen = False

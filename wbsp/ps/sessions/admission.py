@@ -667,7 +667,7 @@ class Admission(Entrance):
         self._admit(session)
 
     def _return(self, peer: Peer, request: m.Reattach, session: WorkerSession | None) -> None:
-        if session is None:
+        if session is None or _answered_elsewhere(session, request, self._info.began):
             self._readmit(peer, request)
             return
         session.line = peer.line
@@ -784,6 +784,17 @@ def _is_same(session: WorkerSession, hello: m.Hello | m.Reattach) -> bool:
 
 def _name(worker: int | None) -> str:
     return "a worker without an index" if worker is None else f"worker {worker}"
+
+
+def _answered_elsewhere(session: WorkerSession, request: m.Reattach, began: int) -> bool:
+    """Return whether an earlier server has answered a worker since it asked this one to return.
+
+    A worker that has voted for this process may go back to the server that it had. `began`: epoch
+    in which this server began.
+    """
+    back = session.returning
+    return back is not None and request.ledger < began and (
+        request.answered > back.request.answered or request.left != back.request.left)
 
 
 def _not_requested(session: WorkerSession) -> m.WireError:
