@@ -79,6 +79,8 @@ def test_two_machines_train_together_as_the_server_says(machines):
     again = here.server("--host=0.0.0.0")
     again.until("for each worker there: ")
     assert "made a token" in server.text and "made a token" not in again.text
+    secret = here.token.read_text().strip()
+    assert not any(secret in job.text for job in (server, again, early, *workers))
 
 
 @apart
