@@ -693,7 +693,7 @@ class Cluster:
 
     def is_away(self):
         """A server's machine, or its standby's, is away for long."""
-        name = self.rng.choice([self._victim(), self.laws.serves, self.laws.serves])
+        name = self.rng.choice([self._victim(), self.laws.serving, self.laws.serving])
         how = self.rng.choice(self.plan.hows)
         if self.over or not self.processes[name].alive:
             return

@@ -121,7 +121,7 @@ class Laws:
                 and name not in self._unsaved)
 
     @property
-    def serves(self):
+    def serving(self):
         """Name of the server that answers workers; none does: of the first one."""
         listeners = self.cluster.world.listeners.values()
         return next((process.name for process, socket in self._serving.items()
