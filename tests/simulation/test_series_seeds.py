@@ -51,48 +51,53 @@ def test_a_worker_whose_server_dies_between_its_welcome_and_its_join_joins_the_n
     assert run.world.now < 60 and run.notes["kills"] == 1
 
 
+def plays(folder, plan, seeds=5):
+    """Runs of a plan in which all workers end well; whether that is the case looked for is asked of
+    all of them together, because a seed's draws change with the code."""
+    for seed in range(seeds):
+        run = Series(plan, seed, folder / str(seed)).run()
+        assert all(script.code == 0 for script in run.members)
+        yield run
+
+
 def test_a_server_and_a_standby_that_were_a_fit_apart_do_not_wait_for_each_other(folder):
     """The standby had died before it had kept the last version of the fit before."""
-    plan = SeriesPlan(workers=1, data=(24, 7, 2), standby=True, kills=2, struck=(
-        ("t3", 1, "kill", "standby"), ("t3", 1, "sleep", "server"), ("t4", 3, "kill", "standby")))
-    run = Series(plan, 191, folder).run()
-    assert run.world.now < 60 and run.notes["kills"] == 3
+    plan = SeriesPlan(workers=1, data=(24, 7, 2), standby=True, struck=(
+        ("t3", 1, "kill", "standby"), ("t3", 1, "sleep", "server"), ("t5", 2, "kill", "server")))
+    assert all(run.world.now < 60 for run in plays(folder, plan))
 
 
-@pytest.mark.parametrize(("plan", "seed"), [
-    (SeriesPlan("ringmaster", WHOLE["ringmaster"], workers=1, data=(8, 4, 1), standby=True,
-                period=1.0, kills=2, breaks=2, slow=0.02, fits=2, struck=(
-                    ("t1", 1, "kill", "server"), ("t4", 2, "kill", "workers"),
-                    ("t0", 1, "kill", "server"))), 68),
-    (SeriesPlan(standby=True, chosen=True, period=0.1, slow=0.3, evaluator="works", fits=2,
-                struck=(("t0", 1, "kill", "server standby"),), lasts=0.5), 300002)])
-def test_work_that_died_with_server_and_standby_is_trained_by_new_processes(plan, seed, folder):
+def test_work_that_died_with_server_and_standby_is_trained_by_new_processes(folder):
     """All workers had left, and waited for the final version: the run lacked work for ever."""
-    run = Series(plan, seed, folder).run()
-    assert run.notes["work was lost"] == plan.workers
-    assert all(script.code == 0 for script in run.members)
-    assert not any("not trained" in line for line in run.said)
+    plan = SeriesPlan(standby=True, period=1.0, slow=0.02, fits=2,
+                      struck=(("t0", 1, "kill", "server standby"),))
+    lost = 0
+    for run in plays(folder, plan):
+        lost += run.notes["work was lost"]
+        assert not any("not trained" in line for line in run.said)
+    assert lost
 
 
 def test_workers_whose_last_version_was_lost_train_that_fit_again(folder):
     """The disk had not taken it, and they had gone on to the next fit: the server says so."""
-    plan = SeriesPlan("ssp", {}, workers=2, kills=1, power=True, struck=(
-        ("t2", 1, "sleep", "workers"), ("t0", 2, "full", "server")))
-    run = Series(plan, 200042, folder).run()
-    assert run.notes["a last version was lost"] == 2
-    assert all(script.code == 0 for script in run.members)
+    plan = SeriesPlan("ssp", {}, workers=2, kills=1, power=True, fits=2, struck=(
+        ("t0", 1, "full", "server"), ("t1", 1, "kill", "server")))
+    assert sum(run.notes["a last version was lost"] for run in plays(folder, plan))
 
 
-@pytest.mark.parametrize(("plan", "seed"), [
-    (SeriesPlan("ksync", {}, workers=1, data=(8, 4, 1), standby=True, period=1.0, cuts=1, sleeps=1,
-                struck=(("t0", 1, "kill", "server workers"),)), 200114),
-    (SeriesPlan(workers=1, standby=True, period=0.1, leaves=1, drift=0.001, fits=2, struck=(
-        ("t0", 1, "kill", "standby"), ("t3", 1, "sleep", "server"),
-        ("t0", 1, "kill", "server workers"))), 300266)])
-def test_a_worker_whose_fit_ends_between_its_welcome_and_its_join_passes_by_it(plan, seed, folder):
-    """Its server dies then, and the next one knows nobody that would come again."""
-    run = Series(plan, seed, folder).run()
-    assert run.members[0].passed == {1} and run.members[0].code == 0
+def test_a_worker_whose_fit_ends_between_its_welcome_and_its_join_passes_by_it(folder):
+    plan = SeriesPlan(workers=2, fits=2, slow=0.3, struck=(("t0", 1, "kill", "worker"),))
+    runs = [*plays(folder, plan)]
+    assert any("connecting again for the server's next one" in line
+               for run in runs for line in run.said)
+    assert all([1] in [sorted(script.passed) for script in run.members] for run in runs)
+
+
+def test_a_process_that_comes_as_its_server_dies_at_the_end_of_a_fit_is_expected(folder):
+    """The next server's checkpoint has the end, and its note nobody that comes again."""
+    plan = SeriesPlan(workers=1, standby=True, period=0.1, fits=2, slow=0.3, struck=(
+        ("t0", 1, "kill", "workers"), ("t1", 1, "kill", "server")))
+    assert all(run.members[0].passed == {1} for run in plays(folder, plan))
 
 
 def test_a_server_of_one_run_refuses_the_next_fit_in_one_line(folder):
