@@ -100,6 +100,25 @@ def test_a_process_that_comes_as_its_server_dies_at_the_end_of_a_fit_is_expected
     assert all(run.members[0].passed == {1} for run in plays(folder, plan))
 
 
+class Forgets(Series):
+    """The disk of a server that dies loses the newest fit."""
+
+    def _dies(self, name):
+        super()._dies(name)
+        names = self.machines[name].names
+        for path in [path for path in names if "/run-002/" in path]:
+            del names[path]
+
+
+def test_a_server_whose_workers_have_ended_a_fit_that_it_lacks_ends_with_a_code(folder):
+    run = Forgets(SeriesPlan(fits=2, hours=0.02, struck=(("t1", 2, "kill", "server"),)), 0, folder)
+    run.harsh = True  # a fit is missing at the end
+    run.run()
+    assert {*run.codes["server"]} == {1} and all(script.code == 0 for script in run.members)
+    assert any("workers have ended fit 2, and its final version is not here" in line
+               for line in run.said)
+
+
 def test_a_server_of_one_run_refuses_the_next_fit_in_one_line(folder):
     run = Series(SeriesPlan(one_run=True), 0, folder).run()
     assert run.codes["server"] == [0]

@@ -65,6 +65,7 @@ class Series:
             served.
         chosen: index that the server has chosen for a process -> mark of that process, by which a
             later server of the run knows whose the index is.
+        outrun: a worker has ended the run that this server waits for: another server had it.
         readers: processes that have read versions of the run before.
         standby: the run before had a standby at its end.
         other: address of a process that may have begun the present run; None: none may.
@@ -83,6 +84,7 @@ class Series:
     have: set[int] = field(default_factory=set)
     nameless: set[str] = field(default_factory=set)
     chosen: dict[int, str] = field(default_factory=dict)
+    outrun: bool = False
     readers: int = 0
     standby: bool = False
     other: str | None = None
@@ -180,6 +182,7 @@ class Series:
         """
         self.id = before.get("series") or self.id or run
         self.fit = before.get("fit", self.fit)
+        self.outrun = False
         self.folders[self.fit] = folder
         experiment = folder.parent.name.removesuffix(BESIDE)
         places = [folder.parent.with_name(name) for name in (experiment, experiment + BESIDE)]

@@ -108,8 +108,11 @@ class Waiting:
         if series.later and not (series.goes_on or len(sessions)):
             if self._awaits_others(series):
                 return None
-            say("the processes of all workers have ended; ending this server")
-            return True
+            say("the processes of all workers have ended; ending this server"
+                if not series.outrun else
+                f"stopping: workers have ended fit {series.fit}, and its final version is not "
+                "here: start the process that served it")
+            return not series.outrun
         now = self._server.reporter.clock.now()
         if (self._waits_since is not None and series.goes_on
                 and now - self._waits_since >= _QUIET):
@@ -121,7 +124,7 @@ class Waiting:
                 if not series.later else
                 f"lost {series.awaited} between two fits: no reconnection within "
                 f"{patience:g} s; ending this server")
-            return series.later
+            return series.later and not series.outrun
         if not len(sessions):
             workers = series.awaited if series.later else range(self._server.config.worker_num)
             self._awaited.wait(workers, "to reconnect" if series.later else "to connect",

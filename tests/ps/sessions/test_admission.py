@@ -397,6 +397,18 @@ def between(server):
     return welcome.key
 
 
+def test_a_server_notices_that_a_worker_has_ended_the_run_that_it_waits_for(server):
+    """Another process has served it; a stranger's word does not count."""
+    key = between(server)
+    series = server.dispatcher.sessions.series
+    series.id = "ab12"
+    assert "has not served fit 1 to its end" in server.asked(0, fit=2, series=series.id)[1].reason
+    assert not series.outrun
+    refused = proven(server, key, fit=2, series=series.id, leaves=True)[1]
+    assert "what it holds is older than the worker" in refused.reason
+    assert series.outrun and not series.living, "its process ends"
+
+
 def test_only_the_process_itself_counts_a_worker_out(server):
     key = between(server)
     living = server.dispatcher.sessions.series.living

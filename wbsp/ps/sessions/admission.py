@@ -174,6 +174,10 @@ class Entrance(ABC):
         try:
             due = series.due(hello.series, hello.fit, hello.anew, self._begun)
         except ValueError as error:
+            if proven and hello.worker is not None and hello.fit > series.fit:
+                series.outrun = True
+                if hello.leaves:
+                    series.departs(hello.worker, hello.own, proven)
             self._sessions.refuse(identity, hello.worker, f"{_name(hello.worker)} {error}")
             return
         old = self._sessions.owned(hello.own)
