@@ -36,6 +36,7 @@ REATTACH = 30.0  # resuming server, once a worker is back: for the others
 LAST_PUSH = 120.0  # stopping server: for progress of a worker's last push; then it drops the worker
 VALIDATOR_HANGS = 60.0  # server: for a sign of work of a worker that validates an epoch for others
 LOOP_HANGS = 300.0  # server of trained data: for such a sign of a worker that has not left
+RETRY = 3.0  # ending server: for a worker that retries until the end is certain; then it ends
 GOODBYE = 60.0  # ending server: for progress of a worker's fetch of the final version
 INTERRUPTED = 15.0  # interrupted or failed server: for all of the last pushes
 LAST_SAVE = 60.0  # ending server: for its disk to take the final version; then it exits with 1

@@ -755,3 +755,36 @@ def test_a_resumed_run_that_has_ended_says_so_in_its_own_state():
         assert (later.rendezvous.ended, later.rendezvous.owed) == (True, {0, 1})
         assert later.owes(0), "it gets that version, and trains nothing"
         engine = later
+
+
+def ended():
+    """Two workers have finished, and a server resumes before they have the last version."""
+    before = Engine(create("asp"), Store(f32(0), 0), 2)
+    for worker in (0, 1):
+        before.join(worker, 0.0)
+    for worker in (0, 1):
+        before.leave(worker, 1.0, "finished", finished=True)
+    assert before.done
+    return again(before)
+
+
+def again(before):
+    """A server that resumes from the state of another one."""
+    engine = Engine(create("asp"), Store(f32(0), before.store.latest.version), 2)
+    engine.restore(before.state())
+    return engine
+
+
+def test_a_server_that_waits_with_the_last_version_notes_who_has_it():
+    engine = ended()
+    engine.has_final(1, 2.0)
+    assert again(engine).rendezvous.owed == {0}
+
+
+def test_a_process_that_was_admitted_for_the_last_version_gets_it_of_the_next_server():
+    engine = ended()
+    answer, stop = (one.message for one in engine.attach(0, 0, False, False, 2.0))
+    assert answer.joined and isinstance(stop, Stop)
+    assert engine.owes(0) and not engine.active
+    assert not engine.leave(0, 3.0, "finished", finished=True)
+    assert {type(one.message) for one in engine.attach(1, 0, True, False, 4.0)} >= {Final}

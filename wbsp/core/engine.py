@@ -378,7 +378,8 @@ class Engine:
             ValueError: no member could be in this state.
         """
         earlier = self.members.get(worker)
-        if (earlier is not None and earlier.active) or (self.done and not left):
+        for_last = not left and self.owes(worker)
+        if (earlier is not None and earlier.active) or (self.done and not (left or for_last)):
             raise ValueError(f"worker {worker} reattached, but takes part already or is too late")
         if held is not None:
             self._share(worker, held.data)
@@ -386,8 +387,13 @@ class Engine:
         if self.work is not None:
             if held is None or self.work.disagrees(held.data):
                 raise ValueError(f"worker {worker} attached again with other data than the run's")
-            own = self.work.claim(worker, held, left, waits, self.ledger.next_seq(worker))
+            own = self.work.claim(worker, held, left or for_last, waits,
+                                  self.ledger.next_seq(worker))
             epochs = self.work.ledger.epoch
+        if for_last:  # the server before had admitted it for that, too
+            return [Outgoing(worker, Reattached(0, True, *self.ledger.safe(worker), None, own=own,
+                                                epochs=epochs)),
+                    *self.join_for_last(worker, now)]
         member = self.members.setdefault(worker, Member())
         member.active = not left
         member.finished = left
@@ -758,7 +764,7 @@ class Engine:
         if self.started:
             awaited = {w for w, m in members.items() if not self.done and (m.active or m.finished)}
         elif self.rendezvous.ended:
-            owed |= self.rendezvous.owed
+            owed |= self.rendezvous.owed - self.rendezvous.have
         return EngineState(
             version=self.store.latest.version, next_seq=ledger.state(),
             totals=(self.steps, self.samples),

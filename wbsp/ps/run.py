@@ -528,7 +528,8 @@ class Run:
                 self._await_ends(now)
         if len(self._dispatcher.sessions) or self._replication.expected() or not self._settled:
             return None
-        if not self.hasty and self._awaits_sites(now, self._done_since):
+        if not self.hasty and (self._awaits_sites(now, self._done_since)
+                               or self._dispatcher.entrance.awaits_retry(now)):
             return None
         if not self.hasty and self._readers.awaited(self.version):
             return None

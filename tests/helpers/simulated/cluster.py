@@ -182,6 +182,7 @@ class Member:
         self.sent = []  # of each cut: what the run's format made of it, float32 [size]
         self.spans, self.uncut = [], []  # positions of shared data in each cut, and since the last
         self.unfit = Counter()
+        self._counts = None  # cuts, spans, sent and weights, while a process is outdated
         self.joined = None  # number of this process's first push
         self.runtime = self.replica = self.transport = self.process = None
         self.final = self.final_version = self.first = self.given_up = None
@@ -293,7 +294,7 @@ class Member:
         self.replica = replica = cluster.replica(self.index, self.lives)
         share = self._share(process)
         joined = transport.join(replica.layout, replica.read, 600.0, share=share)
-        self.goes_on(joined.seq)
+        self.goes_on(joined)
         replica.cuts = self.cuts
         self._notes_what_is_sent(transport._communication.session)
         self.runtime = runtime = WorkerRuntime(transport, replica, welcome.rule, joined, None,
@@ -369,11 +370,22 @@ class Member:
         self.weights |= dict.fromkeys(
             (seq for seq in self.weights if seq >= max(answer.safe, self.joined)), 0.0)
 
-    def goes_on(self, seq):
-        """A new process goes on from push `seq`: what an earlier one cut after that is no more."""
-        self.joined = seq
+    def goes_on(self, joined):
+        """A new process goes on from push `joined.seq`: what an earlier one cut after that is no
+        more. But one that joins a server of an earlier epoch changes nothing of what counts."""
+        self.forget_outdated()
+        self.joined = seq = joined.seq
+        newest = self.cluster.laws.settings.get("epoch", 0)
+        if joined.epoch < newest and any(push >= seq for push in self.weights):
+            self._counts = [*self.cuts], [*self.spans], [*self.sent], self.weights
         del self.cuts[seq:], self.spans[seq:], self.sent[seq:]
         self.weights = {push: weight for push, weight in self.weights.items() if push < seq}
+
+    def forget_outdated(self):
+        """Return to what counts, from what a process told a server of an earlier epoch."""
+        if self._counts is not None:
+            self.cuts, self.spans, self.sent, self.weights = self._counts
+            self._counts = None
 
     def acked(self, ack):
         assert ack.seq not in self.weights, f"worker {self.index} heard of push {ack.seq} twice"
@@ -985,6 +997,8 @@ class Cluster:
                         self.over and not any(one.alive for one in self.servers) and not any(
                             self.processes[name].alive for name in self.wrong)),
                     3600 * self.plan.hours)
+                for member in self.members:
+                    member.forget_outdated()
                 if not self.all_sick:
                     self.laws.check(done)
                 self.notes["all sick"] += self.all_sick

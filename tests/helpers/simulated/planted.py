@@ -358,6 +358,14 @@ def _early_goodbye():
     return patch.object(Upstream, "_adopt", adopt)
 
 
+def _too_late_for_the_next_server():
+    def objection(self, identity, worker, hello, real=Admission._objection):
+        if self._over is not None and isinstance(hello, m.Reattach) and not hello.left:
+            return f"worker {worker} is too late: {self._over}"
+        return real(self, identity, worker, hello)
+    return patch.object(Admission, "_objection", objection)
+
+
 # A standby sleeps; its server goes on alone, dies, and is away when the standby wakes.
 _LONG_SLEEP = Plan("asp", standby=True, kills=1, when_alone=True, victims=("server",),
                    outage=(80.0, 90.0), aimed=(("held", "sleep standby"),), naps=(70.0,), steps=50,
@@ -577,6 +585,10 @@ PLANTED = [
     Planted("a site that returns in the farewell is too late",
             lambda: patch.object(Engine, "owes", lambda self, worker: False),
             SitesPlan("asp", "asp", ends=(("final", "site"),)), {9}, 30),
+    Planted("a site that has returned in the farewell is too late for the next server",
+            _too_late_for_the_next_server,
+            SitesPlan("bsp", "bsp", top_standby=True,
+                      ends=(("final", "site"), ("returned", "top"))), {9}, 40),
     Planted("a site says goodbye before the final version is safe", _early_goodbye,
             SitesPlan("asp", "asp", slow=0.3, ends=(("goodbye", "site"),)),
             {9}, 60),

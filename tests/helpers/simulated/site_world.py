@@ -35,6 +35,7 @@ _HELD, _FINAL, _LEAVING, _GOODBYE = b"\xa4Held", b"\xa5Final", b"\xa7Leaving", b
 # When a death at the end of a run strikes: a site has finished and leaves; the server above, or a
 # site, hands out the final version; a site says that it has that.
 _ENDS = "left", "final", "goodbye", "farewell"
+_LATER_ENDS = *_ENDS, "returned"  # a site has returned for the final version
 _STEPS = 2, 8, 30  # messages and changes of its disk after that until a process dies, at most
 _APART = 8.0  # seconds between two deaths: what one process alone holds dies with it
 
@@ -71,7 +72,7 @@ class SitesPlan:
     kill_workers: int = 0
     patience: float = 3600.0  # virtual seconds in which it must end
     top_standby: bool = False
-    # Deaths at the end of the run: (phase of `_ENDS`, who dies: some of "site", "top", "worker")
+    # Deaths at the end: (phase of `_LATER_ENDS`, who dies: some of "site", "top", "worker")
     ends: tuple[tuple[str, str], ...] = ()
     kill_waiting: int = 0  # of workers whose push comes while their site waits for the one above
 
@@ -120,13 +121,24 @@ class NotingUpstream(Upstream):
 class _Nothing:
     """In place of the laws of a run with one server."""
 
-    lent = None
+    lent, settings = None, {}
 
     def said(self, name, text):
         pass
 
     def fetched(self, member, version, vector):
         pass
+
+
+class _OfSite(_Nothing):
+    def __init__(self, site):
+        self._site = site
+
+    @property
+    def settings(self):
+        """The newest run.json of its server and standby; {}: there is none."""
+        found = [self._site.all._settings(name) for name in self._site.names]
+        return max(found, key=lambda run: run.get("epoch", 0))
 
 
 class Site:
@@ -136,7 +148,7 @@ class Site:
 
     def __init__(self, world, index):
         self.all, self.index = world, index
-        self.name, self.laws, self.notes = f"site{index}", _Nothing(), Counter()
+        self.name, self.laws, self.notes = f"site{index}", _OfSite(self), Counter()
         self.rng, self.world, self.token = world.rng, world.world, world.token
         self.plan = Plan(steps=world.plan.steps, workers=world.plan.workers, data=world.plan.data,
                          validate=world.plan.validate)
@@ -250,6 +262,8 @@ class Sites:
             self.sites[int(lost[1])].loses(range(int(lost[2]), int(lost[3]) + 1))
         if (left := re.match(r"top(?:too)?: .* worker (\d+) left: finished", text)) is not None:
             self.done.add(int(left[1]))
+        if self._ends and (back := re.search(r"worker (\d+) returned for the final", text)):
+            self._strike("returned", self.sites[int(back[1])])
         if self.loud:
             print(self.said[-1])
 
@@ -333,14 +347,18 @@ class Sites:
                     continue
                 names = self.tops if who == "top" else site.names
                 process = self.processes[self.rng.choice(names)]
-                if process.alive and (len(names) == 1 or self._held(names)):
+                if phase == "returned":  # few messages follow, and much waiting
+                    self.world.after(self.rng.uniform(0, 0.5),
+                                     lambda one=process: self._dies_at_its_step(one))
+                elif process.alive and (len(names) == 1 or self._held(names)):
                     self.world.doomed[process] = self.rng.randrange(self.rng.choice(_STEPS))
 
     def _dies_at_its_step(self, process):
         name = process.name
         names = self.tops if name in self.tops else next(
             site.names for site in self.sites if name in site.names)
-        if self.over or not self._begun(name) or (len(names) > 1 and not self._held(names)):
+        if self.over or not process.alive or not self._begun(name) or (
+                len(names) > 1 and not self._held(names)):
             return
         self.last_death = self.world.now
         self.say(f"--- kill {name} at the end")
@@ -360,14 +378,20 @@ class Sites:
                 self.notes["late"] += 1
                 self.late.add(process.name)
                 for site in self.sites:
-                    if process.name in site.names and site.index in self.done:
+                    if process.name in site.names and site.index in self.done and not any(
+                            0 in self.codes.get(name, []) for name in site.names):
                         raise Broken(9, f"{process.name} had finished, and ends without the last "
                                      "version")
             elif code and self._may_be_replaced(process.name):
                 if not self.over:  # as a supervisor of processes does
                     self.world.after(2.0, lambda: self._again(process.name))
-            elif code:
+            elif code and not self._says_what_is_lost(process.name):
                 raise Broken(9, f"{process.name} ended with exit code {code}")
+
+    def _says_what_is_lost(self, name):
+        """A server above that ends without work that it has lost together with a site."""
+        return name in self.tops and bool(self.notes["lost"]) and any(
+            f" {name}: not trained: " in line for line in self.said)
 
     def _may_be_replaced(self, name):
         """A server that its standby has taken over from ends with exit code 1."""
@@ -519,6 +543,8 @@ class Sites:
     def check(self, done):
         if not done:
             raise Broken(9, "the run does not end")
+        for member in self.members:
+            member.forget_outdated()
         stayed = [member for site in self.sites if not self._is_late(site)
                   for member in site.members]
         for member in stayed:
@@ -677,4 +703,9 @@ def drawn(seed: int, data: bool | None = None) -> SitesPlan:
                           for _ in range(draw.choice([1, 2])))
     if draw.random() < 0.2:
         plan.kill_waiting = draw.choice([1, 2])
+    draw = random.Random(f"more ends of sites {seed}")
+    if draw.random() < 0.2:
+        who = "top", "site top", "top worker", "site worker"
+        plan.ends += tuple((draw.choice(_LATER_ENDS), draw.choice(who))
+                           for _ in range(draw.choice([1, 2])))
     return plan

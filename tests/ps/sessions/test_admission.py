@@ -444,6 +444,17 @@ def test_who_comes_in_the_farewell_waits_until_all_have_left_for_good(server):
     assert last.ends and "worker 1 is too late: the run has ended (done)" in last.reason
 
 
+def test_the_end_waits_for_a_process_that_retries_until_the_end_is_certain(server):
+    begun(server)
+    engine = server.dispatcher.entrance._engine
+    engine.done = True
+    entrance = server.dispatcher.entrance
+    assert isinstance(server.asked(2)[1], m.NotServing) and entrance.awaits_retry(server.now)
+    assert not entrance.awaits_retry(server.now + timeouts.RETRY + 1)
+    entrance.dismiss("the run has ended (done)")
+    assert server.asked(2)[1].over and not entrance.awaits_retry(server.now)
+
+
 def test_under_one_run_who_comes_in_the_farewell_is_refused(server):
     server.dispatcher.sessions.series.single = True
     server.dispatcher.entrance.dismiss("the run has ended (done)")

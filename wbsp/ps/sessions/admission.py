@@ -88,6 +88,8 @@ class Entrance(ABC):
         self._over: str | None = None  # why no worker can join any more
         self._ends = False  # no other run follows, either
         self._asked: dict[bytes, float] = {}  # processes that wait for an index -> when they asked
+        # Workers whose processes retry until it is certain that the run ends -> the newest time
+        self._retry: dict[int | None, float] = {}
 
     def handlers(self) -> Handlers:
         """Return the handlers for messages with which workers enter."""
@@ -106,7 +108,7 @@ class Entrance(ABC):
     def _owes(self, worker: int, replaces: bool) -> bool:
         """Return whether a worker had finished, and its new process lacks only the last version.
 
-        `replaces`: as in `Hello`; other processes begin anew, and are too late.
+        `replaces`: as in `Hello`, or it was admitted; others begin anew, and are too late.
         """
         return False
 
@@ -168,8 +170,11 @@ class Entrance(ABC):
         if self._over is None and (doubt := self._other.doubt or self._unsafe) is not None:
             # the serving server takes it; if that is this one, the worker retries
             self._other.came(hello.worker, hello.own)
+            if hello.worker is None or 0 <= hello.worker < self._info.config.worker_num:
+                self._retry[hello.worker] = self._clock.now()
             self._sessions.refuse(identity, hello.worker, doubt, elsewhere=True)
             return
+        self._retry.pop(hello.worker, None)
         series = self._sessions.series
         try:
             due = series.due(hello.series, hello.fit, hello.anew, self._begun)
@@ -326,6 +331,10 @@ class Entrance(ABC):
         session.request, session.joined = join, True
         self._joined(session)
 
+    def awaits_retry(self, now: float) -> bool:
+        """Return whether a process that retries is about to learn that the run has ended."""
+        return any(now - at < timeouts.RETRY for at in self._retry.values())
+
     def dismiss(self, reason: str, ends: bool = False) -> None:
         """Refuse workers that request to join, from now on; `ends`: as in `messages.Refused`."""
         self._over = reason
@@ -438,7 +447,8 @@ class Entrance(ABC):
                 and self._sessions.reaches(old)):
             return (f"{me} is already connected (last message {now - old.liveness.heard:.1f} s "
                     "ago); start each worker with its own worker_index")
-        if self._over is not None and isinstance(hello, m.Reattach) and not hello.left:
+        if self._over is not None and isinstance(hello, m.Reattach) and not (
+                hello.left or self._owes(worker, True)):
             return f"{me} is too late: {self._over}"
         return None
 
@@ -723,7 +733,7 @@ class Admission(Entrance):
         if owner is not None and owner.owner != request.owner and request.first < due:
             return f"{me}: another process has taken over this index; start the worker again"
         over = engine.done or (engine.rendezvous.ended and not engine.started)
-        if over and (not request.left or request.answered > due):
+        if over and (request.answered > due or not (request.left or engine.owes(worker))):
             return f"{me} is too late: the run has ended without it"
         try:
             ledger.lacks(worker, request.first, request.answered)

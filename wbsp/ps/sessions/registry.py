@@ -122,6 +122,7 @@ class SessionRegistry:
     def attach(self, session: WorkerSession, size: int, name: str, ledger: Ledger) -> None:
         """Make the worker a member; `size`, `name`: as for `DataPlanes.attach`."""
         session.ledger = ledger
+        session.progress.changed = self._clock()  # one that returns has all the time
         self.planes.attach(session, size, name)
 
     def expect(self, size: int) -> None:

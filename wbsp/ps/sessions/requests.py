@@ -59,6 +59,7 @@ class Requests:
         self._left.discard(session.worker)
         self.unserved.pop(session.worker, None)
         if owed:
+            self.returned = True
             self._tell(session.worker, " returned for the final version")
             self.replies.send(self.engine.join_for_last(session.worker, self._clock.run()))
             return
@@ -315,7 +316,7 @@ class Requests:
         """End a session without a word from the worker; `replaced`: as in `Engine.leave`."""
         worker, report = session.worker, self.sessions.reports.get(session.worker)
         member = (session.joined and session.plane is not None
-                  and not (session.replaces and self.engine.owes(worker)))
+                  and not self.engine.owes(worker))
         self.sessions.close(session)
         self.replies.forget(worker)
         if not member:
