@@ -60,6 +60,21 @@ def plays(folder, plan, seeds=5):
         yield run
 
 
+def test_no_epoch_is_served_by_both_where_both_die_as_a_fit_begins(folder):
+    """The only worker has no index: neither process knew which fit was next, or who else did."""
+    plan = SeriesPlan(workers=1, standby=True, chosen=True, power=True, struck=(
+        ("t5", 1, "kill", "standby"), ("t1", 1, "kill", "server worker"),
+        ("t5", 1, "kill", "server workers")))
+    assert sum(run.notes["kills"] for run in plays(folder, plan, 12)) >= 24
+
+
+def test_a_version_counts_more_than_a_later_note_of_the_fit(folder):
+    """The standby had lost its copy, and began the fit in a higher epoch than the server's."""
+    plan = SeriesPlan(standby=True, workers=2, struck=(
+        ("t1", 2, "kill", "server"), ("t1", 2, "kill", "standby")))
+    assert all(run.notes["kills"] == 2 for run in plays(folder, plan, 8))
+
+
 def test_a_server_and_a_standby_that_were_a_fit_apart_do_not_wait_for_each_other(folder):
     """The standby had died before it had kept the last version of the fit before."""
     plan = SeriesPlan(workers=1, data=(24, 7, 2), standby=True, struck=(

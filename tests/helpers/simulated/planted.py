@@ -47,9 +47,9 @@ from wbsp.ps.checkpoint.resume import Runs
 from wbsp.ps.checkpoint.snapshots import Snapshots
 from wbsp.ps.checkpoint.writer import Checkpoints
 from wbsp.ps.evaluation import Evaluations
-from wbsp.ps.replication.election import Candidate, Votes
+from wbsp.ps.replication.election import Candidate, Standing, Votes, rank_of
 from wbsp.ps.replication.primary import Replication
-from wbsp.ps.series import Series
+from wbsp.ps.series import STANDBY_STEP, Series
 from wbsp.ps.sessions.admission import Admission, Entrance
 from wbsp.ps.sessions.indices import Indices
 from wbsp.ps.sessions.peer_log import TokenBucket
@@ -503,6 +503,16 @@ PLANTED = [
             SeriesPlan(struck=(("t4", 1, "kill", "server"),)), {23}, 20),
     Planted("a fit that has ended is trained again", _a_fit_is_served_again,
             SeriesPlan(struck=(("t4", 1, "kill", "server workers"),)), {21}, 20),
+    Planted("each fit begins with the first epoch",
+            lambda: patch.object(Series, "exceeds", lambda self, epoch: None),
+            SeriesPlan(standby=True, workers=2, struck=(("t1", 1, "kill", "server"),
+                                                        ("t5", 1, "kill", "standby"))),
+            {4, 24}, 60, 8),
+    Planted("the higher epoch counts, with a version or without",
+            lambda: patch.object(Standing, "rank", property(
+                lambda self: rank_of(self.epoch, True, self.step == STANDBY_STEP))),
+            SeriesPlan(standby=True, workers=2, struck=(("t0", 2, "kill", "server standby"),)),
+            {24}, 20),
     Planted("a worker that comes in the farewell gives up",
             lambda: patch.object(wbsp.worker.loop, "RunOver", _Never),
             SeriesPlan(evaluator="works", lasts=4.0, struck=(("t1", 1, "kill", "worker"),)), {24}),
