@@ -23,7 +23,9 @@ has ended. So the epochs of a series never start again:
   epoch after the next (`SERVER_STEP`); one that goes on from the other's state takes the next one
   (`STANDBY_STEP`). Of the two, one has the odd epochs of the series, and the other the even ones;
 - a process takes no epoch that is not above all that it had, and all that it knows of the other;
-- the epoch is in run.json, on the disk, before a worker is welcomed.
+- the epoch is in run.json, on the disk, before a worker is welcomed;
+- a server refuses a standby with a state of its own of the server's epoch
+  (`wbsp.ps.replication.primary`): one of their folders is a copy of the other.
 
 So no epoch of a run is served twice, in whichever order the two die, return and take over, and
 the later start has the higher one, unless neither knew of the other.

@@ -844,6 +844,16 @@ def test_a_process_without_a_version_and_without_a_proof_raises_no_epoch(world):
     assert world.info.epoch == 1 and world.replication.superseded is None
 
 
+def test_a_process_that_has_served_in_this_server_s_epoch_is_refused(world):
+    """Its folder is a copy of this server's, so that each of the two would take the same epochs."""
+    answer = world.follow(run="ab12", rank=rank_of(1, True), keys=[SECRET])
+    assert isinstance(answer, m.Refused) and "a state of its own of epoch 1, in which" in (
+        answer.reason)
+    assert not world.replication.knows(STANDBY)
+    assert isinstance(world.follow(run="ab12", rank=rank_of(1, True, True)), m.Following), (
+        "it holds a copy of this server's state")
+
+
 def test_of_two_processes_that_wait_for_a_fit_the_later_one_begins_it(world):
     world.replication._begun = False
     world.follow(run="ab12", rank=rank_of(2, False), keys=[SECRET])

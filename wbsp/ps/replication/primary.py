@@ -316,6 +316,12 @@ class Replication:
                 return
             elif not reason and self.alone and not self._continue_above(epoch_of(request.rank)):
                 return  # it will ask again
+        if (request.run == info.run and self._begun and bond.key == info.secret
+                and request.rank == rank_of(info.epoch, True)):
+            reason = reason or (
+                f"the standby has a state of its own of epoch {info.epoch}, in which this server "
+                "serves: no two processes have one epoch, unless one folder is a copy of the "
+                "other; start the standby with an empty folder")
         if reason:
             self._sessions.send(identity, m.Refused(one_line(reason)))
             self._tell(f"refused: {reason}")
