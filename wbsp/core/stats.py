@@ -109,8 +109,11 @@ class Report:
         return replace(later, **sums, seconds=sum_phases([self.seconds, later.seconds]))
 
     def count_steps(self, steps: int, samples: int, loss: float) -> None:
-        """Count steps that ended with the mean `loss`; NaN: not known."""
+        """Count steps that ended with the mean `loss`; NaN: not known. Without samples, it is none.
+        """
         self.steps += steps
+        if not samples:
+            return
         self.samples += samples
         self.loss = loss
         losses = self.losses + loss * samples

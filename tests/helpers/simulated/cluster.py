@@ -179,6 +179,7 @@ class Member:
         self.cluster, self.index, self.steps = cluster, index, steps
         self.cuts, self.weights = [], {}
         self.samples = {}  # of each push
+        self.examples = 0  # of all its steps, where the data is its own
         self.sent = []  # of each cut: what the run's format made of it, float32 [size]
         self.spans, self.uncut = [], []  # positions of shared data in each cut, and since the last
         self.unfit = Counter()
@@ -189,6 +190,7 @@ class Member:
         self.left_at, self.lives, self.deaths = float("inf"), 0, []
         self.leaving = self.holds = False  # a signal has told it to; a process has its index
         self.speed = cluster.rng.choice(cluster.plan.speeds)
+        self._uncounted = random.Random(f"uncounted {cluster.number} {index}")
 
     @property
     def session(self):
@@ -312,7 +314,9 @@ class Member:
             runtime.step_begins()
             process.sleep(self.speed * cluster.rng.lognormvariate(0, 0.3))
             replica.step()
-            runtime.step_done(samples=1, loss=0.0)
+            counts = share is not None or self._uncounted.random() >= cluster.plan.uncounted
+            self.examples += counts
+            runtime.step_done(samples=int(counts), loss=0.0 if counts else 1e3)
         self.left_at, self.leaving = cluster.world.now, False
         cluster.phase("last push", process)
         runtime.finish()
@@ -987,7 +991,8 @@ class Cluster:
         """Play it. Raises AssertionError where a law is broken."""
         kinds = self.plan.faults
         self.notes["chosen"] += self.plan.chosen
-        self.notes.update({kind: 1 for kind in ("chunk", "dense") if getattr(self.plan, kind)})
+        self.notes.update({kind: 1 for kind in ("chunk", "dense", "uncounted")
+                           if getattr(self.plan, kind)})
         self.notes.update({kind: 1 for kind in ("storm", "full", "drift", "slow disk", "wild")
                            if kind in kinds})
         with alone(self), small_chunks(self.plan.chunk):

@@ -24,6 +24,8 @@
     for those that were given up: they were in three that were not finite. Those that a server has
     lost together with a worker's process, when all had finished, it counts as not trained.
 18. Two living processes never hold one index: `Member.run`, where the server chooses it.
+19. A step without an example is in no count of examples, and in no mean loss: the final version
+    has as many examples as the other steps, and each loss is theirs.
 """
 
 from __future__ import annotations
@@ -326,6 +328,7 @@ class Laws:
         self._one_final()
         self._conserved()
         self._one_content()
+        self._examples_are_counted()
         self._mistakes_are_said()
         self._few_lines()
         self._model_is_there()
@@ -523,6 +526,23 @@ class Laws:
                         members[index].late and self._newest[index] < later[0][0])
                         for _, index, life in earlier):
                     raise Broken(3, f"version {version} has {len(contents)} contents: {seen}")
+
+    def _examples_are_counted(self):
+        cluster, members = self.cluster, self.cluster.members
+        if not cluster.plan.uncounted:
+            return
+        for line in cluster.said:
+            if "training loss " in line and "training loss 0.0000" not in line:
+                raise Broken(19, f"a step without an example has a loss: {line}")
+        if self.two_deaths or self._last_unsaved or any(
+                member.final is None or member.lives > 1 for member in members):
+            return  # some of it is lost, or done again
+        trained = sum(member.examples for member in members)
+        version = max(member.final_version for member in members)
+        for state in self._states.values():
+            if state["ended"] and state["version"] == version and state["totals"][1] != trained:
+                raise Broken(19, f"{trained} examples were trained, and {state['totals'][1]} are "
+                             "counted")
 
     def _mistakes_are_said(self):
         cluster = self.cluster

@@ -61,6 +61,7 @@ class Plan:
     size: int = 12
     sparse: bool = False
     dense: float = 0.0  # chance that a step of a sparse run moves all rows
+    uncounted: float = 0.0  # chance that a step of a worker with its own data has no example
     chunk: int = 0  # floats of a message; 0: as in production, where a model here is one
     outer: str = "identity"
     data: tuple[int, int, int] | None = None
@@ -195,6 +196,8 @@ def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None
     if plan.sparse and draw.random() < 0.5:
         plan.dense = 0.3
     _draw_clocks(plan, random.Random(f"clocks {sync} {seed}"))
+    if plan.data is None and random.Random(f"uncounted {sync} {seed}").random() < 0.15:
+        plan.uncounted = 0.4
     return plan
 
 

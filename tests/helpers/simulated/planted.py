@@ -42,6 +42,7 @@ from wbsp.core.engine import Engine
 from wbsp.core.ledger import Ledger
 from wbsp.core.overflow import Reach
 from wbsp.core.rendezvous import Rendezvous
+from wbsp.core.stats import Report
 from wbsp.core.store import Store
 from wbsp.ps.checkpoint.resume import Runs
 from wbsp.ps.checkpoint.snapshots import Snapshots
@@ -235,6 +236,19 @@ def _first_alone(wire, vector, words, in_blocks=False, real=advanced):
 
 def _finite_is_enough():
     return patch.object(Reach, "fits", lambda self, weight, most: True)
+
+
+def _each_step_counts():
+    def add(self, steps, samples, *args, real=Progress.add):
+        real(self, steps, samples or 1, *args)
+    return patch.object(Progress, "add", add)
+
+
+def _each_step_has_a_loss():
+    def count(self, steps, samples, loss, real=Report.count_steps):
+        real(self, steps, samples or 1, loss)
+        self.samples -= not samples
+    return patch.object(Report, "count_steps", count)
 
 
 def _dropped_counts():
@@ -579,6 +593,10 @@ PLANTED = [
             Plan("asp"), {2}, 10),
     Planted("an evaluator that dies takes the run with it", _dead_evaluator_ends_it,
             Plan("pcc", evaluator="dies"), {8, 9}, 3),
+    Planted("a step without an example counts as one", _each_step_counts,
+            Plan("asp", uncounted=0.4), {19}, 5),
+    Planted("a step without an example has a loss", _each_step_has_a_loss,
+            Plan("asp", uncounted=0.4, steps=20, speeds=(0.1, 0.3)), {19}, 10),
     Planted("a vector is whole before its last chunk", _whole_without_its_end,
             Plan("pcc", chunk=5), {1, 2, 3, 7, 8, 9}, 5),
     Planted("a dense version is left out between sparse ones", _dense_version_left_out,

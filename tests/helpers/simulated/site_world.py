@@ -74,6 +74,7 @@ class SitesPlan:
     top_standby: bool = False
     # Deaths at the end: (phase of `_LATER_ENDS`, who dies: some of "site", "top", "worker")
     ends: tuple[tuple[str, str], ...] = ()
+    uncounted: float = 0.0  # chance that a step of a worker with its own data has no example
     kill_waiting: int = 0  # of workers whose push comes while their site waits for the one above
 
     @property
@@ -147,11 +148,11 @@ class Site:
     harsh = False
 
     def __init__(self, world, index):
-        self.all, self.index = world, index
+        self.all, self.index, self.number = world, index, 100 * world.number + index
         self.name, self.laws, self.notes = f"site{index}", _OfSite(self), Counter()
         self.rng, self.world, self.token = world.rng, world.world, world.token
         self.plan = Plan(steps=world.plan.steps, workers=world.plan.workers, data=world.plan.data,
-                         validate=world.plan.validate)
+                         validate=world.plan.validate, uncounted=world.plan.uncounted)
         self.names = [self.name, f"standby{index}"][:1 + world.plan.standby]  # of its servers
         self.address, self.run_id = ",".join(f"{name}:{PORT}" for name in self.names), None
         self.heard: NotingUpstream | None = None  # the process that the server above hears
@@ -708,4 +709,6 @@ def drawn(seed: int, data: bool | None = None) -> SitesPlan:
         who = "top", "site top", "top worker", "site worker"
         plan.ends += tuple((draw.choice(_LATER_ENDS), draw.choice(who))
                            for _ in range(draw.choice([1, 2])))
+    if plan.data is None and random.Random(f"uncounted of sites {seed}").random() < 0.15:
+        plan.uncounted = 0.4
     return plan
