@@ -170,7 +170,7 @@ def test_all_ranks_of_a_worker_pass_by_a_block_that_has_ended(jobs):
     for job in (*again, server):
         job.ends_well()
     for job in again:
-        assert job.find("^block 0 all 1 epochs are trained$")
+        assert job.find("^block 0 the epoch is trained$")
         assert job.find("^values 0") == first[0].find("^values 0")
         assert job.find("^steps 0 0 1.0 8$") and job.find("^steps 1 8 ")
     assert again[0].find("^values") == again[1].find("^values")
