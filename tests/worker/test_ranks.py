@@ -71,3 +71,31 @@ def test_ranks_that_were_given_different_arguments_end_with_their_names(jobs, wr
              for rank in range(2)]
     assert [job.ends() for job in ranks] == [1, 1]
     assert all(job.find(says) for job in ranks)
+
+
+LEAVES = """
+import sys, torch, torch.distributed as dist, wbsp
+address, rank, port, steps = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4] == "steps"
+dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+with wbsp.Worker(model, address=address, worker_index=0, n=64, batch_size=8, epochs=50) as w:
+    for _ in w.epochs():
+        for indices in w.indices():
+            if rank and w.progress().endswith("step 3"):
+                raise KeyError("a broken file")
+            if steps:
+                model(torch.ones(1, 1)).sum().backward()
+            w.step(0.5)
+"""
+
+
+@pytest.mark.parametrize("waits", ["steps", "calls"])
+def test_an_error_that_leaves_another_rank_is_told_by_name(jobs, waits):
+    """Rank 0 waits for it in a step of DistributedDataParallel, or in a call of `w`."""
+    server = jobs.server(workers=1).listens()
+    (jobs.folder / "leaves.py").write_text(LEAVES)
+    port = free_port()
+    ranks = [jobs.start(f"rank{rank}", "leaves.py", server.address, rank, port, waits)
+             for rank in range(2)]
+    assert [job.ends() for job in ranks] == [1, 1]
+    assert ranks[0].find("rank 1 of this worker's processes has left by KeyError: 'a broken file'")

@@ -24,7 +24,7 @@ from wbsp.replica.values import Values, rank_of
 from wbsp.runlog.console import say
 from wbsp.saved import fill
 from wbsp.worker import loop
-from wbsp.worker.errors import in_one_line, says_all
+from wbsp.worker.errors import TransportError, in_one_line, says_all
 from wbsp.worker.share import Share
 
 _UNSOUND = (
@@ -241,7 +241,10 @@ class Worker:
         if member.loop is None:
             return  # it has left, after a signal or an error that the block has caught
         if error is not None:
-            if self._processes is not None and not self._processes.fail(error):
+            left = None if self._processes is None else self._processes.who_left()
+            if left is not None and left not in str(error):
+                member.say(f"{left}; so this process ends with {type(error).__name__}")
+            elif self._processes is not None and left is None and not self._processes.fail(error):
                 member.say(f"{type(error).__name__} has left rank 0 alone of this worker's "
                            f"{self._processes.size} processes: the others may wait for it in a "
                            "step, until its process ends. Raise such an error in all of them, "
@@ -698,6 +701,8 @@ class _Rank(Worker):
             self._settle()
             for _ in self._values.finish():
                 pass
+        elif error is not None and self._inside and not isinstance(error, TransportError):
+            self._processes.leave(error)
         self._inside = False
 
     @property

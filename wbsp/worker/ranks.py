@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _set_pg_timeout
+from torch.distributed.distributed_c10d import _get_default_store, _set_pg_timeout
 
 from wbsp.limits import one_line
 from wbsp.process.host import HOST
@@ -26,6 +26,7 @@ from wbsp.worker.errors import TransportError, in_one_line
 from wbsp.worker.share import Share
 
 _TEXT = 4096  # bytes of a reason
+_LEFT = "wbsp-left"  # key of the line on a rank that has left by an error
 _TOLD = 5.0  # seconds in which the others notice that this process has left
 
 
@@ -125,6 +126,24 @@ class Group:
             return HOST.clock.monotonic() < end
         return True
 
+    def leave(self, error: BaseException) -> None:
+        """Another rank than 0: note that this process has left by an error.
+
+        The others wait for it, in a step or in a call of `w`, until its process ends. Then they say
+        which rank it was, and why.
+        """
+        with contextlib.suppress(RuntimeError):  # rank 0 has ended
+            _get_default_store().set(_LEFT, f"rank {self.rank} of this worker's processes has left "
+                                            f"by {type(error).__name__}: {one_line(str(error))}")
+
+    def who_left(self) -> str | None:
+        """Return which rank has left by an error, and which; None: none has."""
+        with contextlib.suppress(RuntimeError):
+            store = _get_default_store()
+            if store.check([_LEFT]):
+                return one_line(store.get(_LEFT).decode(errors="replace"))
+        return None
+
     def part(self, indices: np.ndarray) -> np.ndarray:
         """Return this rank's part of a batch; it is never empty, because each rank makes a step."""
         mine = np.array_split(indices, self.size)[self.rank]
@@ -142,7 +161,13 @@ class Group:
         return [bytes(one.tolist()).decode() for one in texts]
 
     def _spread(self, box: torch.Tensor) -> torch.Tensor:
-        dist.broadcast(box, 0, group=self._calls)
+        try:
+            dist.broadcast(box, 0, group=self._calls)
+        except RuntimeError:
+            if (left := self.who_left()) is not None:
+                with in_one_line():
+                    raise TransportError(left) from None
+            raise
         return box
 
 
