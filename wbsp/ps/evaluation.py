@@ -451,12 +451,13 @@ def _answer_requests(connection: Connection, make: Callable[[], tuple[Any, Any]]
 
 def _saved(model: Any, path: str) -> tuple[Any, ...]:
     """Write a model whole; return number and text of the error of a disk that fails, or nothing."""
-    beside = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}")
+    whole = pathlib.Path(path)
+    beside = whole.with_name(f".{whole.name}")
     try:
-        model.save(beside)
-        os.replace(beside, path)
+        model.save(str(beside))
+        beside.replace(whole)
     except OSError as error:
         with contextlib.suppress(OSError):
-            os.unlink(beside)
+            beside.unlink(missing_ok=True)
         return error.errno, error.strerror or str(error)
     return ()
