@@ -572,6 +572,7 @@ class Series(Cluster):
         self._doomed = {}  # process -> the moment at which it was struck
         self._down = set()  # servers that are to be started again
         self._struck = [*plan.struck]
+        self._filled = {}  # machine -> (share of its writes that fail else, times it was filled)
         super().__init__(plan, seed, folder, loud)
         self.harsh = bool(plan.full)  # a run may end before a disk has taken anything of it
 
@@ -725,10 +726,16 @@ class Series(Cluster):
     def _fill(self, name):
         machine = self.machines[name]
         self.say(f"--- the disk of {name} is full")
-        full, machine.full = machine.full, 1.0
+        before, times = self._filled.pop(name, (machine.full, 0))
+        self._filled[name] = before, times + 1
+        machine.full = 1.0
 
         def again():
-            machine.full = full
+            before, times = self._filled.pop(name)
+            if times > 1:  # it was filled once more meanwhile
+                self._filled[name] = before, times - 1
+                return
+            machine.full = before
             self.say(f"--- the disk of {name} has room")
         self.world.after(5.0, again)
 

@@ -630,6 +630,9 @@ class Sites:
         lacks = Counter(range(n * epochs)) - done
         said = any(f"not trained: {lacks.total():,} of" in line for line in self.said)
         if done + lacks == Counter(range(n * epochs)) and not lacks - gone and said:
+            if lacks and any(0 in self.codes.get(name, []) for name in self.tops):
+                raise Broken(17, "a server above has ended with 0, and counts examples as not "
+                             f"trained: {self.codes}")
             return  # all had finished when they were lost
         if done != Counter(range(n * epochs)) and not self.stopped_early:
             wrong = {g: done[g] for g in range(n * epochs) if done[g] != 1}
