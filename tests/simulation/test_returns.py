@@ -1,0 +1,95 @@
+"""Who returns on its own port is itself: a machine with a standby, a site's server or a shard, and
+with workers, starts again, while the server that they follow lives and has lost nothing.
+
+Only one process can listen at an address, so the new one there proves the end of the old one: no
+server waits for votes of processes that have ended.
+"""
+
+import re
+
+import pytest
+from simulated.cluster import Cluster
+from simulated.plan import Plan
+from simulated.site_world import Sites, SitesPlan
+
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6))]
+MOMENTS = ["standby at standby0?:", "holds version"]  # it has nothing yet; it has a version
+
+
+def soon(run, line, act):
+    """Act as soon as a line of any process is there."""
+    if any(re.search(line, one) for one in run.said):
+        act()
+    else:
+        run.world.after(0.003, lambda: soon(run, line, act))
+
+
+def restart(run, name, start, members):
+    """A machine starts again: its process `name` first, then these workers."""
+    run.say(f"--- the machine of {name} and its workers starts again")
+    run.processes[name].kill()
+    run.world.after(run.rng.uniform(0.05, 0.5), start)
+    run.notes["restarts"] += 1
+
+    def workers():
+        for member in members:
+            if member.process is not None and member.process.alive and not member.ended:
+                member.process.kill()
+                member.comes_again()
+    run.world.after(run.rng.uniform(0.05, 0.8), workers)
+
+
+def served_on(run, *servers):
+    """These servers have gone on alone, or with the new process, and asked nobody for votes."""
+    assert run.notes["restarts"] == 1
+    for name in servers:
+        assert run.codes[name] == [0], run.said[-5:]
+        assert not any(f" {name}: " in line and "voted" in line for line in run.said)
+
+
+@pytest.mark.parametrize("line", MOMENTS, ids=["with nothing", "with a version"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_sites_standby_and_workers_that_start_again_end_no_site(line, seed, folder):
+    run = Sites(SitesPlan("asp", "asp", standby=True), seed, folder)
+    run.plan.kill_workers = 1  # below: workers' processes end, and others take their place
+    site = run.sites[0]
+    soon(run, f"site0: .*{line}", lambda: restart(
+        run, "standby0", lambda: run.start_site(site, name="standby0"), site.members))
+    served_on(run.run(), "site0", "top")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_standby_above_and_a_site_that_start_again_end_no_run(seed, folder):
+    """The site is the worker of the server above, and votes for its standby."""
+    run = Sites(SitesPlan("asp", "asp", top_standby=True), seed, folder)
+    site = run.sites[0]
+
+    def again():
+        restart(run, "toptoo", lambda: run.start_top(name="toptoo"), ())
+        if run._begun("site0"):
+            run.processes["site0"].kill()
+            run.world.after(run.rng.uniform(0.3, 0.8), lambda: run.start_site(site))
+    soon(run, "top: .*holds version", again)
+    served_on(run.run(), "top")
+
+
+@pytest.mark.parametrize("line", MOMENTS, ids=["with nothing", "with a version"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_standby_with_shards_and_workers_that_start_again_end_no_server(line, seed, folder):
+    run = Cluster(Plan("asp", workers=2, standby=True, shards=2, steps=12), seed, folder)
+    soon(run, f"server: .*{line}", lambda: restart(
+        run, "standby", lambda: run.start_server("standby"), run.members))
+    served_on(run.run(), "server")
+
+
+@pytest.mark.parametrize("standby", [False, True], ids=["alone", "with a standby"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_shard_that_starts_again_at_its_port_is_taken_up_again(standby, seed, folder):
+    run = Cluster(Plan("asp", workers=2, standby=standby, shards=2, steps=20,
+                       speeds=(0.3,)), seed, folder)
+    line = "the standby at standby:.* holds version 0" if standby else "version 0 "
+    soon(run, line, lambda: restart(run, "s0", lambda: run.start_shard(0), run.members))
+    run.run()
+    assert run.notes["restarts"] == 1 and run.over
+    assert all(member.final is not None for member in run.members)
+    assert 0 in run.codes["server"] + run.codes.get("standby", [])
