@@ -75,7 +75,7 @@ WALLS = {
     "figures": "core.stats runlog limits command",
     "ps": "core sync tensors wire runlog replica process environment limits timeouts units command",
     "worker": "core.agent core.messages core.participant core.permutation core.resend_buffer "
-              "core.stats core.work.sequence sync.base tensors wire saved "
+              "core.rules core.stats core.work.sequence sync.base tensors wire saved "
               "runlog replica process environment limits timeouts given",
     "site": "core sync.base tensors wire.messages wire.addresses wire.line worker "
             "ps.__main__ ps.config ps.flags ps.checkpoint process environment timeouts command",

@@ -5,8 +5,9 @@ from unittest.mock import ANY
 
 import pytest
 
-from wbsp.core.agent import Adopt, Agent, Cut, Expect, Leave, RuleBroken
+from wbsp.core.agent import Adopt, Agent, Cut, Expect, Leave
 from wbsp.core.messages import CutQuery, Fetch, Range
+from wbsp.core.rules import RuleBroken
 from wbsp.core.work.sequence import WorkSequence
 from wbsp.sync import Direct, Push, WorkerRule
 

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from wbsp.core.agent import Adopt, Cut, RuleBroken
+from wbsp.core.agent import Adopt, Cut
 from wbsp.core.messages import (
     Ack,
     AskWork,
@@ -21,6 +21,7 @@ from wbsp.core.messages import (
     WorkPlace,
 )
 from wbsp.core.participant import Participant
+from wbsp.core.rules import RuleBroken
 from wbsp.sync import MODELS, Direct, WorkerRule, create
 
 BSP = WorkerRule("every_step", "model", "replace")

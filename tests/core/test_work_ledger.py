@@ -14,8 +14,10 @@ import pytest
 from random_events import play
 
 from wbsp.core.messages import Range, SharedData
+from wbsp.core.rules import RuleBroken
 from wbsp.core.work.positions import Positions
 from wbsp.core.work.sequence import WorkSequence
+from wbsp.core.work.strikes import Strikes, StruckState
 from wbsp.core.work_ledger import WorkLedger, WorkState
 from wbsp.limits import SPANS
 
@@ -494,3 +496,38 @@ def test_the_worker_takes_trains_and_is_answered_in_order():
     assert work.held == [Range(42, 2, 4)] and work.spans(42, 44) == ((2, 4),)
     work.answer(44)
     assert not work.held
+
+
+# Rules that are checked where they are kept.
+
+
+@pytest.mark.parametrize(("start", "stop"), [(10, 20), (5, 11), (19, 25), (0, 30), (12, 13),
+                                             (3, 3), (4, 2)])
+def test_a_position_is_added_once(start, stop):
+    positions = Positions([(10, 20)])
+    with pytest.raises(RuleBroken, match=f"{start} ... {stop - 1} are added to a set that has"):
+        positions.add(start, stop)
+    assert positions.spans == [(10, 20)] and positions.count == 10
+    positions.add_all([(start, stop)])
+    assert positions.count == len({*range(10, 20), *range(start, stop)})
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda ledger: ledger.free.add(0, 10), lambda ledger: ledger.undone.remove(3, 4)],
+    ids=["free", "done"])
+@pytest.mark.parametrize("accepted", [True, False])
+def test_only_what_is_held_is_settled(spoil, accepted):
+    ledger = WorkLedger(DATA)
+    ledger.open(0)
+    assert ledger.give(0, 10) == Range(0, 0, 10)
+    spoil(ledger)
+    with pytest.raises(RuleBroken, match="push of worker 0 settles positions 0 ... 9"):
+        ledger.settle(0, 10, accepted)
+
+
+@pytest.mark.parametrize("state", [
+    StruckState([[], [(0, 5)], []]), StruckState([[(0, 5)], [], []], [(4, 6)])],
+    ids=["twice and not once", "doubted and never struck"])
+def test_strikes_that_no_pushes_have_made_are_no_state(state):
+    with pytest.raises(ValueError, match="in none"):
+        Strikes({0: state})

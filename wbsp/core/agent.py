@@ -29,6 +29,7 @@ from wbsp.core.messages import (
     Span,
     Stop,
 )
+from wbsp.core.rules import RuleBroken
 from wbsp.core.work.sequence import WorkSequence
 from wbsp.limits import one_line
 from wbsp.sync.base import UNFIT, Direct, Push, WorkerRule
@@ -90,10 +91,6 @@ class Leave(NamedTuple):
 
 
 Command = Cut | Adopt | Fetch | Expect | CutQuery | AskWork | Leave
-
-
-class RuleBroken(RuntimeError):
-    """A rule of the agent is broken: a fault of wbsp, which no run may hide."""
 
 
 class Agent:

@@ -36,8 +36,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from wbsp.core.agent import Agent, Command, RuleBroken
+from wbsp.core.agent import Agent, Command
 from wbsp.core.messages import AskWork, Directed, Message, Range, Reattached, Work, WorkPlace
+from wbsp.core.rules import RuleBroken
 from wbsp.core.work.sequence import AGAIN, Requests, WorkSequence, mean_of
 from wbsp.sync.base import Direct, WorkerRule
 

@@ -32,6 +32,7 @@ import numpy as np
 
 from wbsp.core.messages import Range, SharedData, Span
 from wbsp.core.permutation import examples_at
+from wbsp.core.rules import RuleBroken
 from wbsp.core.work.positions import Positions, Spans
 from wbsp.core.work.strikes import Strikes, StruckState
 from wbsp.limits import SPANS, Count, Worker
@@ -332,7 +333,15 @@ class WorkLedger:
 
     def _answered(self, worker: int, spans: list[Span], accepted: bool, finite: bool | None
                   ) -> list[Span]:
-        """Note an answered push of these positions; return those that are given up now."""
+        """Note an answered push of these positions; return those that are given up now.
+
+        Raises:
+            RuleBroken: some of them are not held: they are free, or done.
+        """
+        for start, stop in spans:
+            if not self.undone.holds(start, stop) or self.free.within(start, stop):
+                raise RuleBroken(f"a push of worker {worker} settles positions {start} ... "
+                                 f"{stop - 1}, which are free or done: only held ones are settled")
         self.pardoned = []
         if accepted:
             self.undone.remove_all(spans)

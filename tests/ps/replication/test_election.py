@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jobs import until
 
+from wbsp import timeouts
+from wbsp.core.rules import RuleBroken
 from wbsp.process.host import HOST
 from wbsp.ps.replication.election import Candidate, Inquiry, Standing, Votes
 from wbsp.ps.series import SERVER_STEP, STANDBY_STEP
@@ -238,3 +240,23 @@ def test_an_answer_counts_that_is_proven(pair):
         there.send_multipart([identity, m.encode(m.Leading(
             epoch, proof=answer(key, nonce, "leading", epoch)))])
     assert until(lambda: inquiry.epoch(0.0), "the epoch") == 3
+
+
+def test_a_server_is_elected_for_a_later_epoch_only():
+    with pytest.raises(RuleBroken, match="of epoch 3 continues with epoch 3, which is not later"):
+        Votes(3, 0, [])
+
+
+def test_a_proof_of_an_end_expires_before_an_election_however_clocks_differ():
+    """By a fifth: from 10 % too slow to 10 % too fast."""
+    assert timeouts.PROOF / 0.9 < timeouts.ELECTION / 1.1
+
+
+def test_no_worker_returns_to_a_server_of_a_lower_epoch():
+    session = member(0, 3)
+    with pytest.raises(RuleBroken, match="of epoch 2 admits a worker that knows one of epoch 3"):
+        session.reattached(m.Reattached(2, False, 0, 0, None))
+    with pytest.raises(RuleBroken, match="no worker returns to a lower epoch"):
+        session.admitted(m.Joined(0, 0, False, 0.0, 1))
+    session.reattached(m.Reattached(4, False, 0, 0, None))
+    assert session.choose(m.Elect(4, 4, 0)) is None, "a vote is for a later epoch"

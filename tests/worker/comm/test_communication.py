@@ -10,6 +10,7 @@ from lockstep_worker import Calls, Plain
 from msgspec import structs
 
 from wbsp.core.agent import Expect
+from wbsp.core.messages import Fetch
 from wbsp.core.resend_buffer import ResendBuffer
 from wbsp.core.stats import AnsweredWork
 from wbsp.process.host import HOST
@@ -123,9 +124,10 @@ class Listener:
         return None
 
 
-def communicate(events):
+def communicate(events, ends="EOFError"):
     """Run a communication thread in this one; return it and its connection.
 
+    ends: what the reason of its end says; by itself it ends behind the last event
     events: of the connection; a list is a method of Communication and its arguments, or a push
     """
     made = []
@@ -141,7 +143,7 @@ def communicate(events):
     line = Line(made)
     thread = Communication(line, Calls(), "localhost:1")
     thread.run()
-    assert "EOFError" in str(thread.error)
+    assert ends in str(thread.error)
     return thread, line
 
 
@@ -193,6 +195,22 @@ def test_a_pending_request_is_repeated_after_a_break(listener):
     assert attempts(line)[0] == m.Reattach(
         m.PROTOCOL, 0, "ab12", 1, JOIN.layout, 4, 4, 4, 0, False, False, 0.0, owner="one",
         ledger=1)
+
+
+@pytest.mark.parametrize("second", [
+    ["push", PUSH._replace(seq=5), np.ones(1, np.float32), 0], ["request", Fetch(1)],
+    ["request", m.Leaving("done", True, None)]])
+def test_a_request_in_place_of_one_that_is_not_answered_is_a_fault(listener, second):
+    thread, line = communicate([*JOINING, ["listen", listener, 1], PUSHING, second, ACK],
+                               "one request at a time")
+    assert "is requested while SendUpdate is not answered" in str(thread.error)
+    assert listener.log == []
+
+
+def test_a_worker_may_leave_while_its_push_is_not_answered(listener):
+    _, line = communicate([*JOINING, ["listen", listener, 1], PUSHING,
+                           ["request", m.Leaving("interrupted", False, None)]])
+    assert sent(line, m.Leaving) == 1
 
 
 def test_messages_of_a_broken_connection_are_dropped(listener):

@@ -8,6 +8,7 @@ from itertools import pairwise
 from operator import itemgetter
 
 from wbsp.core.messages import Span
+from wbsp.core.rules import RuleBroken
 from wbsp.limits import Count
 
 Spans = list[tuple[Count, Count]]
@@ -51,10 +52,18 @@ class Positions:
         return self.within(start, stop) == [(start, stop)]
 
     def add(self, start: int, stop: int) -> None:
-        """Add start ... stop - 1, none of which is in the set."""
+        """Add start ... stop - 1, none of which is in the set.
+
+        Raises:
+            RuleBroken: some are, or there are none.
+        """
         spans = self.spans
-        self.count += stop - start
         index = bisect_right(spans, start, key=_start)
+        if start >= stop or (index and spans[index - 1][1] > start) or (
+                index < len(spans) and spans[index][0] < stop):
+            raise RuleBroken(f"positions {start} ... {stop - 1} are added to a set that has some "
+                             "of them")
+        self.count += stop - start
         if index < len(spans) and spans[index][0] == stop:
             stop = spans.pop(index)[1]
         if index and spans[index - 1][1] == start:
@@ -70,9 +79,10 @@ class Positions:
         """Add the positions in `others`, which may be in the set, and overlap."""
         others = list(others)
         if len(others) < _FEW:
-            for span in others:
-                self.remove(*span)
-                self.add(*span)
+            for start, stop in others:
+                if start < stop:
+                    self.remove(start, stop)
+                    self.add(start, stop)
             return
         self.spans = _merged([*self.spans, *others])
         self.count = sum(stop - start for start, stop in self.spans)

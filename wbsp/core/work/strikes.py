@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Annotated
 
 from msgspec import Meta
@@ -38,9 +39,14 @@ class StruckState:
 
 class _Struck:
     def __init__(self, state: StruckState | None = None):
+        """Start, or resume. Raises ValueError: no pushes can have had these positions."""
         self.times = [Positions(spans) for spans in state.times] if state else [
             Positions() for _ in range(STRIKES)]
         self.doubted = Positions(state.doubted if state else ())
+        for more, fewer in (*pairwise(self.times), (self.once, self.doubted)):
+            if fewer.without(more.spans).count:
+                raise ValueError("positions were in several pushes that were not finite, or in "
+                                 "doubted ones, and in none")
 
     @property
     def once(self) -> Positions:

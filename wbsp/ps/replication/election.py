@@ -30,6 +30,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from wbsp import timeouts
+from wbsp.core.rules import RuleBroken
 from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.state import RunState, Voter
 from wbsp.ps.series import STANDBY_STEP
@@ -64,7 +65,13 @@ class Votes:
             electorates: the workers' processes in each state that the other server may have.
             voiceless: true for a voter whose vote the other server could not recognize, so that it
                 needs the others' votes; exact only if its states are known.
+
+        Raises:
+            RuleBroken: the server's epoch is not later than that of the state.
         """
+        if step < STANDBY_STEP:
+            raise RuleBroken(f"a server of epoch {since} continues with epoch {since + step}, "
+                             "which is not later")
         self.since = since
         self.epoch = since + step
         self._strict = waits or step == STANDBY_STEP

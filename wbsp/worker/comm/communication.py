@@ -22,6 +22,7 @@ from msgspec import structs
 from wbsp import timeouts
 from wbsp.core.agent import Expect
 from wbsp.core.messages import Span
+from wbsp.core.rules import RuleBroken
 from wbsp.core.stats import Report
 from wbsp.limits import one_line
 from wbsp.process.host import HOST, Host
@@ -103,6 +104,15 @@ class PendingRequest:
         """Return whether the message is the answer to this request, and not to an earlier one."""
         return (type(message) is _ANSWERS[type(self.request)]
                 and _number(message) == _number(self.request))
+
+    def may_end_for(self, request: Request) -> bool:
+        """Return whether `request` may take the place of this one, which is not answered.
+
+        A worker may leave at any time, and one that is no member joins again behind a break.
+        """
+        if isinstance(request, m.Leaving):
+            return not request.finished
+        return isinstance(request, m.Join) and isinstance(self.request, m.Join | SendInitial)
 
     def observe(self, counts: tuple[int, ...], now: float) -> None:
         """Note progress if a count has changed."""
@@ -247,7 +257,15 @@ class Communication:
         """Send a request, and repeat it until it is answered; or send a message without an answer.
 
         A fetch that a push has carried is sent only if the push is lost.
+
+        Raises:
+            RuleBroken: another request is not answered yet, and would never be.
         """
+        pending = self._pending
+        if pending is not None and type(request) in _ANSWERS and not pending.may_end_for(request):
+            raise RuleBroken(f"{type(request).__name__} is requested while "
+                             f"{type(pending.request).__name__} is not answered: a worker has one "
+                             "request at a time")
         if isinstance(request, m.Goodbye) or (isinstance(request, m.Leaving)
                                               and not request.finished):
             self._left = True

@@ -11,6 +11,7 @@ from msgspec import structs
 from wbsp import timeouts
 from wbsp.core.messages import Span
 from wbsp.core.resend_buffer import ResendBuffer
+from wbsp.core.rules import RuleBroken
 from wbsp.process.host import HOST, Host
 from wbsp.sync.base import UNFIT, Push
 from wbsp.tensors.blocks import encoded, found
@@ -127,7 +128,8 @@ class Session:
         self.leads(welcome.epoch)
 
     def admitted(self, joined: m.Joined) -> None:
-        """Note that this worker is a member."""
+        """Note that this worker is a member. Raises RuleBroken: of a server that was replaced."""
+        self._belongs(joined.epoch)
         self._joined = joined
         self.member = True
         self.leads(joined.epoch, joined.ticket)
@@ -203,13 +205,19 @@ class Session:
         self.version, self.held = version, held
 
     def reattached(self, answer: m.Reattached) -> None:
-        """Note that the server knows this worker again."""
+        """Note that the server knows this worker again. Raises RuleBroken as `admitted`."""
+        self._belongs(answer.epoch)
         self.lacks = None
         self.held = m.NONE  # another server knows only its own versions
         if answer.joined and (answer.since or answer.epoch) > self._ledger:
             self.kept.replayed(answer.safe, answer.mark, answer.void)
         self._ledger = max(self._ledger, answer.epoch)
         self.leads(answer.epoch, answer.ticket)
+
+    def _belongs(self, epoch: int) -> None:
+        if epoch < self._epoch:
+            raise RuleBroken(f"a server of epoch {epoch} admits a worker that knows one of epoch "
+                             f"{self._epoch}: no worker returns to a lower epoch")
 
     def answered(self, push: Push, sent: np.ndarray, ack: m.Ack,
                  spans: Sequence[Span] = ()) -> None:
@@ -256,7 +264,8 @@ class Session:
         return None
 
     def _promise(self, elect: m.Elect) -> m.Elected | None:
-        if elect.since != self._epoch or self._promised not in (0, elect.epoch):
+        if (elect.since != self._epoch or elect.epoch <= elect.since
+                or self._promised not in (0, elect.epoch)):
             return None
         if not self._promised and self._lacks(elect):
             return None
