@@ -177,9 +177,12 @@ class Site:
         return IntegerReplica(index, self.plan.size,
                               seed=self.all.number + 1000 * life + 100 * self.index)
 
-    def loses(self, numbers):
-        """The server above and this site have died within one checkpoint period."""
-        for seq in [seq for seq in self.cuts if seq >= numbers.stop]:  # it is progress again
+    def loses(self, numbers, again=True):
+        """The server above and this site have died within one checkpoint period.
+
+        again: later cuts are progress again, else this site sends them again
+        """
+        for seq in [seq for seq in self.cuts if again and seq >= numbers.stop]:
             self.void.add(seq)
             for known in (self.cuts, self.weights, self.spans):
                 known.pop(seq, None)
@@ -261,6 +264,10 @@ class Sites:
             # the server above and the site have died within one checkpoint period
             self.notes["lost"] += 1
             self.sites[int(lost[1])].loses(range(int(lost[2]), int(lost[3]) + 1))
+        if (lost := re.match(r"top(?:too)?: .* worker (\d+): pushes (\d+) to (\d+) are lost",
+                             text)) is not None:
+            self.notes["lost"] += 1
+            self.sites[int(lost[1])].loses(range(int(lost[2]), int(lost[3]) + 1), again=False)
         if (left := re.match(r"top(?:too)?: .* worker (\d+) left: finished", text)) is not None:
             self.done.add(int(left[1]))
         if self._ends and (back := re.search(r"worker (\d+) returned for the final", text)):
