@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from random_events import play
 
-from wbsp.core.agent import Cut
+from wbsp.core.agent import Cut, RuleBroken
 from wbsp.core.messages import Range, Reattached, SharedData, Stop, Withdrawn, Work, WorkPlace
 from wbsp.core.site.work import SiteLedger, SiteWork, SiteWorkState
 from wbsp.core.site.worker import SiteWorker
@@ -328,6 +328,13 @@ def test_a_cut_names_what_was_accepted_since_the_cut_before(ledger):
     ledger.settle(0, 10, True)
     ledger.answered(True)
     assert ledger.cut() == ((0, 10),)
+
+
+def test_no_cut_is_taken_while_the_one_before_is_unanswered(ledger):
+    ledger.settle(0, 10, True)
+    ledger.cut()
+    with pytest.raises(RuleBroken, match="while 10 positions of its cut before are not answered"):
+        ledger.cut()
 
 
 def test_what_the_server_above_rejects_may_come_again(ledger):

@@ -6,9 +6,10 @@ work between two versions, without waiting. `SiteWorker` replaces `WorkerRuntime
 those of every worker.
 
 A cut leaves only when a checkpoint of this site, or its standby, holds it. So a resumed site, and a
-standby that takes over, know what the site may have pushed. A cut that the server above lacks
-becomes progress again; a cut that it has is no longer part of the progress. The site's workers
-resend what the checkpoint or the standby lacks, and no cut contained that.
+standby that takes over, know what the site may have pushed. No other cut is taken before: otherwise
+`RuleBroken` is raised. A cut that the server above lacks becomes progress again; a cut that it has
+is no longer part of the progress. The site's workers resend what the checkpoint or the standby
+lacks, and no cut contained that.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wbsp import timeouts
-from wbsp.core.agent import Agent, Command, Cut, Expect
+from wbsp.core.agent import Agent, Command, Cut, Expect, RuleBroken
 from wbsp.core.engine import Engine
 from wbsp.core.messages import (
     LearningRate,
@@ -593,6 +594,9 @@ class Upstream(SiteWorker):
     def _take(self, cut: Cut, now: float) -> None:
         engine, transport = self._engine, self._transport
         assert engine is not None and transport is not None
+        if self._cut is not None:
+            raise RuleBroken(f"site {self._way.site} takes cut {cut.push.seq} before cut "
+                             f"{self._cut.push.seq} has left")
         owed = transport.unsent
         super()._take(cut, now)
         self._progress.owed = owed

@@ -5,7 +5,8 @@
 
 A position is *uncut* when it is in an accepted push of a worker, and so in a version of the site,
 but in no cut; it is *sent* when it is in the newest cut, until that is answered. A cut carries all
-uncut positions. So what the server above accepts is done there, and what it rejects is free there.
+uncut positions, and none is taken while the one before is unanswered, or `RuleBroken` is raised. So
+what the server above accepts is done there, and what it rejects is free there.
 
 No sockets, threads or clocks: a real site and one in virtual time both keep these objects.
 """
@@ -16,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from wbsp.core.agent import RuleBroken
 from wbsp.core.messages import (
     AskWork,
     Outgoing,
@@ -131,7 +133,14 @@ class SiteLedger(WorkLedger):
             self.grant(*span)
 
     def cut(self) -> tuple[Span, ...]:
-        """Return the positions in the cut that is taken now."""
+        """Return the positions in the cut that is taken now.
+
+        Raises:
+            RuleBroken: the cut before is not answered.
+        """
+        if self.sent.count:
+            raise RuleBroken(f"a site cuts while {self.sent.count} positions of its cut before are "
+                             "not answered")
         self.sent, self.uncut, self._again = self.uncut, Positions(), []
         return tuple(self.sent.spans)
 
