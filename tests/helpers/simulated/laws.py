@@ -8,7 +8,7 @@
 5.  What is on its way is not written to: `simulated.network.Pipe`. Nor is shared memory, while a
     process reads it or is about to.
 6.  No thread waits while it holds a lock: `simulated.threads.Lock`.
-7.  No correct peer sends what is malformed.
+7.  No correct peer sends what is malformed, by the lines of servers.
 8.  No thread ends by an exception: `simulated.world.Process.start`. No server goes on without a
     part of it that has failed.
 9.  Every run ends, once faults do, and every worker has the final version.
@@ -600,6 +600,11 @@ class Laws:
         if "has taken over (epoch" in text and self._settings.get(name, {}).get("beside"):
             # Another was elected while workers did not reach this one: what it alone held is lost.
             self.two_deaths = True
+        plan = self.cluster.plan
+        # A shard that was started again hears its server before that knows, and says so.
+        if " malformed messages or connections" in text and "at a shard: " not in text and not (
+                plan.strangers or plan.mistakes):
+            self.broken(7, f"{name} prints {text!r}")
         if "this is a bug of wbsp" in text:
             self.broken(8, f"{name} prints {text!r}")
         if "\n[" in text or not text.replace("\n", "").isprintable():

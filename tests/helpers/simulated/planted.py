@@ -65,6 +65,7 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import Lead
 from wbsp.wire.proof import Bond, Challenges
 from wbsp.wire.server_link import ServerLink
+from wbsp.wire.sockets import ServerSocket
 from wbsp.worker.comm.monitor import Monitor
 from wbsp.worker.comm.session import Session
 from wbsp.worker.errors import TransportError
@@ -385,6 +386,14 @@ _LONG_SLEEP = Plan("asp", standby=True, kills=1, when_alone=True, victims=("serv
                    outage=(80.0, 90.0), aimed=(("held", "sleep standby"),), naps=(70.0,), steps=50,
                    speeds=(2.0, 3.0))
 
+def _each_connection_is_the_first():
+    """Of a worker's messages: those that come over a new one before it has introduced itself."""
+    def received(self, *args, real=ServerSocket.received):
+        real(self, *args)
+        return self
+    return patch.object(ServerSocket, "received", received)
+
+
 def _durable_when_sent():
     take = Replication.take
 
@@ -593,6 +602,10 @@ PLANTED = [
             Plan("asp"), {2}, 10),
     Planted("an evaluator that dies takes the run with it", _dead_evaluator_ends_it,
             Plan("pcc", evaluator="dies"), {8, 9}, 3),
+    Planted("a message over a new connection is taken as of the one before",
+            _each_connection_is_the_first,
+            Plan("asp", data=(60, 4, 3), size=60, chunk=2, breaks=40, sleeps=10, steps=40,
+                 speeds=(0.1,)), {7}, 10),
     Planted("a step without an example counts as one", _each_step_counts,
             Plan("asp", uncounted=0.4), {19}, 5),
     Planted("a step without an example has a loss", _each_step_has_a_loss,
