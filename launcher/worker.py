@@ -56,7 +56,7 @@ def worker(program):
             raise
         say(f"worker {index}: {error}")
         return lambda: 128 + caught[0]
-    run, rule = welcome.run.texts(), welcome.rule
+    run, rule = welcome.settings, welcome.rule
     if "model" not in run:
         raise ValueError(f"the server at {address} was started by `python -m wbsp.ps` and has no "
                          f"settings of model and data set: start {program}.py --job_name=ps "

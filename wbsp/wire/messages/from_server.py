@@ -62,6 +62,12 @@ class Welcome(Message, frozen=True):
     key: Mac = b""  # proves in a later run that it is this process: see `wbsp.wire.proof`
     passes: Count = 0  # the fit of an ended run that the process passes by; 0: none
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """The run's settings as texts, by name, for users."""
+        passes = {"passes": str(self.passes)} if self.passes else {}
+        return self.run.texts() | passes
+
 
 class Joined(Message, frozen=True):
     """Answer to Join: the worker is a member, or must send W_0 first."""

@@ -121,7 +121,7 @@ class SyncCallback(keras.callbacks.Callback):
     def settings(self) -> dict[str, str] | None:
         """The run's settings (name -> text), from the server; None before `connect`."""
         welcome = self._worker.welcome
-        return welcome.run.texts() if welcome else None
+        return welcome.settings if welcome else None
 
     def connect(self) -> dict[str, str]:
         """Introduce this worker, unless that was done; return the run's settings (name -> text).
@@ -132,7 +132,7 @@ class SyncCallback(keras.callbacks.Callback):
             TransportError: no server answers, or it refuses this worker.
         """
         with in_one_line():
-            return self._worker.connect()[1].run.texts()
+            return self._worker.connect()[1].settings
 
     @property
     def rule(self) -> WorkerRule:
