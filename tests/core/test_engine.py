@@ -605,6 +605,18 @@ def test_new_processes_train_what_was_lost_when_all_workers_had_finished():
     assert given(told, 0)[0] == 0
 
 
+def test_sites_are_not_asked_to_train_what_was_lost_when_all_had_finished():
+    """Their workers have gone; a site says what it is when it reconnects, before any report."""
+    data = SharedData(8, 4, 1, 0)
+    engine = Engine(create("asp"), Store(f32(0, 0)), 1)
+    engine.open(0, data, 0)
+    engine.join(0, 0.0)
+    later = Engine(create("asp"), Store(f32(0, 0)), 1)
+    later.restore(engine.state())
+    later.attach(0, 0, True, False, 1.0, WorkHeld(data, 0, [], site=True))
+    assert not (later.started or later.work.ledger.over or later.lacks_work)
+
+
 class Listener(SyncModel):
     """BSP of two, which notes the norms that it is told."""
 

@@ -300,10 +300,13 @@ class Engine:
         """True if work of a resumed run is undone, and all workers that are here have finished.
 
         It was lost with processes that had taken it. The workers' loops have ended, so that only
-        new processes can do it.
+        new processes can do it. False for sites: they would have to train with workers that have
+        gone, and the run ends without that work.
         """
+        work = self.work
         return (self.rendezvous.resumed and not (self.rendezvous.ended or self.started)
-                and not self._here and self.work is not None and not self.work.ledger.over)
+                and not self._here and work is not None and not work.ledger.over
+                and not work.of_sites)
 
     def await_anew(self, now: float) -> list[int]:
         """Wait for new processes of the workers that reattached and have finished; return these."""

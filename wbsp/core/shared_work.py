@@ -133,6 +133,11 @@ class SharedWork:
         return self.ledger.data
 
     @property
+    def of_sites(self) -> bool:
+        """True if sites take part in it, as far as this server has heard of them."""
+        return bool(self._least)
+
+    @property
     def ended(self) -> str | None:
         """Why no work will follow, in one line; None: more will."""
         if not self.ledger.over:

@@ -429,8 +429,8 @@ class Run:
                 why = "no other will come"
             elif now - self._requests.first_came > patience:
                 why = f"no other joined within {patience:g} s"
-            if here and why is not None and engine.lacks_work and self._begins_anew(run_time):
-                pass
+            if here and why is not None and engine.lacks_work and self._above is None:
+                self._begins_anew(run_time)
             elif here and why is not None:
                 self._reporter.say(
                     f"ending the run with {len(here)} of {config.worker_num} workers: {why}"
@@ -451,18 +451,10 @@ class Run:
         elif alarm is not None and run_time >= alarm:
             self._requests.replies.send(engine.tick(run_time))
 
-    def _begins_anew(self, run_time: float) -> bool:
-        """Have new processes of workers train what was lost after all had finished.
-
-        A site's server above does not: its sites would have to train with workers that have gone.
-
-        Returns:
-            False if these are sites.
-        """
+    def _begins_anew(self, run_time: float) -> None:
+        """Have new processes of workers train what was lost after all had finished."""
         sessions, work = self._dispatcher.sessions, self.engine.work
-        if self._above is not None or work is None or any(
-                one.report is not None and one.report.behind is not None for one in sessions):
-            return False
+        assert work is not None, "the engine lacks it"
         undone = f"{work.ledger.undone.count:,} of {work.data.n * work.data.epochs:,} examples"
         workers = self.engine.await_anew(run_time)
         self._reporter.say(f"{undone} were lost with ended processes, after {named(workers)} had "
@@ -473,7 +465,6 @@ class Run:
                                           "lost with ended processes: start it again, and it "
                                           "trains them")
         self._requests.returned, self._requests.first_came = False, math.inf
-        return True
 
     def _press(self, now: float, since: float) -> None:
         """After the stop, drop workers whose last push does not arrive."""
