@@ -378,6 +378,8 @@ class Sites:
         if process.name in self.names:
             self.say(f"{process.name}: ended with exit code {code}")
             self.codes.setdefault(process.name, []).append(code)
+            if code and self._had_served(process.name):
+                return
             ended = any(0 in self.codes.get(name, []) for name in self.tops)
             late = code and process.name not in self.tops and (ended or any(
                 "is too late: the run has ended" in line for line in self.said
@@ -395,6 +397,13 @@ class Sites:
                     self.world.after(2.0, lambda: self._again(process.name))
             elif code and not self._says_what_is_lost(process.name):
                 raise Broken(9, f"{process.name} ended with exit code {code}")
+
+    def _had_served(self, name):
+        """A site's server whose run has ended was started once more, and no run is left for it."""
+        sites = [site for site in self.sites if name in site.names]
+        return any(f" {name}: " in line and "has ended: this is a new run" in line
+                   for line in self.said) and all(
+                       member.ended for site in sites for member in site.members) and bool(sites)
 
     def _says_what_is_lost(self, name):
         """A server above that ends without work that it has lost together with a site."""
@@ -635,6 +644,11 @@ class Sites:
         for site in self.sites:
             gone.update(site.gone)
         lacks = Counter(range(n * epochs)) - done
+        claims = {int(found[1].replace(",", "")) for line in self.said if (
+            found := re.search(r" top: not trained: ([\d,]+) of", line))}
+        if claims and not self.plan.top_standby and claims != {lacks.total()}:
+            raise Broken(17, f"the server above says that {claims} examples are not trained, and "
+                         f"{lacks.total()} are")
         said = any(f"not trained: {lacks.total():,} of" in line for line in self.said)
         if done + lacks == Counter(range(n * epochs)) and not lacks - gone and said:
             if lacks and any(0 in self.codes.get(name, []) for name in self.tops):
