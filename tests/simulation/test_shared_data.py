@@ -57,6 +57,6 @@ def test_work_that_is_given_twice_is_found(monkeypatch):
             self.free.add(given.start, given.stop)
         return given
     monkeypatch.setattr(WorkLedger, "give", gives_again)
-    with scratch() as folder, pytest.raises(Broken, match="law 17"):
+    with scratch() as folder, pytest.raises(Broken, match="law 17|RuleBroken.* settles positions"):
         for seed in range(20):
             Cluster(replace(DEATHS, sync="asp"), seed, folder).run()

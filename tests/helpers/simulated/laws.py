@@ -601,9 +601,11 @@ class Laws:
             # Another was elected while workers did not reach this one: what it alone held is lost.
             self.two_deaths = True
         plan = self.cluster.plan
-        # A shard that was started again hears its server before that knows, and says so.
-        if " malformed messages or connections" in text and "at a shard: " not in text and not (
-                plan.strangers or plan.mistakes):
+        # A shard that was started again hears its server before that knows, and says so; and a peer
+        # that was cut off, or died, before it could introduce itself to another process is none.
+        if (" malformed messages or connections" in text and "at a shard: " not in text
+                and "from an unknown session" not in text
+                and not (plan.strangers or plan.mistakes)):
             self.broken(7, f"{name} prints {text!r}")
         if "this is a bug of wbsp" in text:
             self.broken(8, f"{name} prints {text!r}")

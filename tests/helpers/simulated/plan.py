@@ -208,7 +208,7 @@ def _draw_more(plan: Plan, draw: random.Random) -> None:
         plan.kills = max(plan.kills, 1)
         plan.full = 0.0  # the log says what two deaths have cost
     lasts = False
-    if plan.standby and draw.random() < 0.6:
+    if plan.standby and draw.random() < 0.8:
         lasts, plan.absences = True, draw.randint(1, 2)
         if draw.random() < 0.5:
             plan.breaks += 8

@@ -325,6 +325,16 @@ def test_a_server_that_forgot_the_worker_is_told_who_it_is(listener):
     assert len(attempts(line)) == 1 and sent(line) == 2
 
 
+def test_what_asks_no_answer_waits_until_a_server_knows_the_worker(listener):
+    """Another server would ignore it. A request for work is void: the listener asks anew."""
+    results = m.Measured(0, {"loss": 1.0})
+    _, line = communicate([*JOINING, ["listen", listener, 1], m.Unknown(), ["request", results],
+                           ["request", m.AskWork(0, 0)], ["request", m.StopRun("enough")], SAME])
+    kinds = [type(one) for one in line.posted]
+    assert kinds.index(m.Measured) > max(i for i, one in enumerate(kinds) if one is m.Reattach)
+    assert kinds[-2:] == [m.Measured, m.StopRun] and m.AskWork not in kinds
+
+
 def test_the_server_hears_nothing_but_hello_before_its_welcome():
     hello = m.Hello(m.PROTOCOL, 0, {})
     _, line = communicate([["request", hello], BREAK])

@@ -234,7 +234,7 @@ class Requests:
 
     def ask_work(self, session: WorkerSession, ask: m.AskWork) -> None:
         if not session.joined or session.plane is None:
-            raise m.WireError(f"worker {session.worker} asked for work before it joined")
+            return  # it asks again when it has joined
         try:
             answer = self.engine.ask_work(session.worker, ask, self._clock.run())
         except ValueError as error:

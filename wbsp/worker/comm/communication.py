@@ -219,6 +219,7 @@ class Communication:
         self._attaching: PendingRequest | None = None  # Reattach, while it is not answered
         self._inbox: Inbox | None = None
         self._early: list[m.Message] = []  # messages to a member, received before `listen`
+        self._held: list[Request] = []  # without an answer, for a server that knows this worker
         self._chunks_at_server = 0  # of the vector that this worker sends, or of the W_0 it awaits
         self._heartbeat_at = 0.0
         self._presents = False  # its introduction is to be proven first: requests wait for Welcome
@@ -270,7 +271,10 @@ class Communication:
                                               and not request.finished):
             self._left = True
         if type(request) not in _ANSWERS:
-            self._send(request)
+            if self._attaching is not None and not self._left:
+                self._held.append(request)  # this server does not know this worker yet
+            else:
+                self._send(request)
             return
         match request:
             case SendUpdate():
@@ -575,6 +579,10 @@ class Communication:
         fetch = self._pass_on(answer, None, now)
         if answer.ack is not None:
             fetch = self._pass_on(answer.ack, None, now)
+        for held in self._held:
+            if not isinstance(held, m.AskWork):  # the listener asks anew
+                self._send(held)
+        self._held.clear()
         self._repeat_request(now)
         self._fetch(fetch)
 
