@@ -39,7 +39,7 @@ LOOP_HANGS = 300.0  # server of trained data: for such a sign of a worker that h
 RETRY = 3.0  # ending server: for a worker that retries until the end is certain; then it ends
 GOODBYE = 60.0  # ending server: for progress of a worker's fetch of the final version
 INTERRUPTED = 15.0  # interrupted or failed server: for all of the last pushes
-LAST_SAVE = 60.0  # ending server: for its disk to take the final version; then it exits with 1
+LAST_SAVE = 60.0  # server: for its disk to take a first or final version; then it exits with 1
 SERVER_LINGER = 1.0  # ending server: for its last messages to leave
 
 # A server and its shards wait for each other

@@ -71,12 +71,13 @@ class Dispatcher:
         self._look_at = -math.inf  # own time of the next check of all workers
         self._full = False  # the file descriptors were exhausted at that check
 
-    def begin(self, engine: Engine, layout: list[TensorSpec]) -> Requests:
-        """Admit the workers that wait for a model, which exists now."""
+    def begin(self, engine: Engine, layout: list[TensorSpec],
+              durable: Callable[[], bool] = lambda: True) -> Requests:
+        """Admit the workers that wait for a model, which exists now, once that is `durable`."""
         replies = Replies(engine, self.sessions, self.info)
         self.sessions.expect(self.sessions.planes.most(total_size(layout)))
         requests = Requests(engine, self.sessions, replies, self._clock)
-        admission = Admission(self._lobby, requests, layout)
+        admission = Admission(self._lobby, requests, layout, durable)
         self.entrance, self._handlers = admission, self._handlers_of(admission, requests)
         admission.admit_all()
         return requests

@@ -348,9 +348,11 @@ class _Plan:
             return server
 
         # A run that is over has no later state, but another process may have begun the next one.
+        # Without a checkpoint, as on a full disk, a standby that is named may hold a version.
         if saved and other and not (over and not self.series.goes_on):
             own = Standing.of(before, saved.state, SERVER_STEP)
-        elif other and not saved and self.series.later and awaits(before):
+        elif other and not saved and (awaits(before) if self.series.later
+                                      else before.get("standby")):
             own = Standing.of_note(before, SERVER_STEP)
         else:
             return serve(None).run

@@ -85,9 +85,14 @@ class Run:
         self._replication.begin(
             Source(self.snapshots, layout, lambda: self.checkpoints.settled, frozen),
             anew=state is None)
+        self._begins_until: float | None = None  # as long as W_0 could not be saved: until then
+        self._first_waits = Throttle(timeouts.PROGRESS)
         if state is None:
             # before any decision: without W_0 no restarted server could use the resend buffers
             self.snapshots.write(clock.run())
+            if not self.engine.ledger.durable:
+                self._begins_until = clock.now() + timeouts.LAST_SAVE
+                self._first_waits.rest(clock.now())
         self._training_loss = TrainingLoss(config.check_period, dispatcher.sessions.reports,
                                            self._take_training_loss)
         self._epoch = 0  # the newest complete one
@@ -111,7 +116,8 @@ class Run:
         self._saves_until = -math.inf  # where the final version could not be saved
         self._saves = Throttle(1.0)
         self._unsaved = Throttle(_NOTICE)
-        self._requests = dispatcher.begin(self.engine, layout)
+        self._requests = dispatcher.begin(self.engine, layout,
+                                          lambda: self._begins_until is None)
         if above is not None:
             above.signs = lambda: dispatcher.sessions.signs
             self._requests.replies.waits = lambda: above.waits
@@ -158,6 +164,8 @@ class Run:
             self._stopping_since += seconds
         if self._done_since is not None:
             self._done_since += seconds
+        if self._begins_until is not None:
+            self._begins_until += seconds
         if self._trained_since is not None:
             self._trained_since += seconds
 
@@ -186,6 +194,9 @@ class Run:
         if self._replication.superseded is not None:
             self._reporter.say(f"stopping: {self._replication.superseded}")
             return False
+        if self._begins_until is not None and not self.hasty and (
+                reason := self._save_first(now, self._begins_until)) is not None:
+            return self._fail(reason)
         if self._above is not None:
             self._go_on_above(self._above, now, run_time)
         if engine.done:
@@ -228,6 +239,30 @@ class Run:
         book("the tally of pushes", self._reporter.log.tally, run_time, self.version,
              engine.members)
         book("the line on the run's state", self._show, run_time)
+        return None
+
+    def _save_first(self, now: float, until: float) -> str | None:
+        """Try to save W_0, before any worker is admitted; return why the run ends without it.
+
+        A full disk is waited for as for the final version.
+        """
+        if self._first_waits.due(now):
+            self._dispatcher.wait(now)
+            if self._replication.alone:
+                self.snapshots.write(self._clock.run())
+        folder = self._reporter.folder
+        if self.engine.ledger.durable:
+            self._begins_until = None
+        elif now >= until:
+            reason = (f"the first version could not be saved: free some space on the disk of "
+                      f"{folder}, and start this server again")
+            for session in list(self._dispatcher.sessions):
+                self._dispatcher.send_off(session, reason)
+            self._dispatcher.serve()
+            return reason
+        elif self._unsaved.due(now):
+            self._reporter.say(f"workers join once the first version is saved; trying for "
+                               f"{until - now:.0f} s more: free some space on the disk of {folder}")
         return None
 
     def hear_above(self) -> None:

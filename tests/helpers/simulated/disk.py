@@ -97,7 +97,7 @@ class Machine:
         self.names, self._kept_names = {}, {}  # path -> inode, now and for certain
         self._changes = []  # of names, since the last sync
         self.folders = set()
-        self.begun = False  # it holds a checkpoint: without W_0 a run is lost with its server
+        self.begun = False  # it holds a run.json: without one, no command begins on a full disk
         self.on_change = lambda path, data: None  # hears of each file that takes its name
 
     def change(self, change):

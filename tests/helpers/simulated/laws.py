@@ -56,8 +56,10 @@ _EXCUSES = ("too late", "the run has ended", "lost the server", "waited ", "was 
             "no server answered", "sent no Joined",
             "another process has taken over this index", "have ended without", "serves another run")
 
-# What a server tells a worker whose run began on a full disk, and died with its process.
+# What a server tells a worker whose run died with both processes that had a version of it.
 _NO_CHECKPOINT = "this server has no checkpoint to resume from"
+# What a server tells its workers on a disk that stays full.
+_NOT_SAVED = "the first version could not be saved"
 
 
 class Broken(AssertionError):
@@ -161,6 +163,7 @@ class Laws:
         if path.name == "run.json":
             settings = json.loads(data)
             self._settings[machine] = settings
+            cluster.machines[machine].begun = True
             self._unsaved.add(machine)
             self._survives(machine)
             if not settings.get("ended"):  # else a standby may keep what another one served
@@ -170,7 +173,6 @@ class Laws:
             self._states[machine] = state
             self._unsaved.discard(machine)
             self._survives(machine)
-            cluster.machines[machine].begun = True
             if not self._begun:
                 self._begun = True
                 cluster.phase("begin", cluster.processes[machine])
@@ -180,7 +182,8 @@ class Laws:
         """
         process = self.cluster.processes[machine]
         if process in self._marks and not self._settings[machine].get("standby"):
-            self._marks[process] = max(self._marks[process], self._states[machine]["mark"])
+            mark = self._states[machine]["mark"] if machine in self._states else 0
+            self._marks[process] = max(self._marks[process], mark)
 
     def writes(self, process):
         """Who holds a copy, and waits, writes nothing until it takes over."""
@@ -343,7 +346,7 @@ class Laws:
     def _workers_ended(self):
         for member in self.cluster.members:
             if member.given_up is not None and not member.late and not (
-                    self.cluster.plan.full and _NO_CHECKPOINT in member.given_up):
+                    self.cluster.plan.full and _NOT_SAVED in member.given_up):
                 raise Broken(9, f"worker {member.index} has given up: {member.given_up}")
             if member.given_up is not None and self.cluster.harsh and not any(
                     excuse in member.given_up for excuse in (*_EXCUSES, _NO_CHECKPOINT)):

@@ -378,6 +378,7 @@ class SeriesLaws(Laws):
         if path.name == "run.json":
             run = json.loads(data)
             self._kept_settings[machine, folder] = run
+            self.cluster.machines[machine].begun = True
             fit = run["fit"]
             # What has ended a standby notes, too.
             if (not run["ended"] and machine != self._epochs.setdefault(
@@ -394,7 +395,6 @@ class SeriesLaws(Laws):
                     self.reach("t3", run["fit"])
             else:
                 self._states[machine] = state = state_in(data)
-                self.cluster.machines[machine].begun = True
                 if state["over"] and run is not None:
                     self.reach("t2", run["fit"])
 

@@ -36,6 +36,7 @@ class Server(contextlib.ExitStack):
 
     def __init__(self, series=None, record=dict):
         super().__init__()
+        self.durable = True  # the first version is
         self.now, self.said, self.events = 0.0, [], []
         self.socket = ServerSocket("localhost", 0, members=3)
         self.callback(self.socket.close)
@@ -51,7 +52,8 @@ class Server(contextlib.ExitStack):
 
     def begin(self, vector, layout, frozen):
         self.begun = vector.tolist()
-        self.dispatcher.begin(Engine(create("asp"), Store(vector, 0), 3), layout)
+        self.dispatcher.begin(Engine(create("asp"), Store(vector, 0), 3), layout,
+                              lambda: self.durable)
 
     def peer(self):
         return self.enter_context(Peer(f"localhost:{self.socket.port}"))
@@ -112,6 +114,22 @@ def test_one_worker_brings_w0_and_all_workers_that_wait_are_admitted(server):
     for joined in (one, two):
         assert (joined.seq, joined.send_initial) == (0, False)
     assert one.ticket != two.ticket and one.owner != two.owner
+
+
+def test_no_worker_is_admitted_before_the_first_version_is_durable(server):
+    server.durable = False
+    first = server.waits(0)
+    assert server.hears(first, m.Joined).send_initial
+    first.send(*INITIAL)
+    until(lambda: server.dispatcher.receive() or server.begun, "W_0", 30)
+    second = server.waits(1)
+    server.serves(second)
+    assert [session.answer is None or session.answer.send_initial
+            for session in server.dispatcher.sessions] == [True, True]
+    server.durable = True
+    server.dispatcher.poll_standby()
+    for peer in (first, second):
+        assert not server.hears(peer, m.Joined).send_initial
 
 
 @pytest.mark.parametrize("leaves", [True, False], ids=["leaves", "sends nothing"])

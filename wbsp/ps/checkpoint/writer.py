@@ -110,8 +110,9 @@ class Checkpoints:
             took = writing.result()
         except OSError as error:
             if not self.failed:
-                self._say(f"cannot write {path}: {error.strerror}; the one before it stays, trying "
-                          f"again every {self._period:g} s")
+                self._say(f"cannot write {path}: {error.strerror}; " + (
+                    f"the one before it stays, trying again every {self._period:g} s"
+                    if path.exists() else "trying again"))
             self.failed = True
         else:
             if self.failed:

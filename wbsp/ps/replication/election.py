@@ -168,9 +168,9 @@ class Standing(NamedTuple):
         Its workers are known, and have no vote before they are members. Those without an index have
         numbers below 0: they are counted only.
         """
-        workers = *run["living"], *range(-len(run.get("nameless", ())), 0)
+        workers = *run.get("living", ()), *range(-len(run.get("nameless", ())), 0)
         return cls(run["id"], run["epoch"], frozenset((worker, "") for worker in workers), step,
-                   secret=bytes.fromhex(run[SECRET]), begun=False, fit=run["fit"])
+                   secret=bytes.fromhex(run[SECRET]), begun=False, fit=run.get("fit", 1))
 
 
 class Candidate:

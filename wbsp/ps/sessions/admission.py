@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -606,12 +607,15 @@ class Lobby(Entrance):
 class Admission(Entrance):
     """Admission while a model exists: workers with an equal model join, former members continue."""
 
-    def __init__(self, lobby: Lobby, requests: Requests, layout: list[TensorSpec]):
+    def __init__(self, lobby: Lobby, requests: Requests, layout: list[TensorSpec],
+                 durable: Callable[[], bool]):
+        """Prepare; durable() returns whether the run's first version is."""
         super().__init__(lobby._info, lobby._sessions, lobby._clock, lobby._other)
+        self._durable = durable
         self._bringer, self._requests, self._engine = lobby.bringer, requests, requests.engine
         self._layout, self._size = layout, total_size(layout)
         self._begun = True
-        self._waits = False  # a worker, for the standby
+        self._waits = False  # a worker, until this run would not begin anew
         self._digest = self._info.frozen.digest
         self._began = self._clock.run()  # time of the run since which a model exists
         # highest number of a version or push then
@@ -657,10 +661,15 @@ class Admission(Entrance):
         return replaces and self._engine.owes(worker)
 
     def go_on(self) -> None:
-        """Admit the workers that wait for the standby to know that the run has begun."""
-        if self._waits and self._other.cleared:
+        """Admit the workers that wait for W_0 to be durable, or for the standby to know of it."""
+        if self._waits and self._is_certain:
             self._waits = False
             self.admit_all()
+
+    @property
+    def _is_certain(self) -> bool:
+        """Return whether no later server would begin this run anew, without its workers' work."""
+        return self._durable() and self._other.cleared
 
     def admit_all(self) -> None:
         """Admit the workers that wait for a model."""
@@ -747,7 +756,7 @@ class Admission(Entrance):
         owed = self._owes(session.worker, session.replaces)
         if engine.done and not (owed and self._over is not None):
             return  # just now: the worker is answered once that is certain
-        if not self._other.cleared:  # `go_on` follows
+        if not self._is_certain:  # `go_on` follows
             self._waits = True
             return
         info = self._info
