@@ -48,10 +48,10 @@ def note(plan: Plan, cuts: list[int]) -> None:
     """Note the k of each cut of this process before it leaves, and each answer as it comes."""
     from wbsp.worker.comm.communication import SendUpdate
     from wbsp.worker.comm.transport import Transport
-    from wbsp.worker.shared_agent import SharedAgent
+    from wbsp.worker.shared_participant import SharedParticipant
 
     folder, shape = Path(plan.record), UNIT * pattern(plan.size)
-    request, acked = Transport.request, SharedAgent.acked
+    request, acked = Transport.request, SharedParticipant.acked
     path = folder / f"cuts-{plan.worker}.jsonl"
     path.touch()
     answers = open(folder / f"acks-{plan.worker}.jsonl", "a")
@@ -73,7 +73,7 @@ def note(plan: Plan, cuts: list[int]) -> None:
         return acked(self, ack, seconds)
 
     Transport.request = noting  # type: ignore[method-assign]
-    SharedAgent.acked = hearing  # type: ignore[method-assign]
+    SharedParticipant.acked = hearing  # type: ignore[method-assign]
 
 
 def main(plan: Plan) -> None:

@@ -6,7 +6,8 @@ from collections import deque
 
 import numpy as np
 
-from wbsp.core.agent import Adopt, Agent, Cut, Leave
+from wbsp.core.agent import Adopt, Cut, Leave
+from wbsp.core.participant import Participant
 from wbsp.process.host import HOST
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.messages import codec as m
@@ -14,7 +15,7 @@ from wbsp.worker.comm.communication import Communication, SendUpdate
 from wbsp.worker.comm.data_plane import DataPlane
 from wbsp.worker.errors import TransportError
 from wbsp.worker.metrics import Recorder
-from wbsp.worker.shared_agent import SharedAgent
+from wbsp.worker.shared_participant import SharedParticipant
 
 SIZE = 12  # floats; what a step adds is a whole multiple of this vector
 PATTERN = np.array([1, -1, 0, 2, 0, 0, 0, 0, 7, 0, 0, -3], np.float32)
@@ -115,11 +116,13 @@ class Worker:
     def compute(self):
         agent = self.agent
         if self.steps == 0 or agent.stopped:
-            self.carry_out(agent.finish())
+            self.carry_out(self.shared.act(Participant.finish))
             return
         self.steps -= 1
         self.x = self.x + self.world.draw.randint(1, 500) * PATTERN
-        self.carry_out(agent.step_done(1, self.world.draw.uniform(0.1, 2.0), loss=1.0))
+        self.shared.act(Participant.step_begins)
+        seconds = self.world.draw.uniform(0.1, 2.0)
+        self.carry_out(self.shared.act(lambda one: one.step_done(1, seconds, loss=1.0)))
 
     def carry_out(self, commands=None):
         if commands is None:
@@ -174,8 +177,9 @@ class Worker:
         if isinstance(message, m.Welcome) and self.shared is None:
             self.communication.request(m.Join(LAYOUT))
         if isinstance(message, m.Joined) and self.shared is None:
-            self.shared = SharedAgent(Agent(self.index, self.world.model().rule, message.seq),
-                                      Recorder(0.0), self.world.said.append, None)
+            participant = Participant(self.index, self.world.model().rule, message.seq)
+            self.shared = SharedParticipant(participant, Recorder(0.0), self.world.said.append,
+                                            None)
             self.communication.listen(Noting(self), SIZE)
         self.most_kept = max(self.most_kept, self.communication.session.kept.vectors)
 

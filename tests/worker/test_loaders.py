@@ -1,8 +1,9 @@
 """Loops over shared data with every kind of loader, whose workers die and return: all is trained.
 
-`World` plays them in one thread: the server's work, and the shares, epochs, batches and samplers of
-real workers. A seed draws who acts next, what is lost, and how late a message arrives. Only the
-connection is a stand-in, and the step, which trains a batch and does nothing else.
+`World` plays them in one thread: the server's work, and the participants, shares, epochs, batches
+and samplers of real workers. A seed draws who acts next, what is lost, and how late a message
+arrives. Only the connection is a stand-in, and the step, which trains a batch and does nothing
+else.
 """
 
 from collections import Counter, deque
@@ -12,10 +13,11 @@ import numpy as np
 import pytest
 
 import wbsp
-from wbsp.core.messages import SharedData, Work
+from wbsp.core.agent import Cut, Expect
+from wbsp.core.messages import Ack, AskWork, Fetch, Granted, SharedData, Work
+from wbsp.core.participant import Participant
 from wbsp.core.shared_work import SharedWork
 from wbsp.sync import create
-from wbsp.sync.base import Push
 
 jnp = pytest.importorskip("jax.numpy")
 
@@ -59,16 +61,29 @@ class Process:
     """One life of a worker."""
 
     def __init__(self, world, index):
-        self.world, self.index, self.pushes = world, index, 0
+        self.world, self.index = world, index
         self.w = wbsp.Worker({"w": jnp.zeros(1)}, n=world.n, batch_size=world.batch,
                              epochs=world.epochs, address="localhost:1", worker_index=index)
         self.share, self.line = self.w._share, Connection()
         self.w._member, self.line.loop = self.line, self
         place = world.work.open(index, self.share.data, 0, None)
-        self.share.begin(place, world.rule.wait == "never")
+        self.one, self.cut = Participant(index, world.rule, place=place), None
+        self.share.begin(place, self.one)
+        self.follow(self.one.received(Granted(0), 0.0))
         world.work.granted(index)
         self.inbox, self.seen = deque(), []
         self.loop = self.trains()
+
+    def follow(self, commands):
+        for command in commands:
+            match command:
+                case Cut():
+                    self.cut = command
+                case Fetch() | Expect():
+                    self.follow(self.one.fetched(self.world.version))
+                case AskWork():
+                    self.world.send(self.world.work.ask(self.index, command.have, False,
+                                                        self.world.now, ahead=command.ahead))
 
     def batches(self):
         w, kind = self.w, self.world.loader
@@ -90,13 +105,15 @@ class Process:
                 oldest = self.share._handed[0]
                 expected = self.w._order.examples(oldest.start, oldest.stop, self.world.n, 0)
                 assert np.array_equal(indices, expected), "another batch than the step's"
-                self.share.step_done(0.1)
+                self.one.step_begins()
+                self.follow(self.one.step_done(self.share.step_done(), 0.1))
                 self.w._steps += 1
                 yield from self.examples()
 
     def examples(self):
         """Wait for the next step's, as `w.step` does."""
-        while not (self.share.ready or self.line.stop_reason):
+        while self.one.agent.waiting or not (self.share.ready or self.line.stop_reason):
+            self.follow(self.one.starved())
             yield
 
 
@@ -107,7 +124,7 @@ class World:
         self.epochs = random.randint(1, 4)
         self.rule = create(sync).rule
         self.work = SharedWork(SharedData(self.n, self.batch, self.epochs), self.rule)
-        self.trained, self.now, self.deaths = Counter(), 0.0, 0
+        self.trained, self.now, self.deaths, self.version = Counter(), 0.0, 0, 0
         self.living = {}
         for index in range(random.randint(2, 4)):
             self.living[index] = Process(self, index)
@@ -122,28 +139,25 @@ class World:
         match self.random.randrange(4):
             case 0:
                 if me.inbox:
-                    me.share.received(me.inbox.popleft())
+                    me.follow(me.one.received(me.inbox.popleft(), self.now))
             case 1:
-                if question := me.share.question(me.pushes):
-                    self.send(self.work.ask(me.index, question.have, False, self.now,
-                                            ahead=question.ahead))
+                me.follow(me.one.due(self.now))
             case 2:
                 self.push(me)
             case _:
                 next(me.loop, None)
 
     def push(self, me):
-        work = me.share.sequence
-        if work.trained == work.answered:
+        if me.cut is None:
             return
-        push = Push(me.index, me.pushes, 0, 1, work.trained - work.answered, 0.1, to=work.trained)
+        (push, _, spans), me.cut = me.cut, None
         accepted = self.work.owns(push) and self.random.random() < 0.9
         self.work.pushed(push, accepted, None, False, self.now)
-        spans = work.spans(work.answered, push.to)
-        work.answer(push.to)
-        me.pushes += 1
+        self.work.granted(me.index)
+        self.version += 1
         if accepted:
             self.trained.update(g for span in spans for g in range(*span))
+        me.follow(me.one.received(Ack(push.seq, accepted, granted=self.version), self.now))
 
     def play(self, faulty):
         for event in range(40_000):
@@ -196,18 +210,19 @@ def test_examples_that_return_are_trained_in_the_epoch_that_this_worker_has_reac
     share = me.share
     for size in (16, 20):
         given = world.work.ledger.give(1, size)
-        share.received(Work(given.at, given.start, given.stop, 0))
+        me.one.received(Work(given.at, given.start, given.stop, 0), 0.0)
     seen = []
     for epoch in me.w.epochs():
         for indices in me.batches():
             seen.append((epoch, len(indices)))
-            share.step_done(0.1)
+            me.one.step_begins()
+            me.one.step_done(share.step_done(), 0.1)
             me.w._steps += 1
             if len(seen) == 9:  # epoch 1 is trained, too, and then comes the rest of epoch 0
                 world.work.left(0)
                 given = world.work.ledger.give(1, 4)
                 assert given.start == 0
-                share.received(Work(given.at, given.start, given.stop, 0))
+                me.one.received(Work(given.at, given.start, given.stop, 0), 0.0)
             if len(seen) == 10:
                 me.line.stop_reason = "enough"
                 share.stop()
@@ -220,7 +235,7 @@ def test_a_loader_that_reads_ahead_outside_of_batches_is_told_why_and_what_to_do
     world.work = SharedWork(SharedData(20, 4, 1), world.rule)
     me = Process(world, 0)
     given = world.work.ledger.give(0, 20)
-    me.share.received(Work(given.at, given.start, given.stop, 0))
+    me.one.received(Work(given.at, given.start, given.stop, 0), 0.0)
     with pytest.raises(ValueError, match="^a batch was requested before the last one was trained: "
                        "call w.step.*reads ahead, give its loader a __len__ .*accumulate gradients "
                        r"inside one step.*w.batches\(loader\)$"):

@@ -1,10 +1,12 @@
-"""A worker's share of the run's data: what it hands out, trains, asks for, and holds."""
+"""A worker's share of the run's data: the batches that its input pipeline takes, and the epochs."""
 
 import threading
 
 import pytest
 
-from wbsp.core.messages import AskWork, Range, Work, WorkHeld, WorkPlace
+from wbsp.core.messages import Ack, Granted, Range, SharedData, Work, WorkHeld, WorkPlace
+from wbsp.core.participant import Participant
+from wbsp.sync import WorkerRule
 from wbsp.worker.share import LOOK, NOTHING, Share
 
 
@@ -14,25 +16,28 @@ def share():
     return begun()
 
 
-def begun(ahead=True, epoch=0):
-    share = Share(20, 4)
-    share.wants(3)
-    share.begin(WorkPlace(share.data, 100, epoch), ahead)
+RULE = WorkerRule("when_idle", "never", "rebase")
+
+
+def begun(epoch=0):
+    share, place = Share(20, 4), WorkPlace(SharedData(20, 4, 3), 100, epoch)
+    one = Participant(0, RULE, place=place)
+    one.received(Granted(0), 0.0), one.fetched(0)
+    share.begin(place, one)
+    share.one = one
     return share
 
 
-def answered(share, to, start=None):
-    """The positions in a push up to `to`, which the server has answered."""
-    work = share.sequence
-    spans = work.spans(work.answered if start is None else start, to)
-    work.answer(to)
-    return [*spans]
+def given(share, start, stop):
+    share.one.received(Work(share.one.work.end, start, stop, 0), 0.0)
 
 
-def given(share, start, stop, epoch=0):
-    at = share.question(7).have
-    share.received(Work(at, start, stop, epoch))
-    return at
+def train(share):
+    """Train the oldest batch; return its size."""
+    share.one.step_begins()
+    size = share.step_done()
+    share.one.step_done(size, 0.1)
+    return size
 
 
 def test_batches_come_in_order_and_are_counted_when_they_are_trained(share):
@@ -40,109 +45,55 @@ def test_batches_come_in_order_and_are_counted_when_they_are_trained(share):
     assert [share.take() for _ in range(3)] == [
         Range(100, 30, 34), Range(104, 34, 38), Range(108, 38, 40)]
     assert share.held() == WorkHeld(share.data, 100, [Range(100, 30, 40)])
-    assert [share.step_done(0.1) for _ in range(2)] == [4, 4]
+    assert [train(share) for _ in range(2)] == [4, 4]
     assert share.epoch == 1 and share.ready
-    assert answered(share, 108) == [(30, 38)]
-    assert share.held() == WorkHeld(share.data, 108, [Range(108, 38, 40)])
-    assert share.step_done(0.1) == 2 and not share.ready and not share.handed_out
-    assert answered(share, 110) == [(38, 40)] and share.held() == WorkHeld(share.data, 110, [])
-
-
-def test_dropped_examples_are_in_no_push(share):
-    given(share, 30, 40)
-    for _ in range(3):
-        share.take(), share.step_done(0.1)
-    assert answered(share, 110, 104) == [(34, 40)]
+    share.one.received(Ack(0, True), 0.0)
+    assert share.held() == WorkHeld(share.data, 104, [Range(104, 34, 40)])
+    assert train(share) == 2 and not share.ready and not share.handed_out
+    share.one.received(Ack(1, True), 0.0)
     assert share.held() == WorkHeld(share.data, 110, [])
 
 
 def test_a_worker_that_has_ended_holds_what_it_has_trained_and_no_more(share):
     given(share, 0, 8)
     share.take(), share.take()
-    share.step_done(0.1)
+    train(share)
     assert share.held() == WorkHeld(share.data, 100, [Range(100, 0, 8)])
-    share.end()
+    share.one.finish(), share.end()
     assert share.held() == WorkHeld(share.data, 100, [Range(100, 0, 4)])
-    assert answered(share, 104) == [(0, 4)] and share.held() == WorkHeld(share.data, 104, [])
+    share.one.received(Ack(0, True), 0.0)
+    assert share.held() == WorkHeld(share.data, 104, [])
 
 
-def test_a_push_over_the_end_of_a_range_has_parts_of_two(share):
-    given(share, 0, 4)
-    share.take()
-    share.step_done(0.1)
-    assert share.question(7).have == 104
-    share.received(Work(104, 8, 16, 0))
-    share.take()
-    share.step_done(0.1)
-    assert answered(share, 108) == [(0, 4), (8, 12)]
-
-
-def test_a_range_that_comes_twice_or_does_not_follow_is_nothing_new(share):
-    given(share, 0, 4)
-    share.received(Work(100, 0, 4, 0))
-    share.received(Work(108, 4, 8, 0))
-    assert share.take() == Range(100, 0, 4)
-    assert not share.dry and share.held() == WorkHeld(share.data, 100, [Range(100, 0, 4)])
-
-
-def test_a_question_is_asked_once_until_it_is_answered_or_the_server_is_another(share):
-    assert share.question(7) == AskWork(100, 7)
-    assert share.question(7) is None
-    share.reattached()
-    assert share.question(7) == AskWork(100, 7)
-    share.received(Work(100, 0, 0, 0))
-    assert share.question(7) is None and share.dry, "the server says by itself when there is more"
-    share.received(Work(100, 0, 8, 0))
-    assert share.ready and not share.dry and share.question(7) is None
-    share.stop()
-    share.take(), share.take(), share.step_done(1.0), share.step_done(1.0)
-    assert share.question(7) is None, "of a run that ends"
-
-
-def test_a_worker_that_waits_for_versions_asks_when_all_is_trained_and_others_in_time():
-    waits, busy = begun(ahead=False), begun(ahead=True)
-    for share in (waits, busy):
-        given(share, 0, 16)
-        share._requests.trip = 0.02  # seconds of a question and its answer
-        for _ in range(2):
-            share.take()
-            share.step_done(0.05)
-    assert waits.question(7) is None and busy.question(7) is None, "0.1 s left: two batches"
-    for share in (waits, busy):
-        share.take()
-        share.step_done(0.01)
-    assert waits.question(7) is None and busy.question(7) == AskWork(116, 7, ahead=6)
-    for share in (waits, busy):
-        share.take()
-        share.step_done(0.01)
-    assert waits.question(7) == AskWork(116, 7)
+def test_a_share_that_has_not_begun_holds_nothing():
+    assert Share(20, 4).held() == WorkHeld(SharedData(20, 4, 1), 0, [])
 
 
 def test_the_next_epoch_is_known_before_its_first_batch_is_taken(share):
     given(share, 16, 20)
     share.take()
-    share.step_done(0.1)
+    train(share)
     assert (share.epoch, share.next_epoch) == (0, 0)
     given(share, 20, 24)
     assert (share.epoch, share.next_epoch) == (0, 1)
     share.take()
     assert (share.epoch, share.next_epoch) == (0, 1)
-    share.step_done(0.1)
+    train(share)
     given(share, 4, 8)  # a lost worker's
     assert (share.epoch, share.next_epoch, share.untaken_epoch) == (1, 1, 1)
 
 
 def test_an_epoch_never_falls_although_work_of_an_earlier_one_returns(share):
     given(share, 20, 24)
-    share.received(Work(104, 4, 8, 0))  # a lost worker's
-    share.received(Work(108, 40, 44, 0))
+    given(share, 4, 8)  # a lost worker's
+    given(share, 40, 44)
     assert (share.next_epoch, share.untaken_epoch) == (1, 1)
     share.take()
     assert (share.next_epoch, share.untaken_epoch) == (1, 1), "before the first is trained"
     share.take()
     assert (share.next_epoch, share.untaken_epoch) == (1, 2)
     for _ in range(2):
-        share.step_done(0.1)
+        train(share)
     assert (share.epoch, share.next_epoch, share.untaken_epoch) == (1, 2, 2)
 
 

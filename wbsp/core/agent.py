@@ -17,7 +17,6 @@ from typing import Literal, NamedTuple
 
 from wbsp.core.messages import (
     Ack,
-    AskWork,
     CutDecision,
     CutQuery,
     Directed,
@@ -90,7 +89,7 @@ class Leave(NamedTuple):
     """Announce that this worker has finished: all its pushes are acknowledged."""
 
 
-Command = Cut | Adopt | Fetch | Expect | CutQuery | AskWork | Leave
+Command = Cut | Adopt | Expect | Message | Leave
 
 
 class Agent:
@@ -140,6 +139,7 @@ class Agent:
         self._inbox: int | None = None  # fetched version, not adopted
         self._overtaken = False  # a newer version was fetched in place of a push
         self._finishing = False  # no step will follow
+        self._ends = False  # the last version may be fetched
         self._cut_due = rule.push == "when_idle"  # the model directs this worker to cut; or, under
         #                                           push="when_idle", allows it
         self._none_cut = True  # by this incarnation
@@ -348,6 +348,9 @@ class Agent:
 
     def final(self, version: int) -> list[Command]:
         """Handle the permission to fetch the run's last version, which replaces the live model."""
+        if self._ends:
+            return []  # received before
+        self._ends = True
         self._grant = version
         self._following = 0
         self._inbox = None

@@ -2,14 +2,15 @@
 
 Everything that a worker does between its admission and its leaving, without threads, sockets,
 clocks and tensors: a driver turns what happens into events, and carries out the commands in their
-order. The drivers are the real worker (`wbsp.worker.runtime`) and the virtual one
-(`wbsp.simulate.nodes.worker`).
+order. The drivers are the real worker (`wbsp.worker.runtime`, behind a lock in
+`wbsp.worker.shared_participant`) and the virtual one (`wbsp.simulate.nodes.worker`).
 
     events                        what the driver saw
     received(message, now)        a message of the server, except a Model
     fetched(version)              the requested version is complete
     step_begins()                 the compute thread begins a step on examples that it has taken
     step_done(samples, ...)       the step has ended
+    step_dropped()                the step trains nothing: its data had ended
     starved()                     no step can begin, for lack of examples
     finish()                      no step follows
     due(now)                      time has passed, or another event was handled
@@ -17,30 +18,50 @@ order. The drivers are the real worker (`wbsp.worker.runtime`) and the virtual o
     commands                      what the driver does
     Cut, Adopt, Leave             changes the model, between two steps
     Fetch, Expect, CutQuery       sends the one request at a time that the server answers
-    AskWork                       sends a request beside it
+    AskWork, and what is asked    sends a request beside it, with the next `due`
 
 The rules. Each is checked where it is kept, by RuleBroken; the first three by the agent.
 
 1. No step is made while the agent waits.
 2. A push is answered before the next one is cut.
 3. The answered examples are trained, the trained ones were taken, and the taken ones were given.
-4. Steps do not overlap, and only a step that has begun ends.
+4. Only a step that has begun ends.
 5. Work is requested between two steps, by one open request. None is requested while the server
    decides whether this worker cuts, after its stop, or after `finish`.
 6. A worker without work, to which the server has none to give, pushes what it has trained, because
-   others may wait for that.
+   others may wait for that; and only between two steps, because a step belongs to one push.
 7. A range, or a piece of the shared stream, that arrives again changes nothing.
+8. What is asked is repeated until its answer arrives, and at once over another connection.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from typing import NamedTuple
 
 from wbsp.core.agent import Agent, Command
-from wbsp.core.messages import AskWork, Directed, Message, Range, Reattached, Work, WorkPlace
+from wbsp.core.messages import (
+    AskWork,
+    Directed,
+    Message,
+    Range,
+    Reattached,
+    Work,
+    WorkHeld,
+    WorkPlace,
+)
 from wbsp.core.rules import RuleBroken
 from wbsp.core.work.sequence import AGAIN, Requests, WorkSequence, mean_of
 from wbsp.sync.base import Direct, WorkerRule
+
+
+class _Asked(NamedTuple):
+    """A request that is not answered."""
+
+    request: Message
+    due: float  # seconds
+    until: float  # seconds, from when on no answer is needed
 
 
 class Participant:
@@ -52,6 +73,7 @@ class Participant:
         requests: for more work.
         batch: examples of its next step, if the server or the run's data give their number; None:
             a number of its own.
+        computes: a step has begun, and not ended.
     """
 
     def __init__(self, worker: int, rule: WorkerRule, seq: int = 0, run_steps: int = 0,
@@ -64,17 +86,19 @@ class Participant:
             seq: number of its first push.
             run_steps, run_examples: as in `Agent`.
             place: where it begins in the run's shared data, if its data are shared.
-            again: seconds after which an unanswered request for work is repeated.
+            again: seconds after which an unanswered request is repeated.
         """
         self.work = None if place is None else WorkSequence(place.at)
         self.agent = Agent(worker, rule, seq, run_steps, self.work, run_examples)
         self.requests = Requests()
         self.batch = None if place is None else place.data.batch
+        self.computes = False
+        self._data = None if place is None else place.data
         self._again = again
+        self._asked: dict[type[Message], _Asked] = {}  # by the type of the answer
         self._pieces: deque[tuple[int, int]] = deque()  # (examples, start) of the next steps
         self._newest = -1  # start of the newest piece
         self._step = 0.0  # seconds of a step, on average
-        self._computes = False  # in a step
         self._finishing = False
 
     # Events of the compute thread.
@@ -88,8 +112,7 @@ class Participant:
             arrived.
         """
         if self.work is not None:
-            assert self.batch is not None, "shared data have batches"
-            taken = self.work.take(self.batch)
+            taken = self.take_batch()
             return None if taken is None else (taken.stop - taken.start, taken.start)
         if self._pieces:
             return self._pieces.popleft()
@@ -97,18 +120,25 @@ class Participant:
             return None
         return () if self.batch is None else (self.batch,)
 
+    def take_batch(self) -> Range | None:
+        """Take the next batch of the shared data, if it has arrived."""
+        return None if self.work is None or self.batch is None else self.work.take(self.batch)
+
     def step_begins(self) -> None:
-        """Handle the begin of a step."""
-        if self._computes:
-            raise RuleBroken(f"worker {self.agent.worker} begins a step within a step")
-        self._computes = True
+        """Handle the begin of a step; one that has begun before, and not ended, is dropped."""
+        self.computes = True
+        self.agent.fed()
+
+    def step_dropped(self) -> None:
+        """Handle the end of a step that has trained nothing."""
+        self.computes = False
 
     def step_done(self, samples: int, seconds: float, steps: int = 1,
                   loss: float | None = None) -> list[Command]:
         """Handle the end of a step; the arguments are those of `Agent.step_done`."""
-        if not self._computes:
+        if not self.computes:
             raise RuleBroken(f"worker {self.agent.worker} ends a step that has not begun")
-        self._computes = False
+        self.computes = False
         if self.work is not None:
             self.work.train(samples)
             self._step = mean_of(self._step, seconds)
@@ -122,7 +152,24 @@ class Participant:
 
     def starved(self) -> list[Command]:
         """Handle the lack of examples for the next step."""
-        return self.agent.starved() if self.dry else []
+        return self.agent.starved() if self.dry and not self.computes else []
+
+    def hand_over(self) -> list[Command]:
+        """Push the uncut progress before the next step, until `agent.handed_over`."""
+        return self.agent.starved()
+
+    def ask(self, request: Message, answer: type[Message], now: float, until: float = math.inf
+            ) -> list[Command]:
+        """Send a request, and again after a while: see `due`.
+
+        Args:
+            request: a request beside pushes and fetches.
+            answer: a message of this type ends it.
+            now: seconds.
+            until: seconds, from when on no answer is needed.
+        """
+        self._asked[answer] = _Asked(request, now + self._again, until)
+        return [request]
 
     def finish(self) -> list[Command]:
         """Push the uncut progress, then leave; no step follows."""
@@ -133,6 +180,7 @@ class Participant:
 
     def received(self, message: Message, now: float) -> list[Command]:
         """Handle a message of the server, except a Model: see `fetched`."""
+        self._asked.pop(type(message), None)
         match message:
             case Work(at, start, stop):
                 self._given(Range(at, start, stop), now)
@@ -140,6 +188,8 @@ class Participant:
                 self._assigned(direct.batch, direct)
             case Reattached(joined=joined):
                 self.requests.forget()
+                self._asked = {answer: asked._replace(due=now)
+                               for answer, asked in self._asked.items()}
                 if joined:
                     self._pieces.clear()
                     self._newest = -1
@@ -151,13 +201,30 @@ class Participant:
 
     def due(self, now: float) -> list[Command]:
         """Return the requests beside pushes and fetches that are due now, new or repeated."""
+        commands: list[Command] = []
+        for answer, asked in self._asked.items():
+            if asked.due <= now < asked.until:
+                self._asked[answer] = asked._replace(due=now + self._again)
+                commands.append(asked.request)
         work, agent = self.work, self.agent
-        if (work is None or self.batch is None or self._computes or self._finishing
+        if (work is None or self.batch is None or self.computes or self._finishing
                 or agent.stopped is not None or agent.undecided):
-            return []
+            return commands
         ahead = self.requests.of_worker(work.end - work.trained, self.batch, self._step,
                                         agent.rule.wait == "never", now, self._again)
-        return [] if ahead is None else [AskWork(work.end, agent.seq, ahead=ahead)]
+        if ahead is not None:
+            commands.append(AskWork(work.end, agent.seq, ahead=ahead))
+        return commands
+
+    def held(self) -> WorkHeld | None:
+        """Return its part of the shared data, for a server that it attaches to."""
+        work, data = self.work, self._data
+        if work is None or data is None:
+            return None
+        end = work.trained if self._finishing else work.end
+        return WorkHeld(data, work.answered, [
+            Range(r.at, r.start, min(r.stop, r.start + end - r.at)) for r in work.held
+            if r.at < end])
 
     def _given(self, given: Range, now: float) -> None:
         """Handle a range of the shared data, or the answer that none is free now."""

@@ -39,6 +39,7 @@ from wbsp.core.messages import (
     WorkPlace,
 )
 from wbsp.core.messages import Work as Given
+from wbsp.core.participant import Participant
 from wbsp.core.site.work import SiteWork, SiteWorkState
 from wbsp.core.site.worker import SiteWorker, Work, objection
 from wbsp.core.stats import Report
@@ -60,7 +61,7 @@ from wbsp.worker.comm.inbox import Next
 from wbsp.worker.comm.transport import Transport
 from wbsp.worker.errors import ForeignServer, TransportError
 from wbsp.worker.metrics import Recorder
-from wbsp.worker.shared_agent import SharedAgent
+from wbsp.worker.shared_participant import SharedParticipant
 
 _GRAIN = 0.2  # seconds between two looks at whether the site ends, of the joining thread
 
@@ -113,8 +114,8 @@ class _Joined(NamedTuple):
     frozen: FrozenValues  # of the run above
 
 
-class _Listener(SharedAgent):
-    """Agent of a site, which notes the answer to the newest cut and wakes the event loop.
+class _Listener(SharedParticipant):
+    """Participant of a site, which notes the answer to the newest cut and wakes the event loop.
 
     Attributes:
         wake: wakes the event loop; any thread may call it.
@@ -353,10 +354,12 @@ class Upstream(SiteWorker):
         assert transport is not None
         self._run, self._frozen = found.welcome.run.id, found.frozen
         self._settle_cut(joined.seq, transport)
-        agent = Agent(self._way.site, found.welcome.rule, joined.seq, joined.run_steps)
+        participant = Participant(self._way.site, found.welcome.rule, joined.seq,
+                                  joined.run_steps)
         self._recorder = Recorder(joined.now, None, self._on)
         self._next_seq = joined.seq
-        self._listener = _Listener(agent, self._recorder, self._say, None, on=self._on)
+        self._listener = _Listener(participant, self._recorder, self._say, None,
+                                   on=self._on)
         self._listener.wake = lambda: self._waker.send(b"\0")
         self._listener.behind = lambda: self._engine.present if self._engine else 0
         self._listener.signs = lambda: self.signs()

@@ -1,4 +1,4 @@
-"""One worker in one run: the agent's commands, carried out on a replica and a transport.
+"""One worker in one run: the participant's commands, carried out on a replica and a transport.
 
 The compute thread calls `start`, `step_begins` and `step_done` around each step, and `finish`. Only
 the compute thread reads and writes the model's variables. This module is independent of Keras.
@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 from wbsp import timeouts
 from wbsp.core.agent import Adopt, Agent, Command, Cut, Expect, Leave
-from wbsp.core.messages import Message, StopRun
+from wbsp.core.messages import Message, Stop, StopRun
+from wbsp.core.participant import Participant
 from wbsp.core.stats import Phase, Report
 from wbsp.process.throttle import Throttle
 from wbsp.replica.base import Replica
@@ -25,10 +26,9 @@ from wbsp.worker.comm.transport import Transport
 from wbsp.worker.errors import TransportError
 from wbsp.worker.metrics import Recorder
 from wbsp.worker.share import Share
-from wbsp.worker.shared_agent import SharedAgent
+from wbsp.worker.shared_participant import SharedParticipant
 
 _GRAIN = 0.5  # seconds between two checks for an interrupt while waiting
-_AGAIN = 5.0  # seconds after which a request to end the run is repeated
 _NOTICE = 15.0  # seconds between two lines about one wait
 
 
@@ -71,28 +71,24 @@ class WorkerRuntime:
         self._recorder = Recorder(joined.now, log, transport.on)
         self._size = total_size(replica.layout)
         self._share = share
-        if share is not None:
-            if joined.work is None:
-                raise TransportError(f"the server at {transport.address} assigns no examples: it "
-                                     "is of another release of wbsp; install the same on both")
-            share.begin(joined.work, ahead=rule.wait == "never")
+        if share is not None and joined.work is None:
+            raise TransportError(f"the server at {transport.address} assigns no examples: it "
+                                 "is of another release of wbsp; install the same on both")
         assert transport.worker is not None, "a member has an index"
-        agent = Agent(transport.worker, rule, joined.seq, joined.run_steps,
-                      None if share is None else share.sequence, joined.run_examples)
-        self._shared = SharedAgent(agent, self._recorder, say, assignments, replica.bring,
-                                   transport.on, share)
-        self._stops = Throttle(_AGAIN)
+        participant = Participant(transport.worker, rule, joined.seq, joined.run_steps,
+                                  joined.work, joined.run_examples)
+        if share is not None and joined.work is not None:
+            share.begin(joined.work, participant)
+        self._shared = SharedParticipant(participant, self._recorder, say, assignments,
+                                         replica.bring, transport.on, share)
         self.on_renewed: Callable[[], object] = lambda: None
         self._renewed = 0
-        self._ends_run: StopRun | None = None  # this worker's request to the server
-        self._questions = Throttle(_AGAIN)
-        self._question: m.AskVersion | None = None  # its unanswered question to the server
+        self._ends_run = False  # this worker has asked the server to
         self._again = again
         self._interruption: str | None = None  # why this worker leaves early
         self.has_final = False
         self.stood = 0.0
         self._trains = False  # the variables hold the progress of steps
-        self._computes = False  # a step has begun, and not ended
 
     @property
     def comes_again(self) -> bool:
@@ -102,7 +98,7 @@ class WorkerRuntime:
     @property
     def computes(self) -> bool:
         """True if a step has begun, and not ended."""
-        return self._computes
+        return self._shared.participant.computes
 
     @property
     def holds(self) -> bool:
@@ -127,7 +123,7 @@ class WorkerRuntime:
     @property
     def ends(self) -> bool:
         """True if the run has ended, or this worker has asked the server to end it."""
-        return self.stopped is not None or self._ends_run is not None
+        return self.stopped is not None or self._ends_run
 
     def report(self) -> Report:
         """Return this worker's totals, up to its leaving."""
@@ -156,10 +152,11 @@ class WorkerRuntime:
         Returns:
             True if other code has written to the variables since; these writes are undone.
         """
-        if self.agent.starving:
-            self._carry_out(self._shared.fed())
+        self._shared.act(Participant.step_begins)
+        if self._shared.commands:  # a push that began while there were no examples
+            self._carry_out(self._shared.due())
         undone = not self._trains and self.replica.put_back()
-        self._trains = self._computes = True
+        self._trains = True
         self._recorder.step_begins(phase)
         self.transport.wake()
         return undone
@@ -177,20 +174,19 @@ class WorkerRuntime:
             TransportError: the server is lost.
         """
         self.replica.stepped()
-        self._computes = False
         if self.agent.version is None:
+            self._shared.act(Participant.step_dropped)
             return  # the run ended before this worker got a model: the step changed no version
         if self.agent.waiting is not None and self._interrupted():
             raise TransportError(f"worker {self.transport.worker} was interrupted, and its loop "
                                  "makes another step: end it when stop_reason is set")
         seconds = self._recorder.step_ends()
-        with self._shared.changed:
-            if self._share is not None:
-                samples = self._share.step_done(seconds)
-            self._recorder.step_done(steps, samples, loss)
-            commands = self.agent.step_done(samples, seconds, steps,
-                                            loss if math.isfinite(loss) else None)
-        self._carry_out(commands)
+        if self._share is not None:
+            samples = self._share.step_done()
+        self._recorder.step_done(steps, samples, loss)
+        known = loss if math.isfinite(loss) else None
+        self._carry_out(self._shared.act(
+            lambda one: one.step_done(samples, seconds, steps, known)))
         self._wait("the others")
         if self.transport.error:
             raise self.transport.error
@@ -204,10 +200,11 @@ class WorkerRuntime:
 
     def hold(self) -> None:
         """Ignore changes of the model's variables as progress until the next step begins."""
-        if self._computes:  # the data ended at the begin of a step: the next step has all
+        if self.computes:  # the data ended at the begin of a step: the next step has all
             self.replica.stepped()
+            self._shared.act(Participant.step_dropped)
         self.replica.hold()
-        self._trains = self._computes = False
+        self._trains = False
 
     def keep(self) -> None:
         """Hold the present model, including writes of callbacks; see `hold`."""
@@ -230,9 +227,7 @@ class WorkerRuntime:
         self._recorder.enter("push")
         self._shared.end_assignments()
         self._interruption = interrupted
-        with self._shared.changed:
-            commands = self.agent.finish()
-        self._carry_out(commands)
+        self._carry_out(self._shared.act(Participant.finish))
         self._wait("the last push to be answered")
         if interrupted is None:
             self._recorder.enter("wait")
@@ -260,28 +255,28 @@ class WorkerRuntime:
         clock, shared, phase = self.transport.on.clock, self._shared, self._recorder.phase
         end = clock.monotonic() + timeouts.EPOCH_VERSION
         if ask.validates and self.agent.rule.wait == "never" and self.stopped is None:
-            with shared.changed:
-                commands = self.agent.starved()
-            self._carry_out(commands)
+            self._carry_out(shared.act(Participant.hand_over))
             self._wait("the last push to be answered", lambda: (
                 self.agent.handed_over or self.stopped is not None or clock.monotonic() > end))
-        with shared.changed:
-            shared.version_at = None
         what = "an epoch's version"
         if ask.validates and self._share is not None and self._share.waits:
             what, end = f"the results of epoch {ask.epoch + 1}", math.inf
-        self._question, self._questions.next = ask, -math.inf
+        with shared.changed:
+            shared.version_at = None
+        self._carry_out(shared.act(
+            lambda one: one.ask(ask, m.VersionAt, clock.monotonic(), end)))
         self._wait(what, lambda: shared.version_at is not None or clock.monotonic() > end)
-        self._question = None
         self._recorder.enter(phase)
         at = shared.version_at
         return at if at is not None and at.name else None
 
     def stop_run(self, reason: str) -> None:
         """Request the end of the run for all workers; this one continues until the stop."""
-        self._ends_run = StopRun(reason)
-        self._ask()
-        self.transport.wake()
+        self._ends_run = True
+        if self.stopped is None:
+            now = self.transport.on.clock.monotonic()
+            self._carry_out(self._shared.act(lambda one: one.ask(StopRun(reason), Stop, now)))
+            self.transport.wake()
 
     def _wait_for_examples(self) -> None:
         """Wait for the next step's examples, or the end of the run, if its data are shared.
@@ -292,23 +287,9 @@ class WorkerRuntime:
         share = self._share
         if share is None:
             return
-        with self._shared.changed:
-            commands = self.agent.starved() if share.dry else []
-        self._carry_out(commands)
         self._wait("examples to train", lambda: share.ready or self.stopped is not None)
         if self.stopped is not None or self._interrupted():
             share.stop()
-
-    def _ask(self) -> None:
-        """Send due questions and requests beside pushes and fetches."""
-        if self._share is not None and not self.agent.undecided and (
-                question := self._share.question(self.agent.seq)):
-            self.transport.request(question)
-        if (self._ends_run is not None and self.stopped is None
-                and self._stops.due(self.transport.on.clock.monotonic())):
-            self.transport.request(self._ends_run)
-        if self._question is not None and self._questions.due(self.transport.on.clock.monotonic()):
-            self.transport.request(self._question)  # again after a broken connection
 
     def _carry_out(self, commands: Sequence[Command]) -> None:
         for command in commands:
@@ -344,33 +325,28 @@ class WorkerRuntime:
         Raises:
             TransportError: the server is lost.
         """
-        start = self.transport.on.clock.monotonic()
+        transport, agent, shared = self.transport, self.agent, self._shared
+        start = transport.on.clock.monotonic()
         notice = Throttle(_NOTICE, _NOTICE)  # in seconds of waiting
-        shared = self._shared
         while True:
-            self._ask()
-            if self.agent.waiting is not None or not until():
-                self.transport.wake()
             with shared.changed:
-                while not shared.commands and (self.agent.waiting is not None or not until()):
-                    if self.transport.error:
-                        raise self.transport.error
+                while not (commands := shared.due()) and (
+                        agent.waiting is not None or not until()):
+                    transport.wake()
+                    if transport.error:
+                        raise transport.error
                     if self._interrupted():
-                        if self.agent.waiting != "ack":
+                        if agent.waiting != "ack":
                             return
-                        if self.transport.cut_off:
+                        if transport.cut_off:
                             raise TransportError("interrupted while the server at "
-                                                 f"{self.transport.address} is lost; this "
+                                                 f"{transport.address} is lost; this "
                                                  "worker's unsent progress is lost, too")
                     shared.wait(_GRAIN)
-                    self._ask()
-                    self.transport.wake()
-                    waited = self.transport.on.clock.monotonic() - start
+                    waited = transport.on.clock.monotonic() - start
                     if notice.due(waited):
-                        self._say(f"worker {self.transport.worker}: waiting for "
-                                  f"{'the model' if self.agent.fetching else what} "
-                                  f"({waited:.0f} s)")
-                commands, shared.commands = shared.commands, []
+                        self._say(f"worker {transport.worker}: waiting for "
+                                  f"{'the model' if agent.fetching else what} ({waited:.0f} s)")
             if not commands:
                 return
             self._carry_out(commands)

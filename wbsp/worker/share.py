@@ -1,7 +1,8 @@
-"""A worker's share of the run's shared data: ranges from the server, taken in batches and trained.
+"""A worker's share of the run's shared data, for its input pipeline: batches, taken and trained.
 
-The input pipeline takes the batches, perhaps in its own thread and some batches ahead; a step
-trains the oldest one that is not trained. No Keras, no model, no sockets.
+The pipeline takes the batches, perhaps in its own thread and some batches ahead; a step trains the
+oldest one that is not trained. What the server gives, and is asked, is the participant's. No Keras,
+no model, no sockets.
 """
 
 from __future__ import annotations
@@ -15,17 +16,16 @@ from wbsp import given
 from wbsp.core.messages import (
     EPOCHS,
     EXAMPLES,
-    AskWork,
     LearningRate,
     Measured,
     Range,
     SharedData,
-    Work,
     WorkHeld,
     WorkPlace,
 )
+from wbsp.core.participant import Participant
 from wbsp.core.stats import Phase
-from wbsp.core.work.sequence import Requests, WorkSequence, mean_of
+from wbsp.core.work.sequence import WorkSequence
 from wbsp.process.host import HOST, Host
 
 LOOK = Range(0, 0, 0)  # in place of a batch: shows the form of examples, and is not counted
@@ -60,11 +60,10 @@ class Share:
         first_epoch: epochs that its loop has completed.
         measured: the newest known result of a validation by any worker, or None.
         rate: the newest learning rate from the server, or None.
-        batch: examples of a step; the server may change it.
         early: the run has ended before all was trained.
         epoch: of the newest trained example; before that, the run's.
-        changed: the lock of all of this; notified when a batch is ready, or `take` waits in vain.
-        sequence: this worker's ranges; guarded by `changed`.
+        changed: the lock of all of this, and of the ranges of the participant; notified when a
+            batch is ready, or `take` waits in vain.
     """
 
     def __init__(self, n: int, batch_size: int, seed: int = 0, on: Host = HOST,
@@ -88,23 +87,20 @@ class Share:
                              "worker waits for the results of an epoch, or 'wait', by which all do")
         self.data = SharedData(n, batch_size, 1, seed, validate=validate)
         self.first_epoch = 0
-        self.batch = batch_size
         self.epoch = 0
         self.early = False
         self.measured: Measured | None = None
         self.rate: LearningRate | None = None
         self._clock = on.clock
         self.changed = on.scheduler.condition()
-        self.sequence = WorkSequence()
+        self._participant: Participant | None = None  # of the newest run
+        self._work = WorkSequence()  # its own
         self._handed: deque[Range] = deque()  # taken, and not trained
         self._made = 0  # batches that were, of these
         self._awaits: Callable[[], object] | None = None  # told when the next one is made
         self._run: object | None = None  # between `begin` and `end`, another at each
         self._iterated = False
         self._stopped = True
-        self._ahead = False
-        self._requests = Requests()
-        self._step = 0.0  # seconds of a step
 
     @property
     def claim(self) -> WorkHeld | None:
@@ -119,25 +115,17 @@ class Share:
         self.data = self.data._replace(epochs=given.whole("epochs", epochs, 1, EPOCHS))
         self.first_epoch = given.whole("initial_epoch", first_epoch, 0, EPOCHS)
 
-    def begin(self, place: WorkPlace, ahead: bool) -> None:
-        """Begin a run as its member.
-
-        Args:
-            place: start in the run's data.
-            ahead: request more before all given examples are trained.
-        """
+    def begin(self, place: WorkPlace, participant: Participant) -> None:
+        """Begin a run as its member, which begins at `place` in the run's data."""
+        assert participant.work is not None, "its data are shared"
         with self.changed:
-            self.data = place.data
-            self.batch = place.data.batch
-            self.epoch = place.epoch
+            self.data, self.epoch = place.data, place.epoch
+            self._participant, self._work = participant, participant.work
             self.measured = self.rate = None
-            self.sequence = WorkSequence(place.at)
             self._handed.clear()
             self._made, self._awaits = 0, None
             self._run = object()
             self._iterated = self._stopped = self.early = False
-            self._requests.forget()
-            self._ahead = ahead
 
     def stop(self, early: bool = False) -> None:
         """Stop waiting for batches, because the run ends. `early`: as in `messages.Stop`."""
@@ -173,13 +161,13 @@ class Share:
     def untaken(self) -> bool:
         """True if `take` would return a batch at once."""
         with self.changed:
-            return bool(self.sequence.untaken)
+            return bool(self._work.untaken)
 
     @property
     def untaken_epoch(self) -> int:
         """Epoch of the batch that `take` would return, if it is ready: see `_epoch_at`."""
         with self.changed:
-            return self._epoch_at(self.sequence.taken)
+            return self._epoch_at(self._work.taken)
 
     def take(self) -> Range:
         """Take the next batch: positions of one epoch, at most `batch`; wait a moment for it.
@@ -188,8 +176,9 @@ class Share:
             The batch; NOTHING: it has not arrived; LOOK: no run, or its end.
         """
         with self.changed:
-            self.changed.wait_for(lambda: self.sequence.untaken or self._stopped, _GRAIN)
-            if self._run is not None and (batch := self.sequence.take(self.batch)):
+            self.changed.wait_for(lambda: self._work.untaken or self._stopped, _GRAIN)
+            if self._run is not None and self._participant is not None and (
+                    batch := self._participant.take_batch()):
                 self._handed.append(batch)
                 return batch
             return LOOK if self._stopped else NOTHING
@@ -224,7 +213,7 @@ class Share:
     def ready(self) -> bool:
         """True if the next step's batch is ready."""
         with self.changed:
-            return bool(self._handed or self.sequence.untaken)
+            return bool(self._handed or self._work.untaken)
 
     def fetch(self, enter: Callable[[Phase], object]) -> None:
         """Enter phase `data` until the step's batch is made, then `compute`.
@@ -251,7 +240,7 @@ class Share:
     def next_epoch(self) -> int:
         """Epoch of the next step's batch, `epoch` if that is not ready: see `_epoch_at`."""
         with self.changed:
-            return self._epoch_at(self.sequence.trained)
+            return self._epoch_at(self._work.trained)
 
     def _epoch_at(self, at: int) -> int:
         """Return the epoch in which this worker trains position `at` of its sequence.
@@ -259,52 +248,18 @@ class Share:
         It never falls along the sequence: examples of an earlier epoch that were another worker's,
         and returned, are trained in the epoch that this worker has reached.
         """
-        return max([self.epoch, *(r.start // self.data.n for r in self.sequence.held
+        return max([self.epoch, *(r.start // self.data.n for r in self._work.held
                                   if r.at <= at)])
 
-    @property
-    def dry(self) -> bool:
-        """True if all given examples are trained, and no work is free now."""
-        with self.changed:
-            return self._requests.none and self.sequence.trained == self.sequence.end
-
-    def step_done(self, seconds: float) -> int:
-        """Note a step on the oldest taken batch; return its number of examples.
-
-        `seconds`: of compute.
-        """
+    def step_done(self) -> int:
+        """Note a step on the oldest taken batch; return its number of examples."""
         with self.changed:
             batch = self._handed.popleft()
             self._made = max(0, self._made - 1)
-            samples = batch.stop - batch.start
-            self.sequence.train(samples)
             self.epoch = max(self.epoch, batch.start // self.data.n)
-            self._step = mean_of(self._step, seconds)
-            return samples
-
-    def question(self, pushes: int) -> AskWork | None:
-        """Return the request for more work that is due now, new or repeated, or None.
-
-        `pushes`: as in `AskWork`.
-        """
-        with self.changed:
-            if self._stopped:
-                return None
-            end = self.sequence.end
-            ahead = self._requests.of_worker(end - self.sequence.trained, self.batch, self._step,
-                                             self._ahead, self._clock.monotonic())
-            return None if ahead is None else AskWork(end, pushes, ahead=ahead)
+            return batch.stop - batch.start
 
     # The communication thread.
-
-    def received(self, work: Work) -> None:
-        """Handle a range from the server, or its answer that no work is free now."""
-        with self.changed:
-            if work.at != self.sequence.end:
-                return  # received before
-            self._requests.answered(work.start == work.stop, self._clock.monotonic())
-            self.sequence.give(Range(work.at, work.start, work.stop))
-            self.changed.notify_all()
 
     def validated(self, result: Measured) -> None:
         """Note a worker's validation of an epoch."""
@@ -315,13 +270,5 @@ class Share:
     def held(self) -> WorkHeld:
         """Return the state for a server that this worker attaches to."""
         with self.changed:
-            sequence = self.sequence
-            end = sequence.end if self._run is not None else sequence.trained
-            return WorkHeld(self.data, sequence.answered, [
-                Range(r.at, r.start, min(r.stop, r.start + end - r.at))
-                for r in sequence.held if r.at < end])
-
-    def reattached(self) -> None:
-        """Repeat an open request over a new connection, perhaps to another server."""
-        with self.changed:
-            self._requests.forget()
+            held = None if self._participant is None else self._participant.held()
+            return held or WorkHeld(self.data, 0, [])

@@ -4,22 +4,23 @@ import threading
 
 import numpy as np
 
-from wbsp.core.agent import Adopt, Agent
+from wbsp.core.agent import Adopt
+from wbsp.core.participant import Participant
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync import WorkerRule
 from wbsp.wire.messages import codec as m
 from wbsp.worker.metrics import Recorder
-from wbsp.worker.shared_agent import SharedAgent
+from wbsp.worker.shared_participant import SharedParticipant
 
 PATIENCE = 60.0  # seconds
 W = np.zeros(2, np.float32)
+BSP = WorkerRule("every_step", "model", "replace")
 
 
 def test_each_report_writes_the_log_off_the_compute_thread(tmp_path):
     log = WorkerLog(tmp_path, 0, "asp")
     recorder = Recorder(0.0, log)
-    shared = SharedAgent(Agent(0, WorkerRule("every_step", "model", "replace")), recorder, print,
-                         None)
+    shared = SharedParticipant(Participant(0, BSP), recorder, print, None)
     for step in range(3):  # the first line of a log is written at once
         recorder.step_done(1, 8, 0.5)
         recorder.log_step(step, 0.1)
@@ -33,14 +34,15 @@ def test_each_report_writes_the_log_off_the_compute_thread(tmp_path):
 
 def test_the_compute_thread_sleeps_on_until_there_is_something_to_do():
     recorder = Recorder(0.0)
-    agent = Agent(0, WorkerRule("every_step", "model", "replace"))
-    shared = SharedAgent(agent, recorder, print, None)
+    one = Participant(0, BSP)
+    agent, shared = one.agent, SharedParticipant(one, recorder, print, None)
     assert shared.received(m.Granted(0)) == m.Fetch(1)
     shared.fetched(0, W, W.nbytes, 0.1)
     with shared.changed:
         assert shared.commands == [Adopt(0, "replace")]
         shared.commands.clear()
-        assert agent.step_done(10, 0.5) and agent.waiting == "ack"
+        one.step_begins()
+        assert one.step_done(10, 0.5) and agent.waiting == "ack"
     recorder.enter("push")
     asleep, seen = threading.Event(), []
 

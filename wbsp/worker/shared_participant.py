@@ -1,7 +1,8 @@
-"""The agent between the two threads of a worker."""
+"""The participant between the two threads of a worker."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from wbsp.core.agent import Agent, Command, Expect
 from wbsp.core.messages import Fetch
+from wbsp.core.participant import Participant
 from wbsp.core.stats import Report
 from wbsp.limits import one_line
 from wbsp.process.host import HOST, Host
@@ -22,22 +24,25 @@ from wbsp.worker.share import Share
 _NOTICE = 15.0  # seconds between two lines about rejected pushes
 
 
-class SharedAgent:
-    """An agent under a lock, and its commands for the compute thread.
+class SharedParticipant:
+    """A participant under a lock, and its commands for the compute thread.
 
     This object is the transport's Listener: in the communication thread it makes each message an
-    event of the agent. A Fetch that the agent commands is for that thread; all other commands
-    concern the model, and wait in `commands` for the compute thread.
+    event of the participant. A Fetch that this commands is for that thread; all other commands wait
+    in `commands` for the compute thread.
+
+    The ranges of shared data are guarded by the share's lock as well, which the input pipeline
+    takes alone: so it disturbs neither thread. `changed` is locked first.
 
     Attributes:
-        agent: guarded by `changed`.
+        participant: guarded by `changed`, and by the share's lock.
         changed: notified when commands exist, the wait is over, or the server is lost.
         commands: guarded by `changed`.
         version_at: the newest answer to AskVersion; guarded by `changed`.
         server_ends: the server ends with this run.
     """
 
-    def __init__(self, agent: Agent, recorder: Recorder, say: Callable[[str], None],
+    def __init__(self, participant: Participant, recorder: Recorder, say: Callable[[str], None],
                  assignments: Assignments | None,
                  bring: Callable[[np.ndarray], Any] = lambda vector: vector, on: Host = HOST,
                  share: Share | None = None):
@@ -48,8 +53,8 @@ class SharedAgent:
             bring: the replica's, which copies a version to the model's device.
             share: of the run's shared data; None: this worker has its own data.
         """
-        self.agent = agent
-        self.changed = on.scheduler.condition() if share is None else share.changed
+        self.participant = participant
+        self.changed = on.scheduler.condition()
         self.commands: list[Command] = []
         self.version_at: m.VersionAt | None = None
         self.server_ends = False
@@ -59,13 +64,31 @@ class SharedAgent:
         self._assignments = assignments
         self._bring = bring
         self._share = share
+        self._ranges: contextlib.AbstractContextManager = (
+            contextlib.nullcontext() if share is None else share.changed)
         self._versions: dict[int, Any] = {}  # that were copied and may be adopted
-        self._final_received = False
         self._idle = False  # the compute thread waits in `wait`; guarded by `changed`
         self._rejected = 0  # pushes
         self._rejections = Throttle(_NOTICE)
 
+    @property
+    def agent(self) -> Agent:
+        """Its state, which both threads change."""
+        return self.participant.agent
+
     # Used by the compute thread.
+
+    def act(self, event: Callable[[Participant], list[Command] | None]) -> list[Command]:
+        """Give the participant an event of this thread; return its commands."""
+        with self.changed, self._ranges:
+            return event(self.participant) or []
+
+    def due(self) -> list[Command]:
+        """Return the commands that wait for this thread, and those that are due now."""
+        with self.changed, self._ranges:
+            commands, self.commands = self.commands, []
+            commands += self.participant.due(self._clock.monotonic())
+            return commands + self.participant.starved()
 
     def take_version(self, version: int) -> Any:
         """Return the fetched version to adopt now, in the form of the replica's `bring`."""
@@ -87,13 +110,6 @@ class SharedAgent:
         finally:  # an interrupt ends the wait, too
             self._idle = False
 
-    def fed(self) -> list[Command]:
-        """Begin a step after starvation; return the commands to carry out before it."""
-        with self.changed:
-            self.agent.fed()
-            commands, self.commands = self.commands, []
-            return commands
-
     def end_assignments(self) -> None:
         """End all waits for examples; no step follows."""
         if self._assignments is not None:
@@ -108,8 +124,7 @@ class SharedAgent:
         self._recorder.acked(ack.seq, seconds, len(m.encode(ack)))
         if not ack.accepted:
             self._say_rejected(ack)
-        with self.changed:
-            return self._follow(self.agent.received(ack))
+        return self.received(ack)
 
     def fetched(self, version: int, vector: np.ndarray, nbytes: int,
                 seconds: float) -> Next:
@@ -120,51 +135,33 @@ class SharedAgent:
         brought = self._bring(vector)
         with self.changed:
             self._versions[version] = brought
-            return self._follow(self.agent.fetched(version))
+            return self._follow(self.participant.fetched(version))
 
     def received(self, message: m.Message) -> Next:
-        """Handle any other message to a member."""
-        with self.changed:
+        """Handle any message to a member, except a Model."""
+        share, assignments = self._share, self._assignments
+        with self.changed, self._ranges:
+            commands = self.participant.received(message, self._clock.monotonic())
             match message:
-                case m.Directed():
-                    direct = message.direct
-                    if direct.batch is not None and self._share is not None:
-                        self._share.batch = direct.batch
-                    elif direct.batch is not None and self._assignments is not None:
-                        self._assignments.assign(direct.batch, direct.start)
-                case m.Reattached():
-                    if message.joined and self._assignments is not None:
-                        self._assignments.start_again()
-                    if self._share is not None:
-                        self._share.reattached()
-                case m.Work():
-                    return self._worked(message)
-                case m.Measured():
-                    if self._share is not None:
-                        self._share.validated(message)
-                case m.LearningRate():
-                    if self._share is not None:
-                        self._share.rate = message
+                case m.Work() if share is not None:
+                    share.changed.notify_all()
+                case m.Measured() if share is not None:
+                    share.validated(message)
+                case m.LearningRate() if share is not None:
+                    share.rate = message
+                case m.Directed(direct) if share is None and assignments is not None:
+                    if direct.batch is not None:
+                        assignments.assign(direct.batch, direct.start)
+                case m.Reattached() if message.joined and assignments is not None:
+                    assignments.start_again()
                 case m.VersionAt():
                     self.version_at = message
                     self.changed.notify_all()
-                    return None
                 case m.Stop():
                     self.server_ends = message.ends
-                    if self._share is not None:
-                        self._share.stop(message.early)
-                case m.Final():
-                    if self._final_received:
-                        return None  # repeated
-                    self._final_received = True
-            return self._follow(self.agent.received(message))
-
-    def _worked(self, work: m.Work) -> Next:
-        """Handle more of the run's data, or the answer that no work is free now."""
-        if self._share is None:
-            return None
-        self._share.received(work)
-        return self._follow(self.agent.starved() if self._share.dry else [])
+                    if share is not None:
+                        share.stop(message.early)
+            return self._follow(commands)
 
     def failed(self) -> None:
         """Handle the loss of the server, or the end of this worker's membership."""
@@ -191,7 +188,7 @@ class SharedAgent:
         return rule.push == "on_adopt" or rule.adopt == "return"
 
     def _follow(self, commands: Sequence[Command]) -> Next:
-        """Queue the agent's commands; return the fetch among them."""
+        """Queue the commands; return the fetch among them."""
         fetch: Next = None
         for command in commands:
             if isinstance(command, Fetch | Expect):
