@@ -29,6 +29,7 @@ from wbsp.core.messages import (
     Stop,
 )
 from wbsp.core.rules import RuleBroken
+from wbsp.core.stats import Phase
 from wbsp.core.work.sequence import WorkSequence
 from wbsp.limits import one_line
 from wbsp.sync.base import UNFIT, Direct, Push, WorkerRule
@@ -160,6 +161,13 @@ class Agent:
     def _trained(self) -> int | None:
         """End of what this worker has trained of the run's shared data."""
         return None if self._work is None else self._work.trained
+
+    @property
+    def waits_in(self) -> Phase:
+        """What the compute thread waits for, as a phase of its time; "wait": for other workers."""
+        if self.fetching:
+            return "pull"
+        return "push" if self.waiting in ("ack", "decision") else "wait"
 
     @property
     def idle(self) -> bool:

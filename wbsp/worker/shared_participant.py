@@ -103,7 +103,7 @@ class SharedParticipant:
 
         The wait is booked in the phase of what the agent waits for.
         """
-        self._enter_waiting()
+        self._recorder.enter(self.agent.waits_in)
         self._idle = True
         try:
             self.changed.wait(seconds)
@@ -198,17 +198,8 @@ class SharedParticipant:
         if self.commands or self.agent.waiting is None:
             self.changed.notify_all()
         elif self._idle:  # waking the compute thread for this costs half the time of a push
-            self._enter_waiting()
+            self._recorder.enter(self.agent.waits_in)
         return fetch
-
-    def _enter_waiting(self) -> None:
-        """Enter the phase of what the compute thread waits for."""
-        if self.agent.waiting in ("ack", "decision"):
-            self._recorder.enter("push")
-        elif self.agent.fetching:
-            self._recorder.enter("pull")
-        else:
-            self._recorder.enter("wait")
 
     def _say_rejected(self, ack: m.Ack) -> None:
         """Print rejected pushes at a limited rate, because some models reject often by rule."""

@@ -249,9 +249,8 @@ class SimulatedWorker:
             self._carry_out(participant.finish())
             if agent.finished:
                 return
-        phase: Phase = "pull" if agent.fetching else "wait" if agent.waiting == "model" else "push"
-        if phase != self.timer.phase:
-            self._enter(phase)
+        if agent.waits_in != self.timer.phase:
+            self._enter(agent.waits_in)
 
     def _begin_step(self, examples: tuple[int, ...]) -> None:
         """Start a step on these examples: see `Participant.take`.
