@@ -171,7 +171,7 @@ def test_broken_rules_are_found():
         one.step_done(4, 0.1)
     one.received(Work(100, 0, 4, 0), 0.0)
     one.step_begins()
-    with pytest.raises(ValueError, match="only 0 were taken"):
+    with pytest.raises(RuleBroken, match="only 0 were taken"):
         one.step_done(4, 0.1)
     waits = member(BSP)
     waits.received(Work(100, 0, 8, 0), 0.0)

@@ -488,13 +488,15 @@ def test_the_worker_takes_trains_and_is_answered_in_order():
     assert work.give(Range(30, 90, 100)) and work.give(Range(40, 0, 4))
     assert [work.take(8) for _ in range(4)] == [
         Range(30, 90, 98), Range(38, 98, 100), Range(40, 0, 4), None]
-    with pytest.raises(ValueError, match="a step trained 15 examples, and only 14 were taken"):
+    with pytest.raises(RuleBroken, match="a step trained 15 examples, and only 14 were taken"):
         work.train(15)
     work.train(8), work.train(4)
+    with pytest.raises(RuleBroken, match="a push up to 43 is answered, and 30 to 42 was trained"):
+        work.answer(43)
     assert work.spans(30, 42) == ((90, 100), (0, 2)) and work.spans(36, 39) == ((96, 99),)
     work.answer(42)
     assert work.held == [Range(42, 2, 4)] and work.spans(42, 44) == ((2, 4),)
-    work.answer(44)
+    work.train(2), work.answer(44)
     assert not work.held
 
 

@@ -20,7 +20,8 @@ order. The drivers are the real worker (`wbsp.worker.runtime`, behind a lock in
     Fetch, Expect, CutQuery       sends the one request at a time that the server answers
     AskWork, and what is asked    sends a request beside it, with the next `due`
 
-The rules. Each is checked where it is kept, by RuleBroken; the first three by the agent.
+The rules. What a driver or a server could break is checked, by RuleBroken: 1 and 2 by the agent, 3
+by the work sequence, 4 here. The others hold by what is decided here.
 
 1. No step is made while the agent waits.
 2. A push is answered before the next one is cut.

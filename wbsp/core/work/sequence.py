@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from wbsp.core.messages import Range, Span
+from wbsp.core.rules import RuleBroken
 
 AGAIN = 5.0  # seconds after which an unanswered request for more work is repeated
 _TRIPS = 2  # round trips that held examples must last; else more are requested
@@ -126,10 +127,10 @@ class WorkSequence:
         """Note that a step has trained `samples` of the taken examples, in their order.
 
         Raises:
-            ValueError: fewer were taken.
+            RuleBroken: fewer were taken.
         """
         if self.trained + samples > self.taken:
-            raise ValueError(f"a step trained {samples} examples, and only "
+            raise RuleBroken(f"a step trained {samples} examples, and only "
                              f"{self.taken - self.trained} were taken")
         self.trained += samples
 
@@ -139,7 +140,10 @@ class WorkSequence:
                      for r in self.held if max(at, r.at) < min(to, r.end))
 
     def answer(self, to: int) -> None:
-        """Note the answer to the push up to `to`."""
+        """Note the answer to the push up to `to`. Raises RuleBroken: not so much was trained."""
+        if not self.answered <= to <= self.trained:
+            raise RuleBroken(f"a push up to {to} is answered, and {self.answered} to "
+                             f"{self.trained} was trained since the answer before")
         self.held = [Range(max(r.at, to), r.start + max(0, to - r.at), r.stop)
                      for r in self.held if r.end > to]
         self.answered = to
