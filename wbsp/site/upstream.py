@@ -228,10 +228,8 @@ class Upstream(SiteWorker):
         self._engine = engine
         if state is None:
             self._recorder.step_begins("compute")
-            if (place := self._place) is not None:
-                work = engine.work = SiteWork(place.data, engine.model.rule)
-                work.begin(place, False, self._wanted)
-                work.paused = lambda: self.waits
+            if self._place is not None:
+                self._begin_work(engine, self._place, self._wanted)
         else:
             self._known = known = state.above or AboveState()
             self.settled = self._final = known.final or state.over
@@ -441,7 +439,7 @@ class Upstream(SiteWorker):
         self._carry_out(now)
         self._starve_if_dry(now)
         self._finish_if_due(now)
-        self._ask_for_work()
+        self._ask_for_work(now)
         self._tell_again()
         self._send_if_safe()
         waits = self.waits
@@ -486,27 +484,16 @@ class Upstream(SiteWorker):
                 self._told.append(message)
             elif isinstance(message, VersionAt):
                 self._version_at, self._asks_version = message, None
-            elif work is not None and isinstance(message, m.Ack):
-                work.ledger.answered(message.accepted)
-                work.ledger.above = max(work.ledger.above, message.examples)
-            elif work is not None and isinstance(message, Given | Withdrawn | Reattached | Stop):
+            elif work is not None:
                 if isinstance(message, Reattached) and self._asks_version is not None:
                     self.ask_version(self._asks_version)
                 before = work.ledger.epoch
-                work.heard(message, self._on.clock.monotonic())
+                self._heard(message, now)
+                if isinstance(message, m.Ack):
+                    work.ledger.above = max(work.ledger.above, message.examples)
                 if (epoch := work.ledger.epoch) > before:
                     engine.log(now, "epoch", epoch=epoch, epochs=work.data.epochs,
                                version=engine.store.latest.version)
-
-    def _ask_for_work(self) -> None:
-        work, engine, agent = self._work, self._engine, self._agent
-        if (work is None or engine is None or agent is None or self._finishing or self.settled
-                or engine.stop_reason is not None):
-            return
-        question = work.question(agent.rule, self.waits, engine.present, agent.seq,
-                                 self._on.clock.monotonic(), AGAIN)
-        if question is not None and self._transport is not None:
-            self._transport.request(question)
 
     def tell(self, message: Message) -> None:
         self._tells[type(message)] = message, -math.inf

@@ -133,7 +133,7 @@ class SharedParticipant:
         if self._adopted_again:
             vector.flags.writeable = False
         brought = self._bring(vector)
-        with self.changed:
+        with self.changed, self._ranges:
             self._versions[version] = brought
             return self._follow(self.participant.fetched(version))
 

@@ -15,7 +15,10 @@ import numpy as np
 
 from wbsp.core.agent import Adopt, Agent, Command, Cut, Leave
 from wbsp.core.engine import Engine
+from wbsp.core.messages import Ack, Message, Reattached, Stop, Withdrawn, WorkPlace
+from wbsp.core.messages import Work as Given
 from wbsp.core.site.work import SiteWork
+from wbsp.core.work.sequence import AGAIN
 from wbsp.sync.base import WorkerRule
 from wbsp.tensors.site_progress import SiteProgress
 
@@ -56,6 +59,8 @@ class SiteWorker:
     Attributes:
         settled: this site has the last version of the run above, or has left that run.
     """
+
+    _again = AGAIN  # seconds after which an unanswered request for work is repeated
 
     def __init__(self) -> None:
         self.settled = False
@@ -146,6 +151,34 @@ class SiteWorker:
         self._told_finish = True
         self._ask(lambda agent: agent.finish())
         self._carry_out(now)
+
+    # The data that all workers of the run share.
+
+    def _begin_work(self, engine: Engine, place: WorkPlace, wanted: int | None) -> None:
+        """Begin with these data; `wanted`: as in `SiteWork.begin`."""
+        work = engine.work = SiteWork(place.data, engine.model.rule)
+        work.begin(place, False, wanted)
+        work.paused = lambda: self.waits
+
+    def _heard(self, message: Message, now: float) -> None:
+        """Handle what the server above says about these data."""
+        if (work := self._work) is None:
+            return
+        if isinstance(message, Ack):
+            work.ledger.answered(message.accepted)
+        elif isinstance(message, Given | Withdrawn | Reattached | Stop):
+            work.heard(message, now)
+
+    def _ask_for_work(self, now: float) -> None:
+        """Request more of them, if that is due."""
+        work, agent, engine = self._work, self._agent, self._engine
+        if (work is None or agent is None or engine is None or engine.stop_reason is not None
+                or engine.done or self._finishing or self.settled):
+            return
+        question = work.question(agent.rule, self.waits, engine.present, agent.seq, now,
+                                 self._again)
+        if question is not None:
+            self._request(question)
 
     # Between two versions.
 

@@ -25,20 +25,16 @@ from wbsp.core.messages import (
     Model,
     Outgoing,
     SharedData,
-    Stop,
     ToWorker,
-    Withdrawn,
-    Work,
     WorkPlace,
 )
 from wbsp.core.outer_optimizer import OuterOptimizer
-from wbsp.core.site.work import SiteWork
 from wbsp.core.site.worker import SiteWorker
 from wbsp.core.store import Snapshot
 from wbsp.simulate.nodes.server import SimulatedServer
 from wbsp.simulate.nodes.worker import Context, Join, Peer
 from wbsp.simulate.world.lines import Flow
-from wbsp.simulate.world.links import Transfer
+from wbsp.simulate.world.links import INF, Transfer
 from wbsp.simulate.world.machine import Machine
 from wbsp.simulate.world.server import UNLIMITED, ServerSpec
 from wbsp.sync.base import UNFIT, SyncModel, WorkerRule
@@ -84,6 +80,7 @@ class SimulatedSite(SiteWorker):
     def __init__(self, context: Context, tell: Callable[..., None], index: int, machine: Machine,
                  engine: Engine):
         super().__init__()
+        self._again = INF
         self.context, self.tell, self.index, self.machine = context, tell, index, machine
         self.alive = True
         self.incoming: Transfer | Flow | None = None
@@ -113,25 +110,18 @@ class SimulatedSite(SiteWorker):
     def admit(self, rule: WorkerRule, seq: int, run_steps: int, place: WorkPlace | None) -> None:
         engine, self._member = self._engine, Agent(self.index, rule, seq, run_steps)
         if place is not None and engine is not None:  # its pushes name their positions
-            engine.work = work = SiteWork(place.data, engine.model.rule)
-            work.begin(place, False, place.data.epochs)
-            work.paused = lambda: self.waits
+            self._begin_work(engine, place, place.data.epochs)
 
     def receive(self, message: ToWorker) -> None:
-        work = self._work
         if isinstance(message, LetGo):  # its workers finish without the server above
             if self.alive and not self.settled:
                 self.alive, self.settled = False, True
                 self.context.present -= 1
                 self.server.stop(message.reason)
             return
-        if isinstance(message, Ack):
-            if message.reason in UNFIT:
-                self._unfit = True
-            if work is not None:
-                work.ledger.answered(message.accepted)
-        elif isinstance(message, Work | Withdrawn | Stop) and work is not None:
-            work.heard(message, self.context.clock.now)
+        if isinstance(message, Ack) and message.reason in UNFIT:
+            self._unfit = True
+        self._heard(message, self.context.clock.now)
         self._ask(lambda agent: agent.received(message))
         self.go_on()
 
@@ -171,15 +161,6 @@ class SimulatedSite(SiteWorker):
             self._ask_for_work(now)
             if not self.server.go_on():
                 return
-
-    def _ask_for_work(self, now: float) -> None:
-        work, agent, engine = self._work, self._member, self._engine
-        if (work is None or agent is None or engine is None or engine.stop_reason is not None
-                or engine.done or self._finishing):
-            return
-        question = work.question(agent.rule, self.waits, engine.present, agent.seq, now)
-        if question is not None:
-            self.send(question)
 
     def _take(self, cut: Cut, now: float) -> None:
         super()._take(cut, now)
