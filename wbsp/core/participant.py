@@ -3,7 +3,8 @@
 Everything that a worker does between its admission and its leaving, without threads, sockets,
 clocks and tensors: a driver turns what happens into events, and carries out the commands in their
 order. The drivers are the real worker (`wbsp.worker.runtime`, behind a lock in
-`wbsp.worker.shared_participant`) and the virtual one (`wbsp.simulate.nodes.worker`).
+`wbsp.worker.shared_participant`), the virtual one (`wbsp.simulate.nodes.worker`), and real and
+virtual sites (`wbsp.core.site.worker`), whose shared data are `wbsp.core.site.work`.
 
     events                        what the driver saw
     received(message, now)        a message of the server, except a Model

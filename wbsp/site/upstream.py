@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wbsp import timeouts
-from wbsp.core.agent import Agent, Command, Cut, Expect, RuleBroken
+from wbsp.core.agent import Command, Cut, Expect, RuleBroken
 from wbsp.core.engine import Engine
 from wbsp.core.messages import (
     LearningRate,
@@ -553,14 +553,14 @@ class Upstream(SiteWorker):
         return progress
 
     @property
-    def _agent(self) -> Agent | None:
-        return None if self._listener is None else self._listener.agent
+    def _member(self) -> Participant | None:
+        return None if self._listener is None else self._listener.participant
 
-    def _ask(self, event: Callable[[Agent], list[Command]]) -> None:
+    def _act(self, event: Callable[[Participant], list[Command]]) -> None:
         listener = self._listener
         assert listener is not None
         with listener.changed:
-            super()._ask(event)
+            super()._act(event)
 
     def _request(self, command: Command) -> None:
         assert self._transport is not None and isinstance(command, Expect | Message)

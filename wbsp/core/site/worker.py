@@ -17,6 +17,7 @@ from wbsp.core.agent import Adopt, Agent, Command, Cut, Leave
 from wbsp.core.engine import Engine
 from wbsp.core.messages import Ack, Message, Reattached, Stop, Withdrawn, WorkPlace
 from wbsp.core.messages import Work as Given
+from wbsp.core.participant import Participant
 from wbsp.core.site.work import SiteWork
 from wbsp.core.work.sequence import AGAIN
 from wbsp.sync.base import WorkerRule
@@ -51,7 +52,7 @@ class Work:
 
 
 class SiteWorker:
-    """A site's steps, and the commands of its agent in their order.
+    """A site's steps, and the commands of its participant in their order.
 
     A subclass executes the commands. It calls `_made` for each version of the site, `_carry_out`
     after each message from above, and `_finish_if_due` after both.
@@ -77,14 +78,14 @@ class SiteWorker:
     # A real site and one in virtual time differ in these.
 
     @property
-    def _agent(self) -> Agent | None:
-        """The agent, once the server above has admitted this site."""
+    def _member(self) -> Participant | None:
+        """The site's life there, once the server above has admitted it."""
         raise NotImplementedError
 
-    def _ask(self, event: Callable[[Agent], list[Command]]) -> None:
-        """Give the agent an event, and queue its commands."""
-        assert self._agent is not None, "it was admitted"
-        self._due += event(self._agent)
+    def _act(self, event: Callable[[Participant], list[Command]]) -> None:
+        """Give the participant an event, and queue its commands."""
+        assert self._member is not None, "it was admitted"
+        self._due += event(self._member)
 
     def _request(self, command: Command) -> None:
         """Send a command that concerns only the network."""
@@ -100,6 +101,10 @@ class SiteWorker:
 
     def _lacks(self, work: Work) -> None:
         """Handle the end of a run above that has ended without this work."""
+
+    @property
+    def _agent(self) -> Agent | None:
+        return None if self._member is None else self._member.agent
 
     @property
     def _progress(self) -> SiteProgress | None:
@@ -149,7 +154,7 @@ class SiteWorker:
             if self._due or agent.waiting is not None:
                 return
         self._told_finish = True
-        self._ask(lambda agent: agent.finish())
+        self._act(Participant.finish)
         self._carry_out(now)
 
     # The data that all workers of the run share.
@@ -215,7 +220,7 @@ class SiteWorker:
             return
         if not work.dry:
             if agent.starving:
-                self._ask(_feed)
+                self._act(_feed)
             return
         if self.waits or self._due:
             return
@@ -227,16 +232,21 @@ class SiteWorker:
         if self._untold.steps:
             self._tell_step(now)
         if not (agent.starving or self._due) and agent.waiting is None:
-            self._ask(lambda agent: agent.starved())
+            self._act(Participant.hand_over)
             self._carry_out(now)
 
     def _tell_step(self, now: float) -> None:
         untold, self._untold = self._untold, Work()
-        self._ask(lambda agent: agent.step_done(untold.samples, untold.seconds, untold.steps))
+
+        def step(one: Participant) -> list[Command]:
+            one.step_begins()
+            return one.step_done(untold.samples, untold.seconds, untold.steps)
+
+        self._act(step)
         self._carry_out(now)
 
     def _carry_out(self, now: float) -> None:
-        """Execute the agent's commands; cut and adopt only while no update is pending."""
+        """Execute the commands; cut and adopt only while no update is pending."""
         engine = self._engine
         while self._due:
             command = self._due[0]
@@ -297,6 +307,6 @@ class SiteWorker:
         self._version = engine.store.latest.version
 
 
-def _feed(agent: Agent) -> list[Command]:
-    agent.fed()
+def _feed(one: Participant) -> list[Command]:
+    one.agent.fed()
     return []

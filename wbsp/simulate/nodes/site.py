@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wbsp.core.agent import Agent, Command, Cut, Expect, Leave
+from wbsp.core.agent import Command, Cut, Expect, Leave
 from wbsp.core.engine import Engine
 from wbsp.core.messages import (
     Ack,
@@ -29,6 +29,7 @@ from wbsp.core.messages import (
     WorkPlace,
 )
 from wbsp.core.outer_optimizer import OuterOptimizer
+from wbsp.core.participant import Participant
 from wbsp.core.site.worker import SiteWorker
 from wbsp.core.store import Snapshot
 from wbsp.simulate.nodes.server import SimulatedServer
@@ -90,14 +91,14 @@ class SimulatedSite(SiteWorker):
         engine.on_version = self._made
         if engine.store.latest.vector is not None:
             engine.store.progress = SiteProgress(engine.store.latest.vector)
-        self._member: Agent | None = None
+        self._life: Participant | None = None
         self._snapshot: Snapshot | None = None  # newest that was fetched
         self._sending = ErrorFeedback(context.payload.wire)
         self._unfit = False  # a cut since the last version was rejected because of its values
 
     @property
-    def _agent(self) -> Agent | None:
-        return self._member
+    def _member(self) -> Participant | None:
+        return self._life
 
     @property
     def held(self) -> int | None:
@@ -108,7 +109,7 @@ class SimulatedSite(SiteWorker):
     # The server above.
 
     def admit(self, rule: WorkerRule, seq: int, run_steps: int, place: WorkPlace | None) -> None:
-        engine, self._member = self._engine, Agent(self.index, rule, seq, run_steps)
+        engine, self._life = self._engine, Participant(self.index, rule, seq, run_steps)
         if place is not None and engine is not None:  # its pushes name their positions
             self._begin_work(engine, place, place.data.epochs)
 
@@ -121,20 +122,21 @@ class SimulatedSite(SiteWorker):
             return
         if isinstance(message, Ack) and message.reason in UNFIT:
             self._unfit = True
-        self._heard(message, self.context.clock.now)
-        self._ask(lambda agent: agent.received(message))
+        now = self.context.clock.now
+        self._heard(message, now)
+        self._act(lambda one: one.received(message, now))
         self.go_on()
 
     def receive_model(self, model: Model, snapshot: Snapshot, size: float,
                       again: bool = False) -> None:
-        assert self._member is not None, "it was admitted"
-        if model.request != self._member.fetching:
+        assert self._agent is not None, "it was admitted"
+        if model.request != self._agent.fetching:
             if not again:  # as for a worker
                 self.context.clock.late(0.0, self.receive_model, model, snapshot, size, True)
             return
         self.context.payload.fetched += size
         self._snapshot = snapshot
-        self._ask(lambda agent: agent.fetched(snapshot.version))
+        self._act(lambda one: one.fetched(snapshot.version))
         self.go_on()
 
     def send(self, message: Join | Command) -> None:
@@ -171,7 +173,7 @@ class SimulatedSite(SiteWorker):
         context.interface.push(self.machine, context.payload.update, self.tell, self, cut, update)
 
     def _adopt(self, version: int, now: float) -> None:
-        agent, snapshot = self._member, self._snapshot
+        agent, snapshot = self._agent, self._snapshot
         assert agent is not None and snapshot is not None, "a version is adopted after its fetch"
         if self.begun or version:
             drop, self._unfit = self._unfit, False
