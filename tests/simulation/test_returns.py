@@ -6,10 +6,12 @@ server waits for votes of processes that have ended.
 """
 
 import re
+from dataclasses import replace
 
 import pytest
 from simulated.cluster import Cluster
 from simulated.plan import Plan
+from simulated.series_world import Series, SeriesPlan
 from simulated.site_world import Sites, SitesPlan
 
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6))]
@@ -93,3 +95,16 @@ def test_a_shard_that_starts_again_at_its_port_is_taken_up_again(standby, seed, 
     assert run.notes["restarts"] == 1 and run.over
     assert all(member.final is not None for member in run.members)
     assert 0 in run.codes["server"] + run.codes.get("standby", [])
+
+
+@pytest.mark.parametrize("world, plan, seeds, says", [
+    (Cluster, Plan(steps=60), range(6, 13), "another connection, whose process may have ended"),
+    (Series, SeriesPlan(chosen=True), range(7), "free if its process has ended")],
+    ids=["its own index", "a chosen index"])
+def test_a_worker_restarted_behind_a_cut_is_not_refused(world, plan, seeds, says, folder):
+    """The server hears nothing of the old process's end, and had heard the process just now."""
+    plan = replace(plan, cuts=3, kill_workers=3, naps=(1.5, 3.0))
+    runs = [world(plan, seed, folder / str(seed)).run() for seed in seeds]
+    said = [line for run in runs for line in run.said]
+    assert any(says in line for line in said)
+    assert not any("already connected" in line or "by connected workers" in line for line in said)

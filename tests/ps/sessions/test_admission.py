@@ -175,29 +175,69 @@ def test_a_worker_that_has_another_model_is_refused(server):
 
 
 @pytest.mark.parametrize(("worker", "says"), [
-    (0, "worker 0 is already connected"), (3, "worker 3 does not exist"),
-    (-1, "worker -1 does not exist")])
-def test_an_index_that_is_not_free_is_refused(server, worker, says):
+    (3, "worker 3 does not exist"), (-1, "worker -1 does not exist")])
+def test_an_index_that_does_not_exist_is_refused(server, worker, says):
     begun(server)
     assert says in server.asked(worker)[1].reason
 
 
-def test_a_process_retries_while_the_owner_of_its_index_is_silent(server):
-    """A host that is cut off ends no connection."""
+def asks_again(server, peer, worker, **hello):
+    """What a process that has asked for this index, and retries, is answered."""
+    peer.send(m.Hello(m.PROTOCOL, worker, {}, **hello))
+    return server.hears(peer, m.Welcome, m.Refused, m.NotServing)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["over one connection", "over another"])
+def test_a_second_process_of_an_index_is_refused_once_the_first_one_is_heard(server, again):
     (owner, _), _ = begun(server)
-    server.now += timeouts.INDEX_HELD + 1
-    later, answer = server.asked(0)
+    rival, answer = server.asked(0, own=b"r" * 16)
+    assert isinstance(answer, m.NotServing)
+    server.now += timeouts.INDEX_HELD
+    server.serves(owner)  # this may have been on its way since before the process asked
+    assert asks_again(server, rival, 0, own=b"r" * 16) == answer
+    server.now += 0.1
+    server.serves(owner)
+    refused = (server.asked(0, own=b"r" * 16)[1] if again else
+               asks_again(server, rival, 0, own=b"r" * 16))
+    assert isinstance(refused, m.Refused)
+    assert refused.reason == ("worker 0 is already connected (last message 0.0 s ago); start each "
+                              "worker with its own worker_index")
+    assert isinstance(server.asked(0, own=b"s" * 16)[1], m.NotServing), "it may be a restart"
+
+
+@pytest.mark.parametrize("silent", [0.0, 1.3, 10.0])
+def test_a_process_retries_until_the_loss_of_the_one_before_is_known(server, silent):
+    """A host that is cut off ends no connection, so the old process may have ended just now."""
+    (owner, _), _ = begun(server)
+    server.now += silent
+    rival, answer = server.asked(0)
     assert isinstance(answer, m.NotServing)
     assert answer.reason.startswith("worker 0 has another connection, whose process may have ende")
-    owner.send(m.Heartbeat(None))
-
-    def refused():
-        later.send(m.Hello(m.PROTOCOL, 0, {}))
-        return "is already connected" in server.hears(later, m.Refused, m.NotServing).reason
-    until(refused, "the owner to be heard")
     server.now += timeouts.INDEX_HELD + 1
+    assert asks_again(server, rival, 0) == answer
     owner.__exit__()
-    until(lambda: isinstance(server.asked(0)[1], m.Welcome), "the loss of the owner to be known")
+    until(lambda: isinstance(asks_again(server, rival, 0), m.Welcome),
+          "the loss of the owner to be known")
+
+
+def test_a_server_that_slept_has_heard_nobody_meanwhile(server):
+    begun(server)
+    rival, answer = server.asked(0)
+    server.now += timeouts.INDEX_HELD + 1
+    server.dispatcher.woke(server.now)
+    assert asks_again(server, rival, 0) == answer
+
+
+def test_a_process_restarted_in_the_farewell_retries_until_its_old_one_is_lost(server):
+    (owner, _), _ = begun(server)
+    server.dispatcher.entrance.dismiss("the run has ended (done)")
+    rival, answer = server.asked(0)
+    assert isinstance(answer, m.NotServing)
+    assert server.dispatcher.entrance.awaits_retry(server.now), "the server ends after it"
+    owner.__exit__()
+    until(lambda: not isinstance(asks_again(server, rival, 0), m.NotServing),
+          "the loss of the owner to be known")
+    assert asks_again(server, rival, 0).over
 
 
 def test_a_process_that_replaces_another_retries_until_that_has_ended(server):
@@ -276,9 +316,13 @@ def test_workers_without_an_index_get_the_lowest_that_no_process_holds(server):
 
 
 def test_one_too_many_is_refused_in_one_line(server):
-    begun(server)
-    chosen(server)
-    _, answer = server.asked(None)
+    peers = [*(peer for peer, _ in begun(server)), chosen(server)[1]]
+    later, answer = server.asked(None)
+    assert isinstance(answer, m.NotServing), "it may be a restart of one of the three"
+    server.now += timeouts.INDEX_HELD + 1
+    for peer in peers:
+        server.serves(peer)
+    answer = asks_again(server, later, None)
     assert isinstance(answer, m.Refused) and not answer.over
     assert answer.reason == ("a worker without an index cannot join: all 3 indices are taken by "
                              "connected workers; start the server with --worker_num=4 for one more")
@@ -287,10 +331,12 @@ def test_one_too_many_is_refused_in_one_line(server):
 def test_a_worker_without_an_index_waits_for_that_of_a_silent_process(server):
     peers = [peer for peer, _ in begun(server)]
     _, last = chosen(server)
+    later, answer = server.asked(None)
+    assert isinstance(answer, m.NotServing)
     server.now += timeouts.INDEX_HELD + 1
     for peer in (peers[0], last):
         server.serves(peer)
-    later, answer = server.asked(None)
+    answer = asks_again(server, later, None)
     assert isinstance(answer, m.NotServing)
     assert answer.reason == ("a worker without an index waits: all 3 indices are taken; that of "
                              "worker 1, which is silent, becomes free if the process has ended")
@@ -325,8 +371,14 @@ def test_an_index_is_kept_for_its_process_between_two_runs(server):
         server.dispatcher.receive()
         return server.dispatcher.sessions.of(index) is None
     until(between, "the process to be between two runs")
-    assert [chosen(server)[0] for _ in range(2)] == [1, 2]
-    assert "that of worker 0, which is silent" in server.asked(None)[1].reason
+    (second, one), (third, other) = chosen(server), chosen(server)
+    assert (second, third) == (1, 2)
+    later, _ = server.asked(None)
+    server.now += timeouts.INDEX_HELD + 1
+    for peer in (one, other):
+        server.serves(peer)
+    answer = asks_again(server, later, None)
+    assert "that of worker 0, which is silent, becomes free" in answer.reason
     assert isinstance(server.asked(0, given=True)[1], m.Welcome), "it is back"
 
 

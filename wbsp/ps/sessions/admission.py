@@ -221,14 +221,7 @@ class Entrance(ABC):
                 self._refuse_without_index(identity, hello)
                 return
             chosen = True
-        if self._is_doubtful(identity, worker, hello):
-            self._sessions.refuse(identity, worker, (
-                f"worker {worker} has another connection, whose process may have ended; the "
-                "new process retries until that is known"), elsewhere=True)
-            return
-        reason = self._objection(identity, worker, hello)
-        if reason:
-            self._sessions.refuse(identity, worker, reason)
+        if self._turns_away(identity, worker, hello):
             return
         if session is None and not proven and not self._sessions.may_come(worker):
             self._put_off(identity, worker)
@@ -259,10 +252,11 @@ class Entrance(ABC):
         """
         sessions, series = self._sessions, self._sessions.series
         # The worker's own process may come before its Goodbye, over another connection.
-        reason = (self._stranger(worker, hello) if worker is None or hello.given or proven else
-                  self._objection(identity, worker, hello))
-        if reason is not None:
-            sessions.refuse(identity, worker, reason)
+        if worker is None or hello.given or proven:
+            if (reason := self._stranger(worker, hello)) is not None:
+                sessions.refuse(identity, worker, reason)
+                return
+        elif self._turns_away(identity, worker, hello):
             return
         why = self._over or ""
         known = worker in series.living
@@ -412,46 +406,53 @@ class Entrance(ABC):
     def _refuse_without_index(self, identity: bytes, hello: m.Hello) -> None:
         """Refuse a process without an index, or have it wait until a silent process has ended."""
         sessions, workers = self._sessions, self._info.config.worker_num
-        me = _name(None)
+        me, process = _name(None), _process(identity, hello)
+        alive, silent = all(sessions.outlives(one, process) for one in sessions), sessions.silent()
         if reason := other_protocol(me, hello.protocol):
             sessions.refuse(identity, None, reason)
-        elif silent := sessions.silent():
+        elif silent or not alive:
             if hello.own in self._asked or len(self._asked) < _MOST_ASKED:
                 self._asked[hello.own] = self._clock.now()
             sessions.refuse(identity, None, (
-                f"{me} waits: all {workers} indices are taken; that of {named(silent)}, which is "
-                "silent, becomes free if the process has ended"), elsewhere=True)
+                f"{me} waits: all {workers} indices are taken; "
+                + (f"that of {named(silent)}, which is silent, becomes free if the process has "
+                   "ended" if silent else "one becomes free if its process has ended")),
+                elsewhere=True)
         else:
+            self._asked.pop(hello.own, None)
             sessions.refuse(identity, None, (
                 f"{me} cannot join: all {workers} indices are taken by connected workers; start "
                 f"the server with --worker_num={workers + 1} for one more"))
 
-    def _is_doubtful(self, identity: bytes, worker: int, hello: m.Hello) -> bool:
-        """Return whether another process has this index, and has ended or will end.
-
-        A host that is cut off, or is gone, ends no connection. So its process may be restarted
-        before the loss of the old one is known.
-        """
-        old = self._sessions.of(worker)
-        if old is None or old.identity == identity or _is_same(old, hello):
-            return False
-        silent = self._clock.now() - old.liveness.heard
-        return (hello.replaces or silent > timeouts.INDEX_HELD) and self._sessions.reaches(old)
-
-    def _objection(self, identity: bytes, worker: int, hello: m.Hello | m.Reattach) -> str | None:
-        """Return why this worker is refused, in one line for both sides, or None."""
-        me = f"worker {worker}"
+    def _turns_away(self, identity: bytes, worker: int, hello: m.Hello | m.Reattach) -> bool:
+        """Refuse this worker if there is a reason, in one line for both sides; return whether."""
+        me, sessions = f"worker {worker}", self._sessions
         if reason := self._stranger(worker, hello):
-            return reason
-        old, now = self._sessions.of(worker), self._clock.now()
+            sessions.refuse(identity, worker, reason)
+            return True
+        old = sessions.of(worker)
         if (old is not None and old.identity != identity and not _is_same(old, hello)
-                and self._sessions.reaches(old)):
-            return (f"{me} is already connected (last message {now - old.liveness.heard:.1f} s "
-                    "ago); start each worker with its own worker_index")
+                and sessions.reaches(old)):
+            # A host that is cut off, or is gone, ends no connection. So its process may be
+            # restarted before the loss of the old one is known.
+            replaces = isinstance(hello, m.Hello) and hello.replaces
+            if replaces or not sessions.outlives(old, _process(identity, hello)):
+                if self._over is not None:
+                    self._retry[worker] = self._clock.now()
+                sessions.refuse(identity, worker, (
+                    f"{me} has another connection, whose process may have ended; the new process "
+                    "retries until that is known"), elsewhere=True)
+            else:
+                silent = self._clock.now() - old.liveness.heard
+                sessions.refuse(identity, worker, (
+                    f"{me} is already connected (last message {silent:.1f} s ago); start each "
+                    "worker with its own worker_index"))
+            return True
         if self._over is not None and isinstance(hello, m.Reattach) and not (
                 hello.left or self._owes(worker, True)):
-            return f"{me} is too late: {self._over}"
-        return None
+            sessions.refuse(identity, worker, f"{me} is too late: {self._over}")
+            return True
+        return False
 
     def _stranger(self, worker: int | None, hello: m.Hello | m.Reattach) -> str | None:
         """Return why such a process is no worker of this server, in one line, or None."""
@@ -582,10 +583,10 @@ class Lobby(Entrance):
         self._ask_for_initial()
 
     def _return(self, peer: Peer, request: m.Reattach, session: WorkerSession | None) -> None:
-        reason = self._objection(peer.identity, request.worker, request) or (
-            f"worker {request.worker} is in mid-training, but this server has no checkpoint to "
-            "resume from")
-        self._sessions.refuse(peer.identity, request.worker, reason)
+        if not self._turns_away(peer.identity, request.worker, request):
+            self._sessions.refuse(peer.identity, request.worker, (
+                f"worker {request.worker} is in mid-training, but this server has no checkpoint "
+                "to resume from"))
 
     def _ask_for_initial(self) -> None:
         """Request W_0 from a worker, unless one sends it or the evaluator makes it."""
@@ -704,8 +705,9 @@ class Admission(Entrance):
         if not request.left and (unsafe := self._unsafe) is not None:
             self._sessions.refuse(identity, worker, unsafe, elsewhere=True)
             return
-        if reason := (self._objection(identity, worker, request)
-                      or self._objection_to_return(request)):
+        if self._turns_away(identity, worker, request):
+            return
+        if reason := self._objection_to_return(request):
             self._sessions.refuse(identity, worker, reason)
             return
         if not self._sessions.may_come(worker):
@@ -803,6 +805,11 @@ class Admission(Entrance):
 def _is_same(session: WorkerSession, hello: m.Hello | m.Reattach) -> bool:
     """Return whether it is the process of this session, over another connection."""
     return isinstance(hello, m.Hello) and bool(hello.own) and session.own == hello.own
+
+
+def _process(identity: bytes, hello: m.Hello | m.Reattach) -> bytes:
+    """Return what names this process, over all its connections if possible."""
+    return isinstance(hello, m.Hello) and hello.own or identity
 
 
 def _name(worker: int | None) -> str:

@@ -28,6 +28,7 @@ from wbsp.wire.rate import RateLimiter
 from wbsp.wire.shm.lender import Lending
 from wbsp.wire.sockets import ServerSocket
 
+_MOST_RIVALS = 1000  # processes that ask for an index which another one holds
 _TURNED_AWAY = 64  # reasons that are remembered, so that each is printed once
 
 
@@ -49,6 +50,8 @@ class SessionRegistry:
         # A process that another server has welcomed returns here, perhaps behind others.
         back = () if series.followed else series.chosen.keys() - series.gone
         self.indices.keep({*series.living, *back}, self._clock())
+        # Processes that ask for an index which another one holds -> when they asked first
+        self._rivals: dict[bytes, float] = {}
         self._comings: dict[int, TokenBucket] = {}  # worker -> sessions that it may open
         self.queues = PeerQueues(socket.socket, RateLimiter(config.bandwidth))
         self._socket = socket
@@ -116,6 +119,7 @@ class SessionRegistry:
                                 worked_at=self._clock())
         self._by_identity[identity] = self._by_worker[worker] = session
         self.indices.came(worker)
+        self._rivals.pop(own or identity, None)
         self.series.is_named(own)
         return session
 
@@ -174,6 +178,7 @@ class SessionRegistry:
             session.liveness.woke(now)
             session.progress.changed = max(session.progress.changed, now)
             session.worked_at = max(session.worked_at, now)
+        self._rivals = dict.fromkeys(self._rivals, now)
 
     def reaches(self, session: WorkerSession) -> bool:
         """Return whether the worker's connection exists."""
@@ -189,6 +194,17 @@ class SessionRegistry:
     def signs(self) -> int:
         """A number that changes when a worker shows that it works; any thread may read it."""
         return sum(int(session.worked_at) for session in [*self._by_identity.values()])
+
+    def outlives(self, session: WorkerSession, rival: bytes) -> bool:
+        """Return whether the process of a session was heard after another one had asked for its
+        index; `rival`: names the other one.
+
+        What is read soon afterwards proves nothing: it may have been on its way for long.
+        """
+        if rival not in self._rivals and len(self._rivals) >= _MOST_RIVALS:
+            del self._rivals[next(iter(self._rivals))]
+        since = self._rivals.setdefault(rival, self._clock())
+        return session.liveness.heard - since > timeouts.INDEX_HELD
 
     def silent(self) -> list[int]:
         """Return the workers whose processes may have ended: silent, cut off, or expected back."""
