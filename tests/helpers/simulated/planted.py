@@ -637,6 +637,10 @@ PLANTED = [
     Planted("a site says goodbye before the final version is safe", _early_goodbye,
             SitesPlan("asp", "asp", slow=0.3, ends=(("goodbye", "site"),)),
             {9}, 60),
+    Planted("workers join before the first version is saved",
+            lambda: patch.object(Admission, "_is_certain",
+                                 property(lambda self: self._other.cleared)),
+            Plan("pcc", kills=2, full=0.5, steps=20), {9, 10}, 20),
 ]
 
 
