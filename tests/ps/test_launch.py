@@ -157,7 +157,7 @@ def waits(socket, serves, interrupts, monkeypatch, caplog):
     caplog.set_level("INFO")
     monkeypatch.setattr("wbsp.timeouts.SERVE_AGAIN", 0.05)
     standby = Standby(socket, "localhost:1", {}, serves, interrupts)
-    monkeypatch.setattr(standby, "_wait", lambda: "its process has ended")
+    monkeypatch.setattr(standby, "_verdict", lambda now: "its process has ended")
     return standby.run()
 
 

@@ -1,8 +1,10 @@
 """A standby's side of its connection, over real sockets."""
 
+import errno
 import json
 import os
 import resource
+import signal
 import time
 from types import SimpleNamespace
 
@@ -426,6 +428,32 @@ def test_a_server_that_was_started_again_waits_for_a_newer_state_that_a_worker_k
         standby._candidate.promised(Peer(bytes([worker + 1]) * 5, "line"), m.Elected(1 + step))
     assert (standby._verdict(now + 3) is not None) == (step == STANDBY_STEP)
     assert standby._verdict(now + 70) == "2 of 3 workers voted for this standby"  # no more withheld
+
+
+def test_votes_from_before_a_full_disk_elect_nobody(server, monkeypatch):
+    """The voters may be back at the other server by the time at which this disk has room."""
+    monkeypatch.setattr("wbsp.timeouts.SERVE_AGAIN", 0.05)
+    own = Standing("ab12", 1, frozenset({(0, "a")}), STANDBY_STEP, secret=SECRET)
+    interrupts, asked = Interrupts(), []
+
+    def full(held, above):
+        asked.append(standby._candidate.votes.promised.copy())
+        raise OSError(errno.ENOSPC, "No space left on device")
+    standby = Standby(server._own, f"localhost:{server.port}", {}, full, interrupts, own)
+    server.primary.close()
+    server.primary = standby._primary
+    standby._verdict(HOST.clock.monotonic() + timeouts.ELECTION + 1)
+    come(standby, 0, "a", 1)
+    standby._candidate.votes.promised.add((0, "a"))
+    verdicts = iter(["1 of 1 workers voted for this standby", None, None])
+
+    def verdict(now):
+        found = next(verdicts, "over")
+        interrupts.first = signal.SIGTERM if found == "over" else None
+        return None if found == "over" else found
+    monkeypatch.setattr(standby, "_verdict", verdict)
+    assert standby._elected() == 128 + signal.SIGTERM
+    assert asked == [{(0, "a")}] and not standby._candidate.votes.promised
 
 
 def test_workers_that_were_asked_to_vote_are_sent_away_once_the_other_process_is_heard(server):

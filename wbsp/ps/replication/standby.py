@@ -327,6 +327,7 @@ class Standby:
         self._began = self._socket.on.clock.monotonic()
         self._nap = Nap(self._began)
         self._follower: tuple[Peer, m.Follow] | None = None  # takes this one for the server
+        self._serves_at: float | None = None  # time of the next attempt, if the disk fails
         self._epoch = 0  # to serve with, while it waits for shards
         self._delay = ""  # the answer to other peers then
         # Times of workers' newest requests; of those proven to be from a later server.
@@ -339,14 +340,9 @@ class Standby:
         say(f"listening on port {self._socket.port}, following the server at "
             f"{self._primary.address}")
         try:
-            why = self._wait()
+            server = self._elected()
         finally:
             self._primary.close()
-        if isinstance(why, int):
-            self._socket.close(1.0)
-            return why
-        say(f"taking over from the server at {self._primary.address}: {why}")
-        server = self._begin()
         if isinstance(server, int):
             self._socket.close(1.0)
             return server
@@ -356,28 +352,27 @@ class Standby:
             self._lead(peer.identity, request)
         return server.run(self._attend, self._earlier)
 
-    def _begin(self) -> Successor | int:
+    def _elected(self) -> Successor | int:
         """Return the server that this process becomes, or an exit code.
 
-        If the disk fails, the held state stays in memory and the attempt is repeated.
+        If the disk fails, the held state stays in memory, and this process waits on. The other
+        server may be back by then, and workers with it: votes from before prove nothing any more.
         """
-        clock = self._socket.on.clock
-        loop = Loop(self._socket, self._socket.watch, POLL)
         while True:
+            why = self._wait()
+            if isinstance(why, int):
+                if self._serves_at is not None and self._interrupts.first is not None:
+                    say("stopping: interrupted before the newest state could be written")
+                return why
+            self._say_once(f"taking over from the server at {self._primary.address}: {why}")
             try:
-                return self._serve(self._primary.copy or self._primary.note,
-                                   self._primary.newest)
+                return self._serve(self._primary.copy or self._primary.note, self._primary.newest)
             except OSError as error:
                 self._say_once(f"cannot take over yet: {error.strerror or error}; the newest state "
                                f"stays in memory, trying again every {timeouts.SERVE_AGAIN:g} s")
-            again = clock.monotonic() + timeouts.SERVE_AGAIN
-            while clock.monotonic() < again:
-                loop.wait(POLL)
-                self._socket.watch()
-                self._receive()
-                if self._interrupts.first is not None:
-                    say("stopping: interrupted before the newest state could be written")
-                    return 128 + self._interrupts.first
+            self._serves_at = self._socket.on.clock.monotonic() + timeouts.SERVE_AGAIN
+            if self._candidate is not None:
+                self._candidate.votes.promised.clear()
 
     def _earlier(self) -> list[tuple[Peer, m.Message]]:
         """Return the peers that have connected, for the server to answer once it is ready."""
@@ -421,8 +416,10 @@ class Standby:
             self._receive()
             if self._interrupts.first is not None:
                 return 128 + self._interrupts.first
-            verdict = self._verdict(self._socket.on.clock.monotonic())  # the time has advanced
-            if verdict is not None:
+            now = self._socket.on.clock.monotonic()  # it has advanced
+            verdict = self._verdict(now)
+            if isinstance(verdict, int) or (
+                    verdict is not None and (self._serves_at is None or now >= self._serves_at)):
                 return verdict
 
     def _woke(self, now: float) -> None:
