@@ -103,7 +103,7 @@ class Laws:
         self._last_unsaved = False  # the final version was handed out, and is on no disk as that
         # Of a server, and of its standby before that has saved its copy, or had most workers back.
         self.two_deaths = False
-        self.missing = set()  # workers without which a server has ended the run, by its own word
+        self.missing = []  # of each server's end, the workers that it names as missing
         cluster.world.on_send, cluster.world.on_disk = self.sent, self.writes
         self.lent = Lent(self, cluster.world) if cluster.plan.memory else None
 
@@ -360,9 +360,10 @@ class Laws:
             return {(member.final.tobytes(), member.final_version)
                     for member in self.cluster.members if member.final is not None and of(member)}
         # A server has ended the run, without workers that went on with its standby.
-        if self.missing and max(len(finals(lambda one: one.index in self.missing)),
-                                len(finals(lambda one: one.index not in self.missing))) < 2:
-            return
+        for missing in self.missing:
+            if max(len(finals(lambda one, of=missing: one.index in of)),
+                   len(finals(lambda one, of=missing: one.index not in of))) < 2:
+                return
         finals = finals(lambda one: True)
         # No disk took the last version: a server that is started again does not know of the end.
         if len(finals) > 1 and not self._last_unsaved:
@@ -612,7 +613,7 @@ class Laws:
             # Another was elected while workers did not reach this one: what it alone held is lost.
             self.two_deaths = True
         if "missing at the end: " in text:
-            self.missing.update(int(one) for one in re.findall(r"worker (\d+) \(", text))
+            self.missing.append({int(one) for one in re.findall(r"worker (\d+) \(", text)})
         plan = self.cluster.plan
         # A shard that was started again hears its server before that knows, and says so; and a peer
         # that was cut off, or died, before it could introduce itself to another process is none.
