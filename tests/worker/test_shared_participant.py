@@ -1,14 +1,16 @@
 """What the communication thread does while the compute thread waits."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 
 from wbsp.core.agent import Adopt
 from wbsp.core.participant import Participant
 from wbsp.runlog.worker import WorkerLog
-from wbsp.sync import WorkerRule
+from wbsp.sync import Direct, WorkerRule
 from wbsp.wire.messages import codec as m
+from wbsp.worker.assignments import Assignments
 from wbsp.worker.metrics import Recorder
 from wbsp.worker.shared_participant import SharedParticipant
 
@@ -67,3 +69,15 @@ def test_the_compute_thread_sleeps_on_until_there_is_something_to_do():
     shared.fetched(1, W, W.nbytes, 0.1)
     thread.join(PATIENCE)
     assert seen == [(None, [Adopt(1, "replace")])], "it was woken once"
+
+
+def test_the_input_pipeline_gets_each_piece_of_the_shared_stream_once():
+    one, assignments = Participant(0, replace(BSP, shared=True)), Assignments()
+    assignments.begin(None)
+    shared, reader = SharedParticipant(one, Recorder(0.0), print, assignments), iter(assignments)
+    for start in (0, 10, 10, 0, 20):
+        shared.received(m.Directed(Direct(0, batch=10, start=start)))
+    assert [next(reader) for _ in range(3)] == [(0, 10), (10, 10), (20, 10)]
+    shared.received(m.Reattached(1, True, 0, 0, None))
+    shared.received(m.Directed(Direct(0, batch=5, start=10)))
+    assert next(reader) == (10, 5) and one.take() is None, "of a server that begins again"

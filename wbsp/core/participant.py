@@ -116,11 +116,13 @@ class Participant:
         if self.work is not None:
             taken = self.take_batch()
             return None if taken is None else (taken.stop - taken.start, taken.start)
-        if self._pieces:
-            return self._pieces.popleft()
-        if self.agent.rule.shared:
-            return None
+        if self.agent.rule.shared or self._pieces:
+            return self.take_piece()
         return () if self.batch is None else (self.batch,)
+
+    def take_piece(self) -> tuple[int, int] | None:
+        """Take number and first position of the next step's examples in the shared stream."""
+        return self._pieces.popleft() if self._pieces else None
 
     def take_batch(self) -> Range | None:
         """Take the next batch of the shared data, if it has arrived."""

@@ -150,8 +150,10 @@ class SharedParticipant:
                 case m.LearningRate() if share is not None:
                     share.rate = message
                 case m.Directed(direct) if share is None and assignments is not None:
-                    if direct.batch is not None:
-                        assignments.assign(direct.batch, direct.start)
+                    if direct.batch is not None and direct.start is None:
+                        assignments.assign(direct.batch, None)
+                    while (piece := self.participant.take_piece()) is not None:
+                        assignments.assign(*piece)
                 case m.Reattached() if message.joined and assignments is not None:
                     assignments.start_again()
                 case m.VersionAt():
