@@ -52,11 +52,13 @@ def test_a_worker_whose_server_dies_between_its_welcome_and_its_join_joins_the_n
 
 
 def plays(folder, plan, seeds=5):
-    """Runs of a plan in which all workers end well; whether that is the case looked for is asked of
-    all of them together, because a seed's draws change with the code."""
+    """Runs of a plan in which all workers end well, or are told that a folder is elsewhere; whether
+    that is the case looked for is asked of all of them together, because a seed's draws change with
+    the code."""
     for seed in range(seeds):
         run = Series(plan, seed, folder / str(seed)).run()
-        assert all(script.code == 0 for script in run.members)
+        assert all(script.code == 0 or "the folder with its final version is not here" in str(
+            script.given_up) for script in run.members)
         yield run
 
 
@@ -66,6 +68,14 @@ def test_no_epoch_is_served_by_both_where_both_die_as_a_fit_begins(folder):
         ("t5", 1, "kill", "standby"), ("t1", 1, "kill", "server worker"),
         ("t5", 1, "kill", "server workers")))
     assert sum(run.notes["kills"] for run in plays(folder, plan, 12)) >= 24
+
+
+def test_new_processes_without_an_index_stand_for_those_that_a_resumed_end_waits_for(folder):
+    """The only worker has ended with its server, before that had noted that it has the version."""
+    plan = SeriesPlan(workers=1, standby=True, chosen=True, power=True, struck=(
+        ("t2", 1, "kill", "server workers"),))
+    runs = [*plays(folder, plan, 12)]
+    assert any("ending the run with 0 of 1 workers" in line for run in runs for line in run.said)
 
 
 def test_a_version_counts_more_than_a_later_note_of_the_fit(folder):

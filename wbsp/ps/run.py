@@ -456,9 +456,11 @@ class Run:
             patience = timeouts.REATTACH if self._requests.returned else config.connect_timeout
             here = [*{*engine.active, *rendezvous.left, *rendezvous.have}]
             gone = self._dispatcher.sessions.series.gone.difference(here)
+            # Others wait for the next run in place of those that would fetch this one's version.
+            new = self._dispatcher.entrance.new_processes() if rendezvous.ended else 0
             why = None
-            if len(here) + len(gone) >= config.worker_num:
-                why = ("the processes of the others have ended" if gone else
+            if len(here) + len(gone) + new >= config.worker_num:
+                why = ("the processes of the others have ended" if gone or new else
                        "all are here, and have finished")
             elif self.complete:
                 why = "no other will come"
@@ -466,7 +468,10 @@ class Run:
                 why = f"no other joined within {patience:g} s"
             if here and why is not None and engine.lacks_work and self._above is None:
                 self._begins_anew(run_time)
-            elif here and why is not None:
+            elif (here or new) and why is not None:
+                if new:  # they are expected next, in place of these
+                    self._dispatcher.sessions.series.replaced(
+                        set(range(config.worker_num)).difference(here))
                 self._reporter.say(
                     f"ending the run with {len(here)} of {config.worker_num} workers: {why}"
                     if rendezvous.ended else

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -251,6 +252,11 @@ class Series:
         if proven or worker not in self.living or (own and self.living[worker] == own):
             self.living.pop(worker, None)
             self.gone.add(worker)
+
+    def replaced(self, workers: Iterable[int]) -> None:
+        """Note that processes without an index have come in place of those of these workers."""
+        for worker in workers:
+            self.living.pop(worker, None)
 
     def comes(self, worker: int | None, own: bytes, proven: bool) -> None:
         """Note a process that waits for the next run; `worker`: its index, if it has one."""

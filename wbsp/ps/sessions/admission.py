@@ -89,6 +89,8 @@ class Entrance(ABC):
         self._over: str | None = None  # why no worker can join any more
         self._ends = False  # no other run follows, either
         self._asked: dict[bytes, float] = {}  # processes that wait for an index -> when they asked
+        # Those that wait for the next run -> when they asked first, and last.
+        self._new: dict[bytes, tuple[float, float]] = {}
         # Workers whose processes retry until it is certain that the run ends -> the newest time
         self._retry: dict[int | None, float] = {}
 
@@ -269,6 +271,9 @@ class Entrance(ABC):
                          hello.own, proven)
             if worker is not None and not proven:
                 self._comes_for_next(worker, proven)
+            if worker is None and hello.own and len(self._new) < _MOST_ASKED:
+                now = self._clock.now()
+                self._new[hello.own] = self._new.get(hello.own, (now, now))[0], now
             sessions.answer(identity, m.Refused(why, over=True, follows=True))
         elif hello.leaves or known:  # as announced
             sessions.answer(identity, m.Refused(why, over=True, ends=ends))
@@ -344,6 +349,12 @@ class Entrance(ABC):
                          follows=not (ends or self._sessions.series.single))
             if ends:
                 self._sessions.departs(session)
+
+    def new_processes(self) -> int:
+        """Return how many processes without an index wait for the next run, each in place of one
+        that has ended; not of two that follow each other, because the first one is silent then."""
+        now = self._clock.now()
+        return sum(now - last < timeouts.RETRY < now - first for first, last in self._new.values())
 
     def expect_nameless(self) -> None:
         """Expect processes in the next run that have just asked for an index, and have none yet."""
