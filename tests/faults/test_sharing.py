@@ -296,7 +296,7 @@ def test_a_member_whose_shared_message_does_not_decode_is_told_so(jobs):
     server = jobs.server(workers=1, sync="asp").listens()
     undecoded = [push(-1), push(1, offset=-4), push(1, offset=1 << 62), push(1, nbytes=-4),
                  push(1, nbytes=1 << 62), push(1, at=-1), m.Alive(), b"x", os.urandom(300),
-                 bytes(100_000)]
+                 bytes(60_000)]
     for wrong in undecoded:
         with Neighbour(server.address) as peer:
             peer.joins(0)
