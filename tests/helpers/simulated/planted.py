@@ -376,11 +376,12 @@ def _early_goodbye():
 
 
 def _too_late_for_the_next_server():
-    def objection(self, identity, worker, hello, real=Admission._objection):
+    def turns_away(self, identity, worker, hello, real=Admission._turns_away):
         if self._over is not None and isinstance(hello, m.Reattach) and not hello.left:
-            return f"worker {worker} is too late: {self._over}"
+            self._sessions.refuse(identity, worker, f"worker {worker} is too late: {self._over}")
+            return True
         return real(self, identity, worker, hello)
-    return patch.object(Admission, "_objection", objection)
+    return patch.object(Admission, "_turns_away", turns_away)
 
 
 # A standby sleeps; its server goes on alone, dies, and is away when the standby wakes.
@@ -499,7 +500,7 @@ PLANTED = [
             first=3),
     Planted("the server keeps what it has lent",
             lambda: patch.object(wbsp.wire.shm.lender.SharedLink, "close", _keeps_its_vectors()),
-            Plan("asp", memory=True, workers=4, steps=100, speeds=(0.1,), kill_workers=20), {12},
+            Plan("asp", memory=True, workers=4, steps=100, speeds=(0.1,), kill_workers=40), {12},
             first=6),
     Planted("what a lost worker may read is used again",
             lambda: patch.object(wbsp.wire.shm.segments.SharedPool, "give_up", lambda *_: None),
