@@ -111,3 +111,27 @@ def test_rejected_pushes_are_counted_and_take_no_memory():
     add(kept, 1, 2.0, 1)
     add(kept, 2, np.nan, 1, weight=0.0, reason="not finite")
     assert kept_since(kept, 0) == (work(0, 2, {"not finite": 2}), [1.0, 1.0])
+
+
+def test_what_was_sent_to_a_server_that_has_not_answered_stays_apart():
+    """A worker may go on with the server before. The other one then serves with what it was sent,
+    and requests the rest."""
+    kept = ResendBuffer()
+    for seq in range(2):
+        add(kept, seq, 2.0, mark=1)
+    assert kept_since(kept, 0) == (work(0, 1), [2.0, 2.0])
+    for seq in range(2, 8):
+        add(kept, seq, 2.0, mark=seq // 2)
+        assert kept.vectors <= 3
+    assert kept_since(kept, 2) == (work(2, 7), [6.0, 6.0])
+
+
+def test_a_server_that_took_nothing_of_what_it_was_sent_gets_all():
+    kept = ResendBuffer()
+    add(kept, 0, 2.0, mark=1)
+    assert kept_since(kept, 0) == (work(0, 0), [1.0, 1.0])
+    add(kept, 1, 2.0, mark=1)
+    assert kept_since(kept, 0) == (work(0, 1), [2.0, 2.0])
+    kept.replayed(0, 5)
+    add(kept, 2, 2.0, mark=5)
+    assert kept.vectors == 1 and kept_since(kept, 0) == (work(0, 2), [3.0, 3.0])

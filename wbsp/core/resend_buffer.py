@@ -61,7 +61,9 @@ class ResendBuffer:
 
     A restarted server resumes from a checkpoint. Of the decisions under one mark the checkpoint
     holds all or none, so one sum for each mark is enough. At most one checkpoint is in progress
-    beyond the newest complete one, so the buffer holds two sums at most.
+    beyond the newest complete one, so the buffer holds two sums at most; three after a sum was sent
+    to a server that has not answered. That one may have taken it, and serve later, while the server
+    before has answered more: so what comes behind a sum that was sent stays apart from it.
 
     Attributes:
         answered: number after the newest answered push.
@@ -73,6 +75,7 @@ class ResendBuffer:
         self.answered = self._begin = first
         self._sums: list[_Sum] = []
         self._unsettled: _Answered | None = None
+        self._sent = 0  # number after the newest sum that was sent, and not answered
         self._pool = BufferPool()  # of sums: with a standby, each version begins one
 
     @property
@@ -124,7 +127,7 @@ class ResendBuffer:
                             push.base_version, {} if reason is None else {reason: 1},
                             spans if reason is None else (),
                             0 if reason is None else push.samples)
-        if not (self._sums and self._sums[-1].mark >= mark):
+        if not self._sums or self._sums[-1].mark < mark or self._ends(self._sums[-1]):
             self._merge()
             self._sums.append(_Sum(mark, work, None))
         else:
@@ -146,7 +149,9 @@ class ResendBuffer:
         """
         self.settle()
         self._sums = [one for one in self._sums if one.work.last >= seq]
+        self._sent = 0  # all of it is sent in one sum from here on
         self._merge()
+        self._sent = self.answered
         return (self._sums[0].work, self._sums[0].total) if self._sums else None
 
     def replayed(self, safe: int, mark: int, void: bool = False) -> None:
@@ -158,13 +163,18 @@ class ResendBuffer:
             void: the server has rejected the resent pushes that had been accepted.
         """
         self.since(safe)
+        self._sent = 0
         for one in self._sums:
             one.mark = mark
             if void:
                 one.work, one.total = one.work.void(NOT_OWN), None
 
+    def _ends(self, one: _Sum) -> bool:
+        """Return whether this sum was sent to a server that has not answered."""
+        return one.work.last + 1 == self._sent
+
     def _merge(self) -> None:
-        """Merge all sums into one."""
-        while len(self._sums) > 1:
+        """Merge all sums into one, except for one that was sent."""
+        while len(self._sums) > 1 and not self._ends(self._sums[-2]):
             later = self._sums.pop()
             self._sums[-1].add(later.mark, later.work, later.total)
