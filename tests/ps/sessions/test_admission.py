@@ -88,6 +88,8 @@ class Server(contextlib.ExitStack):
 
     def serves(self, peer):
         """Handle all that this peer has sent."""
+        while peer._socket.poll(20):
+            peer._socket.recv_multipart()  # an Alive of before would be taken for the answer
         peer.send(m.Heartbeat(None))
         self.hears(peer, m.Alive)
 
