@@ -5,6 +5,8 @@ from simulated.cluster import Cluster
 from simulated.command import scratch
 from simulated.plan import Plan
 
+from wbsp.ps.dispatcher import Dispatcher
+
 # Standby and shards, and all that strikes them: what failed lay in several parts.
 BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cuts=1, breaks=2,
             sleeps=1, naps=(3.0, 65.0), slow=0.0, speeds=(0.3,),
@@ -131,6 +133,30 @@ def first_run(plan, *words):
             if any(all(word in line for word in words) for line in cluster.said):
                 return cluster
     raise AssertionError(f"no seed comes to {words}")
+
+
+# A server sleeps, and its standby is elected, ends the run without a worker, and is not there any
+# more. The server wakes, and that worker finishes there.
+IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1, power=True,
+                kill_workers=1, isolations=2, absences=2, slow=0.02, speeds=(1.0, 3.0),
+                aimed=(("take-over", "break"), ("take-over", "sleep")))
+
+
+def test_a_run_is_not_ended_well_where_the_standby_may_have_ended_it():
+    """Two had the final version of one run, and nobody was told."""
+    cluster = first_run(IN_DOUBT, "stopping: not known whether the standby at standby:2606 has")
+    assert cluster.codes == {"standby": [0], "server": [1]}
+    assert [one.final is not None for one in cluster.members].count(True) == 1
+    assert any("was given up: not known whether" in (one.given_up or "")
+               for one in cluster.members), "and it need not try the two servers any more"
+
+
+def test_who_ended_in_doubt_does_not_go_on_because_the_standby_has_ended(monkeypatch):
+    """It is started again, and the worker has not heard the refusal: one of two is not enough."""
+    monkeypatch.setattr(Dispatcher, "send_off", lambda self, session, reason: None)
+    cluster = first_run(IN_DOUBT, "stopping: not known whether the standby at standby:2606 has")
+    assert cluster.codes["server"] == [1, 1]
+    assert "1 of 2 workers voted for this process, more than half" in "".join(cluster.said)
 
 
 # A worker is killed as the others end, and the refusal of its next process is lost: it comes to

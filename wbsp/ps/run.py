@@ -108,6 +108,7 @@ class Run:
         self._stopping_since: float | None = None
         self._trained_since: float | None = None  # all shared data are trained since then
         self._done_since: float | None = None
+        self._doubted_since: float | None = None  # after training: who serves is not known
         self._leaves_above: float | None = None
         self._stopped_above: float | None = None  # time at which that was known
         self.complete = False  # no other worker will come, as this process was told
@@ -164,6 +165,8 @@ class Run:
             self._stopping_since += seconds
         if self._done_since is not None:
             self._done_since += seconds
+        if self._doubted_since is not None:
+            self._doubted_since += seconds
         if self._begins_until is not None:
             self._begins_until += seconds
         if self._trained_since is not None:
@@ -436,6 +439,10 @@ class Run:
         # a run that was interrupted or failed may continue, with new processes, too
         if self.hasty or self._incomplete:
             state.ended = False
+        # Whoever goes on from here in doubt needs those that may be with the standby, as this does.
+        if state.awaited is not None and (voters := self._replication.voters) and not (
+                self._dismissed and state.ended):
+            state.awaited = sorted(voters.union(state.awaited))
         return RunState(**vars(state), elapsed=now, over=self._over,
                         stopped=self._ended_before or (
                             self.engine.stop_reason if state.ended else None),
@@ -539,6 +546,11 @@ class Run:
         if self._done_since is None:
             self._done_since = now
             self._waits_for_standby.rest(now)
+        # Once the final version was safe, the standby has the same one.
+        if self._replication.doubt is not None and not (self.hasty or self._dismissed):
+            self._done_since = now
+            return self._await_verdict(now)
+        self._doubted_since = None
         if not self._dismissed and (safe or self.hasty):
             self._dismissed = True
             self._dispatcher.entrance.dismiss(
@@ -571,6 +583,24 @@ class Run:
                 return None  # who comes again is saved before the run is over
             self._close_book()
         return None if self._tries_to_save(now) else True
+
+    def _await_verdict(self, now: float) -> bool | None:
+        """Wait until it is known which server serves; a run that may have ended elsewhere fails."""
+        if self._doubted_since is None:
+            self._doubted_since = now
+        standby = f"the standby at {self._replication.holder}"
+        left = self._doubted_since + timeouts.PRIMARY_MISSING - now
+        if self._awaited.wait(standby, "to answer, or half of the workers to vote for this server",
+                              left, "this server ends with code 1", now):
+            return None
+        reason = f"not known whether {standby} has taken over, and ended this run"
+        self._reporter.say(
+            f"stopping: {reason}: if it has, its folder has the result; if not, start this server "
+            "(--resume), that standby and the workers again")
+        for session in list(self._dispatcher.sessions):
+            self._dispatcher.send_off(session, reason)
+        self._dispatcher.serve()
+        return self._fail(reason)
 
     def _awaits_sites(self, now: float, since: float) -> bool:
         """Return whether a site that had finished was lost, and may return for the final version.

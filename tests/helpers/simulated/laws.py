@@ -496,11 +496,16 @@ class Laws:
         return max(due)
 
     def _due(self, worker):
-        """The worker's next push, by checkpoints of the final version; empty: not known."""
+        """The worker's next push, by checkpoints of the final version; empty: not known.
+
+        A server that has ended in doubt may have a version of that number, which is not the final
+        one.
+        """
         newest = max((member.runtime.agent.version for member in self.cluster.members
                       if member.final is not None), default=-1)
-        return [int(state["next_seq"].get(str(worker), 0)) for state in self._states.values()
-                if state["version"] == newest]
+        states = [state for state in self._states.values() if state["version"] == newest]
+        return [int(state["next_seq"].get(str(worker), 0))
+                for state in [state for state in states if state["ended"]] or states]
 
     def _weight(self, worker, seq):
         """With which a server accepted a push whose worker died before it was told; None: no log

@@ -670,9 +670,10 @@ def test_no_worker_is_admitted_while_the_standby_is_silent(world, inquiries):
     world.now = 40.0
     world.poll()
     assert "the standby at 127.0.0.1:2607 is silent" in world.replication.doubt
+    assert world.replication.voters == {0}, "who goes on from a checkpoint needs these, too"
     world.held(1, beat=2)
     world.held(1, beat=3, answered=2)
-    assert world.replication.doubt is None
+    assert world.replication.doubt is None and not world.replication.voters
 
 
 def test_a_standby_that_follows_ends_the_inquiry(world, inquiries):

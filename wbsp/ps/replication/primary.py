@@ -174,6 +174,13 @@ class Replication:
                 "which server serves")
 
     @property
+    def voters(self) -> set[int]:
+        """The workers that decide which server serves; none: there is no doubt."""
+        if self._election is None:
+            return set()
+        return {worker for copy in self._copies.values() for worker, _ in copy.voters}
+
+    @property
     def settled(self) -> bool:
         """True if the standby holds the newest version and its state, or no standby exists."""
         standby = self._standby
