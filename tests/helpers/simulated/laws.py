@@ -55,7 +55,8 @@ _REFUSED = 40  # lines of a server about those that it refuses, beside one or tw
 # Why a worker may give up a run in which something lasts longer than others wait for it.
 _EXCUSES = ("too late", "the run has ended", "lost the server", "waited ", "was given up: ",
             "no server answered", "sent no Joined",
-            "another process has taken over this index", "have ended without", "serves another run")
+            "another process has taken over this index", "have ended without", "serves another run",
+            "and this server's run is")  # its own has ended without it
 
 # What a server tells a worker whose run died with both processes that had a version of it.
 _NO_CHECKPOINT = "this server has no checkpoint to resume from"
@@ -103,6 +104,8 @@ class Laws:
         self._last_unsaved = False  # the final version was handed out, and is on no disk as that
         # Of a server, and of its standby before that has saved its copy, or had most workers back.
         self.two_deaths = False
+        self._elected = {}  # standby -> as `_followers`, when it was elected by votes
+        self.lost_all = False  # a server has begun anew, as it found no version anywhere
         self.missing = []  # of each server's end, the workers that it names as missing
         cluster.world.on_send, cluster.world.on_disk = self.sent, self.writes
         self.lent = Lent(self, cluster.world) if cluster.plan.memory else None
@@ -208,16 +211,20 @@ class Laws:
             self._followed(machine, epoch, others[0])
         self._taken.add(epoch)
 
+    def _followers(self, machine):
+        """How many workers know or have promised a later epoch than this server's, and of how many.
+        """
+        workers = [member for member in self.cluster.members if member.session is not None]
+        theirs = self._settings[machine]["epoch"]
+        return sum(max(member.session._epoch, member.session._promised) > theirs
+                   for member in workers), len(workers)
+
     def _followed(self, machine, epoch, other):
         """Law 11, of a server that goes on beside one that serves."""
-        workers = [member for member in self.cluster.members
-                   if not member.ended and member.session is not None]
-        theirs = self._settings[other.machine]["epoch"]
-        mine = sum(max(member.session._epoch, member.session._promised) > theirs
-                   for member in workers)
-        if 2 * mine < len(workers):
+        mine, of = self._elected.pop(machine, None) or self._followers(other.machine)
+        if 2 * mine < of:
             self.broken(11, f"{machine} goes on in epoch {epoch} beside {other.name}, which "
-                         f"serves, and {mine} of {len(workers)} workers follow it")
+                         f"serves, and {mine} of {of} workers follow it")
 
     def sent(self, process, frames):
         if process.name[0] in "xm":  # a stranger, or a mistake
@@ -347,8 +354,10 @@ class Laws:
 
     def _workers_ended(self):
         for member in self.cluster.members:
+            # Both processes with the first version have died: a later one has nothing to go on from.
             if member.given_up is not None and not member.late and not (
-                    self.cluster.plan.full and _NOT_SAVED in member.given_up):
+                    self.cluster.plan.full and _NOT_SAVED in member.given_up) and not (
+                    self.lost_all and "no connection for " in member.given_up):
                 raise Broken(9, f"worker {member.index} has given up: {member.given_up}")
             if member.given_up is not None and self.cluster.harsh and not any(
                     excuse in member.given_up for excuse in (*_EXCUSES, _NO_CHECKPOINT)):
@@ -613,10 +622,14 @@ class Laws:
         """A line for a person, or a summary."""
         if "taking over from the server at" in text and "voted for this standby" in text:
             self._take_over_by_votes(name)
+            # Until it serves, new processes may come in place of its voters.
+            other = "server" if name == "standby" else "standby"
+            self._elected[name] = self._followers(other) if other in self._settings else None
             self.cluster.acts_alone(name)
         if "has taken over (epoch" in text and self._settings.get(name, {}).get("beside"):
             # Another was elected while workers did not reach this one: what it alone held is lost.
             self.two_deaths = True
+        self.lost_all |= "no checkpoint found; starting a new run" in text
         if "missing at the end: " in text:
             self.missing.append({int(one) for one in re.findall(r"worker (\d+) \(", text)})
         plan = self.cluster.plan
