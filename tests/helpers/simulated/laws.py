@@ -354,7 +354,7 @@ class Laws:
 
     def _workers_ended(self):
         for member in self.cluster.members:
-            # Both processes with the first version have died: a later one has nothing to go on from.
+            # Both processes with the first version have died: a later one has none to go on from.
             if member.given_up is not None and not member.late and not (
                     self.cluster.plan.full and _NOT_SAVED in member.given_up) and not (
                     self.lost_all and "no connection for " in member.given_up):
