@@ -101,6 +101,8 @@ class Run:
     def ends(self):
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), self.output.getvalue()
+        if self.server.follows:  # its socket stays open for a run that none begins here
+            self.server._socket.close()
         assert self.judge is None or self.judge.killed.is_set()
         return self.code
 
