@@ -25,7 +25,7 @@ STILL = FrozenValues([TensorSpec("net/still", (1,))], np.float32([9]))
 
 
 def saved(folder, name=CHECKPOINT, version=7, **state):
-    known = {**Engine(create("asp"), Store(np.zeros(7, np.float32), version), 2).state(),
+    known = {**vars(Engine(create("asp"), Store(np.zeros(7, np.float32), version), 2).state()),
              "elapsed": 3.0, **state}
     save(folder / name, Checkpoint(np.arange(7, dtype=np.float32), LAYOUT, RunState(**known),
                                    frozen=STILL))

@@ -7,6 +7,7 @@ import signal
 import forked
 import psutil
 import pytest
+from conservation import steps_of
 from jobs import ROOT, ServerJob, free_port, interrupted, until
 
 from wbsp.ps.checkpoint import format as checkpoint
@@ -174,7 +175,7 @@ def test_refusal_max_steps_and_no_evaluator(jobs):
     died = r"the evaluator process was killed by signal 9 \(Killed\)"
     assert len(server.find(f"no final accuracy, no model.keras: {died}")) == 1
     saved = checkpoint.load(server.folder / "checkpoint.safetensors").state
-    assert saved.steps == {0: 12} and saved.totals == (12, 12 * 32)
+    assert steps_of(saved) == {0: 12} and saved.totals == (12, 12 * 32)
     moved = [event["norm2"] for event in server.events("accept")]
     assert [after / before for before, after in itertools.pairwise(moved[9:])] == pytest.approx(
         2 * [0.81], rel=1e-3), "at rate 0 only the momentum is left"
@@ -196,7 +197,7 @@ def test_a_run_that_has_ended_is_resumed(jobs):
     assert again.find(r"settings differ from the original run: lr '', now '0.02'$")
     assert again.folder == server.folder and again.find("resuming from version 12")
     after = checkpoint.load(again.folder / "checkpoint.safetensors").state
-    assert after.version == 20 and after.steps == {0: 20}
+    assert after.version == 20 and steps_of(after) == {0: 20}
     losses = columns(again.folder / "wk_loss_0_bsp.txt")
     assert len(losses) == 20, "the files go on"
     assert losses == sorted(losses), "and so does the time"

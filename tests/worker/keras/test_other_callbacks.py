@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 
+import msgspec
 import numpy as np
 import pytest
 from jobs import ROOT
@@ -367,7 +368,10 @@ def test_a_schedule_of_the_optimizer_is_told_where_workers_share_the_data(
         jobs, workers):
     server, said = jobs.server(workers=1).listens(), []
     hook = wbsp.SyncCallback(server.address, 0, say=said.append)
-    hook.connect()["workers"] = str(workers)
+    hook.connect()
+    welcome = hook._worker.welcome
+    hook._worker.welcome = msgspec.structs.replace(
+        welcome, run=welcome.run._replace(workers=workers))
     data = hook.examples(lambda i: (X[i], Y[i]), n=len(X), batch_size=8)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     rate = keras.optimizers.schedules.CosineDecay(0.05, STEPS)
