@@ -119,6 +119,7 @@ class Checkpoints:
                 self._say(f"{path} is written again")
             self.failed = False
             self._written, mark = snapshot.newest, snapshot.mark
+        del writing  # its error's traceback would hold it, and with it the snapshot's memory
         self._write_at = now + max(self._period, took / CHECKPOINT_SHARE)
         return mark
 

@@ -575,13 +575,14 @@ class Replication:
         made = self._copies[number] = SentCopy(
             snapshot.mark, snapshot.newest,
             snapshot.state.voters(self._info.config.worker_num))
+        state = snapshot.state  # alone: a snapshot that its own future holds would stay in memory
 
         def send(future: Future[Whole]) -> None:  # now, or when the shards have sent it
             if self._standby is standby and future.exception() is None:
                 whole = future.result()
                 made.lent, segment = self._sessions.lending.copy(whole.snapshot.vector)
                 self._sessions.queues.transfer(standby.identity, messages(
-                    number, source.layout, snapshot.state, whole, segment, source.frozen,
+                    number, source.layout, state, whole, segment, source.frozen,
                     with_frozen=not standby.held), self._clock.now())
 
         snapshot.whole.add_done_callback(send)
