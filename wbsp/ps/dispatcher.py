@@ -267,6 +267,12 @@ class Dispatcher:
             f"worker {session.worker} was given up: {one_line(reason)}"))
         self.lose(session, reason)
 
+    def send_all_off(self, reason: str) -> None:
+        """End all sessions for good, and send what the workers are told."""
+        for session in list(self.sessions):
+            self.send_off(session, reason)
+        self.serve()
+
     def lose(self, session: WorkerSession, reason: str) -> None:
         """End the session of a lost worker."""
         self.entrance.lose(session, reason)

@@ -259,9 +259,7 @@ class Run:
         elif now >= until:
             reason = (f"the first version could not be saved: free some space on the disk of "
                       f"{folder}, and start this server again")
-            for session in list(self._dispatcher.sessions):
-                self._dispatcher.send_off(session, reason)
-            self._dispatcher.serve()
+            self._dispatcher.send_all_off(reason)
             return reason
         elif self._unsaved.due(now):
             self._reporter.say(f"workers join once the first version is saved; trying for "
@@ -439,7 +437,7 @@ class Run:
         # a run that was interrupted or failed may continue, with new processes, too
         if self.hasty or self._incomplete:
             state.ended = False
-        # Whoever goes on from here in doubt needs those that may be with the standby, as this does.
+        # A server that resumes from here needs the workers that may follow the standby, too.
         if state.awaited is not None and (voters := self._replication.voters) and not (
                 self._dismissed and state.ended):
             state.awaited = sorted(voters.union(state.awaited))
@@ -597,9 +595,7 @@ class Run:
         self._reporter.say(
             f"stopping: {reason}: if it has, its folder has the result; if not, start this server "
             "(--resume), that standby and the workers again")
-        for session in list(self._dispatcher.sessions):
-            self._dispatcher.send_off(session, reason)
-        self._dispatcher.serve()
+        self._dispatcher.send_all_off(reason)
         return self._fail(reason)
 
     def _awaits_sites(self, now: float, since: float) -> bool:

@@ -421,10 +421,7 @@ class Server:
 
     def _send_all_off(self) -> int:
         """Dismiss the remaining workers after a repeated failure, so that they do not wait."""
-        dispatcher = self.dispatcher
-        for session in list(dispatcher.sessions):
-            dispatcher.send_off(session, self._failure or "the server failed")
-        dispatcher.serve()
+        self.dispatcher.send_all_off(self._failure or "the server failed")
         return 1
 
     def _serve(self) -> int:
