@@ -100,8 +100,5 @@ class EpochVersions:
             self._pool.shutdown(cancel_futures=True)
 
     def _write(self, name: str, snapshot: Snapshot) -> None:
-        version = snapshot.whole.result().snapshot
-        assert version.vector is not None, "a real server's store holds tensors"
-        checkpoint.save(self._folder / name,
-                        checkpoint.Checkpoint(version.vector, self._layout, snapshot.state,
-                                              frozen=self._frozen))
+        content = checkpoint.of_snapshot(snapshot, self._layout, self._frozen)
+        checkpoint.save(self._folder / name, content._replace(outer={}))

@@ -21,7 +21,7 @@ import numpy as np
 from wbsp.core.outer_optimizer import SINGLE_NUMBERS
 from wbsp.limits import DIMENSIONS, MAX_FLOATS, NAME, Count, Total, one_line
 from wbsp.process.disk import disk_of
-from wbsp.ps.checkpoint.state import RunState
+from wbsp.ps.checkpoint.state import RunState, Snapshot
 from wbsp.runlog.files import shown, write_whole
 from wbsp.tensors.frozen import NOTHING, FrozenValues
 from wbsp.tensors.layout import TensorSpec, check_layout, total_size
@@ -61,6 +61,13 @@ class Checkpoint(NamedTuple):
     state: RunState
     outer: dict[str, np.ndarray] = {}
     frozen: FrozenValues = NOTHING
+
+
+def of_snapshot(snapshot: Snapshot, layout: list[TensorSpec], frozen: FrozenValues) -> Checkpoint:
+    """Return a snapshot as the content of a file, once its tensors are here; blocks."""
+    (_, vector, _), outer = snapshot.whole.result()
+    assert vector is not None, "a real server's store holds tensors"
+    return Checkpoint(vector, layout, snapshot.state, outer, frozen)
 
 
 def save(path: pathlib.Path, checkpoint: Checkpoint) -> None:

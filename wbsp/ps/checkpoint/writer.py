@@ -129,10 +129,7 @@ class Checkpoints:
 
     def _write(self, snapshot: Snapshot) -> float:
         """Write the file in a thread; return the seconds that it took."""
-        version, outer = snapshot.whole.result()
+        content = checkpoint.of_snapshot(snapshot, self._layout, self._frozen)
         start = self._on.clock.monotonic()
-        assert version.vector is not None, "a real server's store holds tensors"
-        checkpoint.save(self._folder / CHECKPOINT,
-                        checkpoint.Checkpoint(version.vector, self._layout, snapshot.state, outer,
-                                              self._frozen))
+        checkpoint.save(self._folder / CHECKPOINT, content)
         return self._on.clock.monotonic() - start
