@@ -13,8 +13,9 @@ import msgspec
 import pytest
 from random_events import play
 
-from wbsp.core.agent import Cut, RuleBroken
+from wbsp.core.agent import Cut
 from wbsp.core.messages import Range, Reattached, SharedData, Stop, Withdrawn, Work, WorkPlace
+from wbsp.core.rules import RuleBroken
 from wbsp.core.site.work import SiteLedger, SiteWork, SiteWorkState
 from wbsp.core.site.worker import SiteWorker
 from wbsp.core.work.positions import Positions

@@ -118,7 +118,7 @@ class EvaluatorWatch:
                                  f"{timeouts.EVALUATOR_HANGS:g} s; its process was ended")
         if self._notice.due(self._silent):
             self.say(f"the evaluator has not worked at {work} for {self._silent:.0f} s; ending it "
-                      f"after {timeouts.EVALUATOR_HANGS:g} s")
+                     f"after {timeouts.EVALUATOR_HANGS:g} s")
 
 
 class _UnderWay(NamedTuple):

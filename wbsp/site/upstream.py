@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wbsp import timeouts
-from wbsp.core.agent import Command, Cut, Expect, RuleBroken
+from wbsp.core.agent import Command, Cut, Expect
 from wbsp.core.engine import Engine
 from wbsp.core.messages import (
     LearningRate,
@@ -40,6 +40,7 @@ from wbsp.core.messages import (
 )
 from wbsp.core.messages import Work as Given
 from wbsp.core.participant import Participant
+from wbsp.core.rules import RuleBroken
 from wbsp.core.site.work import SiteWork, SiteWorkState
 from wbsp.core.site.worker import SiteWorker, Work, objection
 from wbsp.core.stats import Report

@@ -17,7 +17,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from wbsp.core.agent import RuleBroken
 from wbsp.core.messages import (
     AskWork,
     Outgoing,
@@ -30,6 +29,7 @@ from wbsp.core.messages import (
     Work,
     WorkPlace,
 )
+from wbsp.core.rules import RuleBroken
 from wbsp.core.shared_work import SharedWork
 from wbsp.core.work.positions import Positions
 from wbsp.core.work.sequence import Requests

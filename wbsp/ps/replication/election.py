@@ -246,9 +246,13 @@ class Candidate:
         if known and request and known.line is peer.line and elected.epoch == self.votes.epoch:
             self.votes.promised.add((request.worker, request.owner))
 
+    def begin_anew(self) -> None:
+        """Forget the votes so far; `poll` requests them again."""
+        self.votes.promised.clear()
+
     def withdraw(self, reason: str) -> None:
         """Release the workers' votes, because the server is reachable again."""
-        self.votes.promised.clear()
+        self.begin_anew()
         for identity in self.came:
             self._socket.reaches(identity, m.encode(m.NotServing(reason, self.votes.epoch)))
 

@@ -372,7 +372,7 @@ class Standby:
                                f"stays in memory, trying again every {timeouts.SERVE_AGAIN:g} s")
             self._serves_at = self._socket.on.clock.monotonic() + timeouts.SERVE_AGAIN
             if self._candidate is not None:
-                self._candidate.votes.promised.clear()
+                self._candidate.begin_anew()
 
     def _earlier(self) -> list[tuple[Peer, m.Message]]:
         """Return the peers that have connected, for the server to answer once it is ready."""
