@@ -255,10 +255,11 @@ class Worker:
             self._values.check()
             if self._passed is not None:
                 self._passed.put_back()
-            elif self._share is not None and member.stop_reason is None:
-                member.say("its loop has ended before the run, and leaves the rest to the other "
-                           "workers; loops over w.epochs() and w.batches() end with the run")
-            if self._passed is None:
+            else:
+                if self._share is not None and member.stop_reason is None:
+                    member.say("its loop has ended before the run, and leaves the rest to the "
+                               "other workers; loops over w.epochs() and w.batches() end with the "
+                               "run")
                 member.finish(member.interrupted)
             if self._leader is not None:
                 self._leader.settle(self.stop_reason, member.run_examples)
