@@ -1,5 +1,7 @@
 """The state of a series of fits: what a server resumes from, and which fit a process begins."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +35,17 @@ def test_no_fit_is_mixed_with_another(series, fit, says):
     del served.folders[2]
     with pytest.raises(ValueError, match=says):
         served.due(series, fit)
+
+
+def test_a_run_in_place_of_an_ended_series_of_one_run_is_not_begun_by_its_processes():
+    served = serving(1, single=True, past="cd34")
+    with pytest.raises(ValueError, match="whose only run has ended.*without --resume"):
+        served.due("cd34", 2, anew=True)
+    assert served.due("cd34", 1, anew=True) == served.due("ef56", 2, anew=True) == 1
+    run = check_run({"id": "ab12", **served.begin({}, "ab12", Path("runs/pcc/run-002"))}, "run")
+    later = Series(single=True)
+    later.restore(run)
+    assert later.past == "cd34", "also by a later server of that run, and its standby"
 
 
 def test_a_fit_that_has_not_begun_has_no_final_version():

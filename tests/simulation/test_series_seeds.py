@@ -149,3 +149,22 @@ def test_a_server_of_one_run_refuses_the_next_fit_in_one_line(folder):
     assert run.codes["server"] == [0]
     for script in run.members:
         assert script.code == 1 and script.fit == 2 and "\n" not in str(script.given_up)
+
+
+def test_a_server_of_one_run_that_is_started_again_refuses_those_whose_fit_has_ended(folder):
+    """They began its next run, beside workers that were started anew with their first fit."""
+    plan = SeriesPlan(workers=2, one_run=True, struck=(("t4", 1, "kill", "server worker"),))
+    runs = [Series(plan, seed, folder / str(seed)).run() for seed in range(4)]
+    refused = [script for run in runs for script in run.members
+               if "whose only run has ended" in str(script.given_up)]
+    assert refused and all(script.code == 1 and script.fit == 2 for script in refused)
+
+
+def test_a_server_does_not_wait_for_workers_that_a_signal_has_ended_as_their_fit_did(folder):
+    """The only one is told of the end, and leaves by SIGTERM: what it would begin is missing."""
+    plan = SeriesPlan("ringmaster", {"r": 1000}, workers=1, data=(24, 7, 1), chosen=True,
+                      period=1.0, leaves=2, breaks=2, sleeps=1, slow=0.02, fits=2)
+    run = Series(plan, 620191, folder).run()
+    assert run.left_behind and run.codes == {"server": [0]} and run.members[0].code == 1
+    assert any("missing at the end: worker 0 (interrupted by SIGTERM)" in line
+               for line in run.said)

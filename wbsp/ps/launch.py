@@ -315,6 +315,8 @@ class _Plan:
                 self.series.restore(before)
             elif self.runs.before is not None:
                 self.series.succeed(self.runs.before)
+            elif self.series.single:
+                self.series.past = self.runs.past
         self.series.exceeds((before or self.runs.before or {}).get("epoch", 0))
         if not before and self.runs.before is not None:
             before = next_run(self.runs.before) or {}

@@ -359,8 +359,10 @@ class Run:
             console.result(f"no version was evaluated, so {flags} had no effect "
                            "(docs/how-to/evaluation.md)")
         if missing:
-            console.result(f"missing at the end: {_some(missing)}; the final version lacks the "
-                           f"rest of {'its' if len(missing) == 1 else 'their'} work")
+            lacks = work is None or work.ledger.undone.count > 0  # others train shared data
+            console.result(f"missing at the end: {_some(missing)}" + lacks * (
+                "; the final version lacks the rest of "
+                f"{'its' if len(missing) == 1 else 'their'} work"))
         return good
 
     @property

@@ -57,6 +57,7 @@ class Series:
     Attributes:
         single: the server serves one run only.
         id: of the first run, which identifies the series.
+        past: id of the ended series of one run in whose place `--resume` begins this one.
         fit: number of the run that is served, or waited for, from 1 on.
         epoch: the newest of this process, or that it knows of the other one; 0: none.
         followed: this process has served a run of the series before.
@@ -79,6 +80,7 @@ class Series:
 
     single: bool = False
     id: str | None = None
+    past: str | None = None
     fit: int = 1
     epoch: int = 0
     followed: bool = False
@@ -132,6 +134,7 @@ class Series:
         self.id, self.fit = run.get("series") or run.get("id"), run.get("fit", 1)
         self.secret = run.get(SECRET, "")
         self.other = run.get("standby") or run.get("beside")
+        self.past = run.get("past")
         known = run.get("living", range(run.get("workers", 0)) if self.fit > 1 else ())
         self.living = dict.fromkeys(known, b"")  # earlier releases wrote none
         self.gone, self.have = set(run.get("gone", ())), set(run.get("have", ()))
@@ -197,7 +200,8 @@ class Series:
                         isinstance(fit, int)):
                     self.folders.setdefault(fit, path)
         self.saved = self.note()
-        return {"series": self.id, "fit": self.fit, **self.saved}
+        past = {} if self.past is None else {"past": self.past}
+        return {"series": self.id, "fit": self.fit, **past, **self.saved}
 
     # Processes.
 
@@ -221,6 +225,10 @@ class Series:
                     f"begins fit {fit} of another series of fits, and this server serves fit "
                     f"{self.fit} of a series that the worker does not know: start this server "
                     "with --resume to continue the worker's series, or start the worker again")
+            if fit > 1 and series == self.past:
+                raise ValueError(
+                    f"begins fit {fit} of a series whose only run has ended (--one_run): start "
+                    "this server without --resume, and without --one_run if more fits follow")
             fit = 1
         if fit > self.fit + begun:
             raise ValueError(f"begins fit {fit}, and this server has not served fit {self.fit} to "

@@ -200,7 +200,7 @@ class Script:
         self.models, self.passed = {}, set()
         self.process = self.worker = self.code = self.given_up = None
         self.fit, self.lives = 0, 0
-        self.leaving = False
+        self.leaving = False  # by a signal; until it is started again
         self.speed = cluster.rng.choice(cluster.plan.speeds)
         self.left_at, self.deaths = float("inf"), []
 
@@ -314,23 +314,27 @@ class Script:
 class SeriesLaws(Laws):
     """The laws of a series, whatever strikes it:
 
-    21. Each fit has one model, in which each of its examples is once an epoch; what a server counts
-        as not trained is missing.
+    21. Each fit of a series has one model, in which each of its examples is once an epoch; what a
+        server counts as not trained is missing.
     22. No other fit's examples are in it, and all its workers are in one run of one series.
     23. A series ends with the models of all its fits, or a process ends with an exit code that is
-        not 0. Without faults that last, all end with 0.
+        not 0. Without faults that last, all end with 0. A fit from which all workers were sent off
+        by signals is the last one: its server waits for none of them once its data are trained.
     24. No worker is refused while a fit follows, in several lines, or waited for in vain. (Where
         the server chooses indices, it cannot know whose place a process takes.)
+
+    A server of one run that is started again behind its end serves a new series: processes of
+    the old one are refused, and it may wait in vain.
     """
 
     def __init__(self, cluster):
         super().__init__(cluster)
-        self.series, self.runs = {}, {}  # fit -> ids of series, of runs
         self.reached = set()  # (moment, fit)
         self._left, self._have = {}, {}  # fit -> workers that have left it, that have its version
         self.serves = "server"
         self._kept_settings = {}  # (machine, folder) -> run.json
         self.heard_ends = False
+        self._later = set()  # runs of a later series than the first one
 
     @property
     def begun(self):
@@ -414,9 +418,13 @@ class SeriesLaws(Laws):
         if "\n[" in text or not text.replace("\n", "").isprintable():
             self.broken(15, f"{name} prints {text!r}")
         if f" {CONNECT:g} s" in text and any(one in text for one in _IN_VAIN) and not (
-                self.cluster.harsh or self.cluster.plan.chosen
+                self.cluster.harsh or self.cluster.plan.chosen or self._is_behind_its_end
                 or all(script.ended for script in self.cluster.members)):
             self.broken(24, f"{name} waits in vain: {text}")
+
+    @property
+    def _is_behind_its_end(self):
+        return self.cluster.plan.one_run and ("t4", 1) in self.reached
 
     # At the end.
 
@@ -443,6 +451,8 @@ class SeriesLaws(Laws):
                 run = json.loads(bytes(inode.data))
                 there = machine.names.get(f"{folder}/checkpoint.safetensors")
                 if run["ended"] and there is not None:
+                    if "past" in run:
+                        self._later.add(run["id"])
                     if run["epoch"] >= newest.get(run["id"], 0):
                         newest[run["id"]] = run["epoch"]
                         found.setdefault(run["fit"], {})[run["id"]] = vector_in(bytes(there.data))
@@ -452,7 +462,7 @@ class SeriesLaws(Laws):
         plan = self.cluster.plan
         n, epochs = plan.each, 1 if plan.data is None else plan.data[2]
         for fit, runs in sorted(ended.items()):
-            if len(runs) > 1:
+            if len(runs.keys() - self._later) > 1:
                 raise Broken(21, f"fit {fit} was trained as {len(runs)} runs: {sorted(runs)}")
             for run, vector in runs.items():
                 blocks = vector.reshape(plan.fits, n)
@@ -480,7 +490,8 @@ class SeriesLaws(Laws):
         if (mine > 1).any():
             raise Broken(21, f"fit {fit}, run {run}: steps were trained {Counter(mine.flat)} times")
         for script in self.cluster.members:
-            if fit in script.models and not (script.deaths or self.cluster.harsh or plan.chosen):
+            if script.models.get(fit, ("",))[0] == run and not (
+                    script.deaths or self.cluster.harsh or plan.chosen):
                 if not (mine[script.index] > 0).all():
                     raise Broken(21, f"fit {fit}, run {run}: worker {script.index} has trained "
                                      f"{plan.steps} steps, and the model has {mine[script.index]}")
@@ -518,7 +529,7 @@ class SeriesLaws(Laws):
             if script.code == 0 and lacks:
                 raise Broken(23, f"worker {script.index} ended with 0; fits {lacks} are missing")
         if not cluster.harsh:
-            if missing:
+            if missing and not cluster.left_behind:
                 raise Broken(23, f"fits {missing} are missing: exit codes {codes}")
             # A server that is started again once all is done waits for a new series.
             if not cluster.ended_well and ("t4", due) not in self.reached:
@@ -571,6 +582,7 @@ class Series(Cluster):
         self._flags = {"one_run": plan.one_run}
         self._doomed = {}  # process -> the moment at which it was struck
         self._down = set()  # servers that are to be started again
+        self.left_behind = False  # a server ended well, after signals had ended all its workers
         self._struck = [*plan.struck]
         self._filled = {}  # machine -> (share of its writes that fail else, times it was filled)
         super().__init__(plan, seed, folder, loud)
@@ -630,6 +642,8 @@ class Series(Cluster):
             self.ends[name] = self.world.now
             self.say(f"{name}: ended with exit code {code}")
             self.codes.setdefault(name, []).append(code)
+            if not code and all(script.ended or script.leaving for script in self.members):
+                self.left_behind = True
             if code and not self.over:  # as a supervisor of processes does
                 self._down.add(name)
                 self.world.after(2.0, lambda: self._again(name))

@@ -115,6 +115,11 @@ def test_a_name_that_no_run_has_is_refused_with_those_that_there_are(past):
             meant(folder, name)
 
 
+def test_a_run_in_place_of_an_ended_one_knows_its_series(past):
+    runs = Runs("pcc", str(past({"port": HERE, "ended": True, "series": "ab12"})), HERE, True)
+    assert runs.to_resume() is None and runs.past == "ab12"
+
+
 def test_a_server_continues_with_the_run_that_it_serves(past, tmp_path):
     runs = Runs("pcc", str(past({"port": HERE, "ended": True})), HERE)
     assert runs.to_resume() is None

@@ -94,6 +94,8 @@ class Runs:
         passed_over: a newer folder with a checkpoint and without a run's settings, or None.
         before: run.json of the run that the present one follows, which a server that has ended
             served; None: this is no such run.
+        past: series of the run that has ended, and is followed by none: in its place a new one
+            begins; None: there is no such run.
     """
 
     def __init__(self, base_dir: str, log_root: str | Path, port: int, resume: bool | str = False):
@@ -105,6 +107,7 @@ class Runs:
         self.current: Path | None = None
         self.passed_over: Path | None = None
         self.before: dict[str, Any] | None = None
+        self.past: str | None = None
 
     def new(self) -> Path:
         """Create a folder for a new run."""
@@ -188,13 +191,14 @@ class Runs:
         """Return whether its server ended in mid-run."""
         return run.begun and not self._ended(run) and not is_held(run.folder)
 
-    @staticmethod
-    def _followed(run: _Past) -> dict[str, Any] | None:
-        """Return the run.json of an ended run, with its secret, if another run follows it."""
+    def _look_back(self, run: _Past) -> None:
+        """Note what an ended run has left."""
         with contextlib.suppress(OSError, ValueError):
             settings = check_run(read_settings(run.folder, with_secret=True), str(run.folder))
-            return settings if Series.continues(settings) else None
-        return None
+            if Series.continues(settings):
+                self.before = settings
+            else:
+                self.past = settings.get("series")
 
     def _meant(self) -> Path | None:
         past = self._past
@@ -216,12 +220,12 @@ class Runs:
             if run.begun:
                 break
         if mine and mine[0].begun:
-            self.before = self._followed(mine[0])
+            self._look_back(mine[0])
             return None
         if mine:  # the newest has no checkpoint: its workers, if any, know its id
             written = next((run for run in mine if "id" in run.settings), None)
             if written is not None and written.begun:  # a server was killed before it wrote its own
-                self.before = self._followed(written)
+                self._look_back(written)
             return mine[0].folder
         left = [run for run in past if self._unfinished(run)]
         if len(left) > 1:

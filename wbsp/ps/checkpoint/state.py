@@ -209,6 +209,7 @@ class _Run(TypedDict, total=False):
     have: list[Worker]
     chosen: dict[Worker, str]
     nameless: list[str]
+    past: str
 
 
 _FOLLOWED = "id", "epoch", "workers"  # of a run that has a standby
