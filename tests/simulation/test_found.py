@@ -104,6 +104,12 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
           breaks=9, sleeps=2, absences=2, drift=0.02, speeds=(1.0, 3.0),
           aimed=(("take-over", "cut"),)),
      [610250]),  # votes, goes back to its server, and is answered there before that dies: law 1
+    (Plan("asp", steps=20, standby=True, power=True, kill_workers=2, cuts=2, breaks=8, sleeps=2,
+          absences=2, full=0.1, speeds=(3.0,)),
+     [3001764]),  # votes and dies: judged as if its next process had not voted
+    (Plan("ringmaster", steps=20, wire="topk:0.1", standby=True, period=0.1, kills=2, power=True,
+          breaks=8, sleeps=2, absences=2, full=0.1, speeds=(3.0,)),
+     [3006944]),  # one alone was there when the copy was made: judged as if all decided
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "none of no workers", "epoch before the answer",
@@ -118,7 +124,7 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
         "sleeps twice at once", "last word is held back", "holds the rest of a batch",
         "came before the server", "none without an index counts",
         "an index is given twice", "an end is forgotten",
-        "votes and goes back to its server"])
+        "votes and goes back to its server", "votes and dies", "is alone in the copy"])
 def test_a_fixed_fault_stays_fixed(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

@@ -186,6 +186,7 @@ class Member:
         self._counts = None  # cuts, spans, sent and weights, while a process is outdated
         self.joined = None  # number of this process's first push
         self.runtime = self.replica = self.transport = self.process = None
+        self.sessions = []  # of all its processes
         self.final = self.final_version = self.first = self.given_up = None
         self.left_at, self.lives, self.deaths = float("inf"), 0, []
         self.leaving = self.holds = False  # a signal has told it to; a process has its index
@@ -293,6 +294,7 @@ class Member:
         """Join the run, and train until its end, or a signal."""
         cluster, process = self.cluster, self.process
         transport.member = self
+        self.sessions.append(transport._communication.session)
         self.replica = replica = cluster.replica(self.index, self.lives)
         share = self._share(process)
         joined = transport.join(replica.layout, replica.read, 600.0, share=share)

@@ -14,7 +14,9 @@
 9.  Every run ends, once faults do, and every worker has the final version.
 10. What workers were told to be durable is there after any single death: it is in the server's
     file, or while there is a standby, with that.
-11. Who accepts pushes is the server that most workers follow.
+11. Who accepts pushes is the server that most workers follow. Who is elected beside it goes on
+    from a state of which most processes follow it, or did when they ended: a worker's later one has
+    no vote.
 12. No memory is shared for longer than it is of use.
 13. Every version is finite.
 14. A process that was started wrongly says why, in a line, and ends; the run goes on.
@@ -104,7 +106,7 @@ class Laws:
         self._last_unsaved = False  # the final version was handed out, and is on no disk as that
         # Of a server, and of its standby before that has saved its copy, or had most workers back.
         self.two_deaths = False
-        self._elected = {}  # standby -> as `_followers`, when it was elected by votes
+        self._elected = {}  # who was elected by votes -> the processes that followed it then
         self.lost_all = False  # a server has begun anew, as it found no version anywhere
         self.missing = []  # of each server's end, the workers that it names as missing
         cluster.world.on_send, cluster.world.on_disk = self.sent, self.writes
@@ -207,24 +209,42 @@ class Laws:
         others = [process for process, socket in self._serving.items()
                   if process.machine != machine and process.asleep_until <= world.now
                   and socket in world.listeners.values()]
-        if others and epoch not in self._taken:
-            self._followed(machine, epoch, others[0])
+        followers = self._elected.pop(machine, None)
+        if epoch not in self._taken:
+            if followers is not None:
+                self._chosen(machine, epoch, followers)
+            elif others:
+                self._followed(machine, epoch, others[0])
         self._taken.add(epoch)
 
     def _followers(self, machine):
-        """How many workers know or have promised a later epoch than this server's, and of how many.
-        """
-        workers = [member for member in self.cluster.members if member.session is not None]
+        """The workers' processes, ended ones among them, that know or have promised a later epoch
+        than this server's."""
         theirs = self._settings[machine]["epoch"]
-        return sum(max(member.session._epoch, member.session._promised) > theirs
-                   for member in workers), len(workers)
+        return {(member.index, session._joined.owner)
+                for member in self.cluster.members for session in member.sessions
+                if session.member and max(session._epoch, session._promised) > theirs}
+
+    def _chosen(self, machine, epoch, followers):
+        """Law 11, of a server that is elected: most processes in its state have followed it."""
+        state = self._states[machine]
+        voters = {(worker, state["places"].get(str(worker), {"owner": ""})["owner"])
+                  for worker in (range(self.cluster.plan.workers) if state["awaited"] is None
+                                 else state["awaited"])}
+        mine = len(followers & voters)
+        if 2 * mine <= len(voters):
+            self.broken(11, f"{machine} is elected in epoch {epoch}, and {mine} of {len(voters)} "
+                         "processes in its state follow it")
 
     def _followed(self, machine, epoch, other):
         """Law 11, of a server that goes on beside one that serves."""
-        mine, of = self._elected.pop(machine, None) or self._followers(other.machine)
-        if 2 * mine < of:
+        followers = self._followers(other.machine)
+        workers = [member.session for member in self.cluster.members if member.session is not None]
+        mine = sum(session.member and (session.hello.worker, session._joined.owner) in followers
+                   for session in workers)
+        if 2 * mine < len(workers):
             self.broken(11, f"{machine} goes on in epoch {epoch} beside {other.name}, which "
-                         f"serves, and {mine} of {of} workers follow it")
+                         f"serves, and {mine} of {len(workers)} workers follow it")
 
     def sent(self, process, frames):
         if process.name[0] in "xm":  # a stranger, or a mistake

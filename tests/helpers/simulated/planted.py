@@ -435,6 +435,14 @@ def _promises_both(self, elect):
     return m.Elected(elect.epoch) if elect.since == self._epoch else None
 
 
+def _later_process_votes():
+    """In the place of the one that the state names."""
+    def come(self, peer, request, real=Candidate.come):
+        owner = dict(self._state.voters).get(request.worker, request.owner)
+        return real(self, peer, msgspec.structs.replace(request, owner=owner))
+    return patch.object(Candidate, "come", come)
+
+
 PLANTED = [
     Planted("a push that comes again counts again", _counts_again,
             Plan("pcc", storm=0.03), {1}),
@@ -598,6 +606,9 @@ PLANTED = [
     Planted("a vote is for both", lambda: patch.object(Session, "_promise", _promises_both),
             Plan("asp", workers=4, standby=True, absences=1, hows=("cut",), away=(40.0,), steps=40,
                  breaks=12, speeds=(1.0, 3.0)), {1, 2, 4, 11}, 40),
+    Planted("a worker's later process votes as the one before it", _later_process_votes,
+            Plan("asp", standby=True, kill_workers=4, absences=2, hows=("cut",), away=(40.0,),
+                 steps=40, breaks=12, speeds=(1.0, 3.0)), {11}, 20, 30),
     Planted("who was away while the others went on does not return", _no_return,
             Plan("asp", worker_absences=1, steps=60, speeds=(2.0, 3.0)), {9}, 20),
     Planted("there is no file beside a standby's copy",
