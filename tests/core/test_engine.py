@@ -708,7 +708,7 @@ def test_a_site_adopts_at_the_end_of_its_step_and_its_workers_get_that_version()
         made.append(engine.store.latest.version)
         engine.adopt(f32(7, 7), 40, now)
 
-    engine.on_version = on_version
+    engine.observe(on_version)
     engine.push(Push(0, 0, 0, 1, 1, 1.0), f32(1, 1), 1.0)
     assert made == []
     answer = engine.push(Push(1, 0, 0, 1, 1, 1.0), f32(1, 1), 2.0)
@@ -723,7 +723,7 @@ def test_a_site_adopts_at_the_end_of_its_step_and_its_workers_get_that_version()
 
 def test_an_adopted_version_bounds_the_next_ones():
     engine, _ = engine_with("asp", workers=1)
-    engine.on_version = lambda now: None
+    engine.observe(lambda now: None)
     engine.adopt(f32(9e37, 9e37), 1, 1.0)
     answer = engine.push(Push(0, 0, 1, 1, 1, 1.0), f32(2e37, 2e37), 2.0)
     assert ack(answer).reason == "too large"

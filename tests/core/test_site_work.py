@@ -363,8 +363,8 @@ def test_what_is_others_now_is_no_workers_own(ledger):
     assert ledger.free.spans == [(5, 8), (50, 60)]
 
 
-def work(rule="pcc"):
-    work = SiteWork(DATA, create(rule).rule)
+def work(rule="pcc", paused=lambda: False):
+    work = SiteWork(DATA, create(rule).rule, paused)
     work.begin(WorkPlace(DATA, 0, 0), False, 2)
     work.open(0, DATA, 0, None)
     work.granted(0)
@@ -398,11 +398,11 @@ def test_a_site_asks_for_what_its_workers_need_where_others_may_wait_for_it():
 
 
 def test_a_site_that_waits_gives_no_work():
-    site = work()
+    waits = [True]
+    site = work(paused=lambda: waits[0])
     site.heard(Work(0, 0, 40, 1), 0.0)
-    site.paused = lambda: True
     assert site.ask(0, 0, False, 0.0) == [] and site.ledger.epoch == 1
-    site.paused = lambda: False
+    waits[0] = False
     assert len(site.feed(0.0)) == 1
 
 
@@ -417,7 +417,7 @@ def test_the_end_comes_from_above():
 
 def test_a_cut_has_the_examples_of_its_positions_alone():
     """The site has counted those of a push that it rejected, and that was trained again, twice."""
-    work = SiteWork(DATA, create("asp").rule)
+    work = SiteWork(DATA, create("asp").rule, lambda: False)
     ledger = work.ledger
     ledger.grant(0, 16)
     ledger.open(0)

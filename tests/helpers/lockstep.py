@@ -48,8 +48,9 @@ class Life:
         reporter = SimpleNamespace(
             folder=Path("."), clock=Clock(lambda: world.now), say=world.said.append,
             event=partial(self.event, world.now))
-        self.dispatcher = Dispatcher(self, info, reporter, Shards(info, self, reporter.say),
-                                     lambda: m.FilesAt(0), dict, None)
+        no_shards = Shards(info, self, reporter.say, lambda shard, message: None)
+        self.dispatcher = Dispatcher(self, info, reporter, no_shards, lambda: m.FilesAt(0), dict,
+                                     None)
         model = world.model()
         store = Store(saved["vector"], saved["state"].version, wire=wire,
                       unsent=saved["outer"].get(UNSENT))

@@ -96,8 +96,6 @@ class Engine:
         failed: all workers were sick, or all examples were given up, and the run has ended so.
         trained: samples of the accepted pushes that this object has seen; `samples`: of all.
         accepted: number of those pushes.
-        on_version: called with the time at the end of an event that made a version, with nothing
-            pending and before its messages are returned. It may `adopt`. None: this is no site.
     """
 
     def __init__(self, model: SyncModel, store: Store, expected: int = 1,
@@ -113,8 +111,8 @@ class Engine:
         self.stop_samples = stop_samples
         self.log = log or (lambda *_, **__: None)
         self.on_fault = on_fault
-        self.on_version: Callable[[float], None] | None = None
-        self._seen = store.latest.version  # the newest that `on_version` was called for
+        self._on_version: Callable[[float], None] | None = None
+        self._seen = store.latest.version  # the newest that the observer was told of
         self.health = Health()
         self.work: SharedWork | None = None  # None: no worker has joined, or each has its own data
         self._epochs = epochs
@@ -183,7 +181,7 @@ class Engine:
             ValueError: its data are not the run's; one line.
         """
         me, own = f"worker {worker}", "give its fit the data of hook.examples"
-        if data is not None and self.on_version is not None and self.work is None:
+        if data is not None and self._on_version is not None and self.work is None:
             raise ValueError(f"{me} brings data that all workers share, and the first worker of "
                              "this site has data of its own: give all of them hook.examples, or "
                              "none")
@@ -712,6 +710,23 @@ class Engine:
         """Handle the model's alarm time."""
         return self._carry_out(lambda model: model.tick(now), now) + self.feed(now)
 
+    def observe(self, on_version: Callable[[float], None]) -> None:
+        """Have a site observe its versions.
+
+        Args:
+            on_version: called with the time at the end of an event that made a version, with
+                nothing pending and before its messages are returned. It may `adopt`.
+        """
+        self._on_version = on_version
+
+    def share_data(self, work: SharedWork) -> None:
+        """Give the workers examples of these data, which a site has from the server above."""
+        self.work = work
+
+    def fail(self, reason: str) -> None:
+        """Note why a run that is over has failed; the first reason counts."""
+        self.stop_reason = self.stop_reason or reason
+
     def adopt(self, vector: np.ndarray | None, above: int, now: float) -> None:
         """Make a version of version `above` of the server above, while nothing is pending.
 
@@ -828,9 +843,9 @@ class Engine:
             if norm2 is not None and version > self._logged_norm:  # shards say it later
                 self.log(now, "norm", version=version, norm2=norm2)
         newest = self.store.latest.version
-        if self.on_version is not None and newest > self._seen and not self.store.accepted:
+        if self._on_version is not None and newest > self._seen and not self.store.accepted:
             self._seen = newest
-            self.on_version(now)
+            self._on_version(now)
         if self._at_rest and not self.store.accepted:
             acts = self._at_rest
             self._at_rest = []

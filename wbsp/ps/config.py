@@ -49,11 +49,9 @@ class Above(Protocol):
             no cut waits.
         settled: this site has the last version of the run above, or has left that run.
         wakes: a file descriptor that can be read when `poll` is due.
-        signs: returns a number that changes as the site's workers work; any thread calls it.
     """
 
     wakes: int
-    signs: Callable[[], int]
 
     @property
     def waits(self) -> bool: ...
@@ -73,8 +71,12 @@ class Above(Protocol):
     def initial(self) -> tuple[np.ndarray, FrozenValues] | None:
         """Return W_0, float32 [size], and what is frozen, once they have come from above."""
 
-    def begin(self, engine: Engine, state: RunState | None, model: Model) -> None:
-        """Begin with the run of this engine, or resume it; its store has the progress."""
+    def begin(self, engine: Engine, state: RunState | None, model: Model,
+              signs: Callable[[], int]) -> None:
+        """Begin with the run of this engine, or resume it; its store has the progress.
+
+        `signs` returns a number that changes as the site's workers work; any thread calls it.
+        """
 
     def woke(self) -> None:
         """Read what made `wakes` readable."""

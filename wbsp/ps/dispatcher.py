@@ -16,8 +16,9 @@ import zmq
 
 from wbsp import timeouts
 from wbsp.core.engine import Engine
+from wbsp.core.site.gate import Gate
 from wbsp.limits import one_line
-from wbsp.ps.config import Reporter, RunInfo
+from wbsp.ps.config import Above, Reporter, RunInfo
 from wbsp.ps.file_server import RunFiles
 from wbsp.ps.readers import Readers
 from wbsp.ps.replication.primary import Replication
@@ -49,18 +50,19 @@ class Dispatcher:
         files: the process that sends the run's files.
         record: as in `Server`.
         on_initial: takes the first worker's W_0 and frozen values; None: no worker is asked.
+        above: the server above, of a site; None: this is none.
     """
 
     def __init__(self, socket: ServerSocket, info: RunInfo, reporter: Reporter, shards: Shards,
                  files: RunFiles, record: Callable[..., dict[str, Any]],
-                 on_initial: Begin | None):
+                 on_initial: Begin | None, above: Above | None = None):
         self._socket = socket
         self._say = reporter.say
         self._clock = reporter.clock
         self._files = files
+        self._above = above
         self.info = info
         self.on = socket.on
-        shards.hear = self.hear_shard
         self.sessions = SessionRegistry(socket, info.config, reporter, shards, info.series)
         self.replication = Replication(info, record, socket, self.sessions, reporter)
         self.readers = Readers(socket, info, reporter, files, self._tell_worker,
@@ -74,9 +76,12 @@ class Dispatcher:
     def begin(self, engine: Engine, layout: list[TensorSpec],
               durable: Callable[[], bool] = lambda: True) -> Requests:
         """Admit the workers that wait for a model, which exists now, once that is `durable`."""
-        replies = Replies(engine, self.sessions, self.info)
+        above = self._above
+        gate: Gate = Gate() if above is None else Gate(lambda: above.waits)
+        replies = Replies(engine, self.sessions, self.info, gate)
         self.sessions.expect(self.sessions.planes.most(total_size(layout)))
-        requests = Requests(engine, self.sessions, replies, self._clock)
+        requests = Requests(engine, self.sessions, replies, gate, self._clock,
+                            None if above is None else above.tell)
         admission = Admission(self._lobby, requests, layout, durable)
         self.entrance, self._handlers = admission, self._handlers_of(admission, requests)
         admission.admit_all()

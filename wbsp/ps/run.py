@@ -71,9 +71,9 @@ class Run:
         if above is not None:
             info, vector = dispatcher.info, store.whole().result().snapshot.vector
             assert vector is not None, "what is whole has its tensors"
-            above.begin(self.engine, state,
-                        Model(vector, layout, frozen, info.layers, info.local,
-                              entries=info.entries))
+            above.begin(self.engine, state, Model(vector, layout, frozen, info.layers, info.local,
+                                                  entries=info.entries),
+                        lambda: dispatcher.sessions.signs)
         self._replication = dispatcher.replication
         self.checkpoints = Checkpoints(reporter.folder, layout, self.engine, config.check_period,
                                        self._checkpoint_begins, reporter.say, dispatcher.on, frozen)
@@ -119,10 +119,6 @@ class Run:
         self._unsaved = Throttle(_NOTICE)
         self._requests = dispatcher.begin(self.engine, layout,
                                           lambda: self._begins_until is None)
-        if above is not None:
-            above.signs = lambda: dispatcher.sessions.signs
-            self._requests.replies.waits = lambda: above.waits
-            self._requests.above = above.tell
         self._readers.begin(
             self.engine, self.checkpoints, epochs,
             self._take_found, self._tell_measured, None if state is None else state.best)
@@ -155,7 +151,7 @@ class Run:
         if not self.engine.done:
             self._stop(reason, ends=not failed)
         elif failed:
-            self.engine.stop_reason = self.engine.stop_reason or reason
+            self.engine.fail(reason)
 
     def woke(self, seconds: float) -> None:
         """Extend timeouts by the seconds of a suspension of this process, or of waiting for shards.

@@ -218,7 +218,8 @@ class Server:
         self._clock = reporter.clock
         self._nap = Nap(self._clock.now())
         socket.limit(self.config.bandwidth)
-        self._shards = Shards(info, socket, reporter.say)
+        self._shards = Shards(info, socket, reporter.say,
+                              lambda shard, message: self.dispatcher.hear_shard(shard, message))
         self._files = RunFiles(reporter.folder, (info.run, info.epoch), self.config.host,
                                self.config.watch_port, self.config.token, socket.on)
         self.above = None if self.config.above is None else self.config.above(
@@ -232,7 +233,8 @@ class Server:
             self._interrupts.at_once.append(self._watch.evaluator.kill)
         self.dispatcher = Dispatcher(socket, info, reporter, self._shards, self._files, record,
                                      None if start_evaluator else
-                                     self.begin if self.above is None else self._bring)
+                                     self.begin if self.above is None else self._bring,
+                                     self.above)
         self.phase: Waiting | Run = Waiting(self, self._watch)
         # In the order in which they are served, after received messages.
         self._parts: list[Part] = [self._shards, self.dispatcher]

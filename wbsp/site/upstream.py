@@ -118,53 +118,55 @@ class _Joined(NamedTuple):
 class _Listener(SharedParticipant):
     """Participant of a site, which notes the answer to the newest cut and wakes the event loop.
 
-    Attributes:
+    Args:
+        share: of the data that all workers of the run share; None: each has its own.
         wake: wakes the event loop; any thread may call it.
         behind: returns the number of the site's active workers; any thread may call it.
         signs: returns a number that changes as the site's workers work; any thread may call it.
+
+    Attributes:
         answered: number of the newest answered cut; guarded by `changed`.
         unfit: a cut since the last version was rejected because of its values; guarded by
             `changed`.
-        share: of the data that all workers of the run share; None: each has its own.
         news: what concerns these data, for the event loop, in order; guarded by `changed`.
     """
 
-    wake: Callable[[], object]
-    behind: Callable[[], int]
-    signs: Callable[[], int]
-    answered = -1
-    unfit = False
-    share: SiteShare | None = None
-    news: list[Message]
+    def __init__(self, participant: Participant, recorder: Recorder, say: Callable[[str], None],
+                 on: Host, share: SiteShare | None, wake: Callable[[], object],
+                 behind: Callable[[], int], signs: Callable[[], int]):
+        super().__init__(participant, recorder, say, None, on=on)
+        self.answered, self.unfit = -1, False
+        self.news: list[Message] = []
+        self._shared, self._wake, self._behind, self._signs = share, wake, behind, signs
 
     def acked(self, ack: m.Ack, seconds: float) -> Next:
         with self.changed:
             self.answered = ack.seq
             self.unfit = self.unfit or ack.reason in UNFIT
             self.news.append(ack)
-            if self.share is not None:
-                self.share.answered()
+            if self._shared is not None:
+                self._shared.answered()
         return super().acked(ack, seconds)
 
     def received(self, message: m.Message) -> Next:
-        if self.share is not None and isinstance(message, _NEWS):
+        if self._shared is not None and isinstance(message, _NEWS):
             with self.changed:
                 if isinstance(message, Given | Withdrawn | Reattached):
-                    self.share.heard(message)
+                    self._shared.heard(message)
                 self.news.append(message)
-            self.wake()
+            self._wake()
         return super().received(message)
 
     def report(self) -> Report:
-        return replace(super().report(), behind=self.behind(), signs=self.signs())
+        return replace(super().report(), behind=self._behind(), signs=self._signs())
 
     def failed(self) -> None:
         super().failed()
-        self.wake()
+        self._wake()
 
     def _follow(self, commands: Sequence[Command]) -> Next:
         fetch = super()._follow(commands)
-        self.wake()
+        self._wake()
         return fetch
 
 
@@ -176,7 +178,6 @@ class Upstream(SiteWorker):
 
     Attributes:
         wakes: a file descriptor that can be read when `poll` is due.
-        signs: as in `Above`.
     """
 
     def __init__(self, way: Way, say: Callable[[str], None], on: Host = HOST):
@@ -188,7 +189,7 @@ class Upstream(SiteWorker):
         for end in (self._waker, self._woken):
             end.setblocking(False)
         self.wakes = self._woken.fileno()
-        self.signs = lambda: 0
+        self._signs: Callable[[], int] = lambda: 0
         self._closing = False
         self._models: queue.SimpleQueue[Model] = on.scheduler.queue()
         self._found: queue.SimpleQueue[_Joined | AboveError] = on.scheduler.queue()
@@ -225,8 +226,9 @@ class Upstream(SiteWorker):
     def initial(self) -> tuple[np.ndarray, FrozenValues] | None:
         return None if self._first is None else (self._first, self._frozen)
 
-    def begin(self, engine: Engine, state: RunState | None, model: Model) -> None:
-        self._engine = engine
+    def begin(self, engine: Engine, state: RunState | None, model: Model,
+              signs: Callable[[], int]) -> None:
+        self._engine, self._signs = engine, signs
         if state is None:
             self._recorder.step_begins("compute")
             if self._place is not None:
@@ -245,19 +247,20 @@ class Upstream(SiteWorker):
                 self._models.put(model)
         self._samples, self._pushes = engine.trained, engine.accepted
         self._version = engine.store.latest.version
-        engine.on_version = self._made
+        engine.observe(self._made)
 
     def _resume(self, engine: Engine, state: WorkState, beside: SiteWorkState) -> None:
         """Resume with the data that all workers share."""
-        work = engine.work = SiteWork(state.data, engine.model.rule, state, beside)
+        # what it held may be others' by now
+        paused = lambda: self.waits or self._listener is None  # noqa: E731
+        work = SiteWork(state.data, engine.model.rule, paused, state, beside)
+        engine.share_data(work)
         ledger = work.ledger
         if self._progress.cut is None:  # its answer is known
             ledger.answered(True)
         own = ledger.undone.with_all(ledger.uncut.spans)
         self._share = SiteShare(state.data, 0, self._on, True, own.spans, ledger.sent.spans,
                                 self._next_seq)
-        # what it held may be others' by now
-        work.paused = lambda: self.waits or self._listener is None
 
     def close(self, returns: bool = False) -> None:
         if self._closing:
@@ -357,12 +360,10 @@ class Upstream(SiteWorker):
                                   joined.run_steps)
         self._recorder = Recorder(joined.now, None, self._on)
         self._next_seq = joined.seq
-        self._listener = _Listener(participant, self._recorder, self._say, None,
-                                   on=self._on)
-        self._listener.wake = lambda: self._waker.send(b"\0")
-        self._listener.behind = lambda: self._engine.present if self._engine else 0
-        self._listener.signs = lambda: self.signs()
-        self._listener.news, self._listener.share = [], self._share
+        self._listener = _Listener(participant, self._recorder, self._say, self._on, self._share,
+                                   lambda: self._waker.send(b"\0"),
+                                   lambda: self._engine.present if self._engine else 0,
+                                   lambda: self._signs())
         if self._share is not None and joined.work is not None:
             self._share.begin(joined.work, joined.seq, joined.work.own)
             self._place = joined.work

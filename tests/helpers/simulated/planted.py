@@ -355,7 +355,7 @@ def _rest_is_dropped():
 
 def _push_of_a_lost_worker():
     def go_on(self, real=Requests.go_on):
-        kept = {} if self.replies.waits() else dict(self._kept)
+        kept = {} if self._gate.shut else dict(self._gate._pushes)
         real(self)
         for session, update, arrived in kept.values():
             if not (self.sessions.of(session.worker) is session and session.joined):

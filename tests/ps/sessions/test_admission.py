@@ -46,7 +46,8 @@ class Server(contextlib.ExitStack):
             folder=Path("."), clock=Clock(lambda: self.now), say=self.said.append,
             event=lambda kind, **facts: self.events.append((kind, facts)))
         self.dispatcher = Dispatcher(
-            self.socket, info, reporter, Shards(info, self.socket, reporter.say),
+            self.socket, info, reporter,
+            Shards(info, self.socket, reporter.say, lambda shard, message: None),
             lambda: m.FilesAt(0), record, self.begin)
         self.begun = None
 

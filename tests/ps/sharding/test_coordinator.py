@@ -71,7 +71,7 @@ class World:
         config = ServerConfig(1, shards=ShardPlan.parse(
             ",".join(f"localhost:{port}" for port in ports)))
         info = RunInfo(config, create("asp").rule, m.RunSettings("ab12"), 1, secret=SECRET)
-        self.shards = Shards(info, self.socket, self.said.append)
+        self.shards = Shards(info, self.socket, self.said.append, lambda shard, message: None)
         return self.shards.gather(self, patience)
 
     @property

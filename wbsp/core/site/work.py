@@ -172,15 +172,17 @@ class SiteLedger(WorkLedger):
 class SiteWork(SharedWork):
     """The work of a site, for its engine in place of `SharedWork`.
 
+    Args:
+        paused: returns whether to give no work now, because the site waits.
+
     Attributes:
         requests: of this site, for work from the server above.
-        paused: returns whether to give no work now, because the site waits.
     """
 
     ledger: SiteLedger
 
-    def __init__(self, data: SharedData, rule: WorkerRule, state: WorkState | None = None,
-                 beside: SiteWorkState | None = None):
+    def __init__(self, data: SharedData, rule: WorkerRule, paused: Callable[[], bool],
+                 state: WorkState | None = None, beside: SiteWorkState | None = None):
         """Start, or resume from a `state`.
 
         Raises:
@@ -188,7 +190,7 @@ class SiteWork(SharedWork):
         """
         ledger = SiteLedger(data, state, beside or SiteWorkState())
         super().__init__(data, rule, ledger=ledger)
-        self.paused: Callable[[], bool] = lambda: False
+        self._paused = paused
         self.requests = Requests()
         self._set: int | None = None  # epochs, if they may be other than those of workers' loops
         self._fixed = True
@@ -294,7 +296,7 @@ class SiteWork(SharedWork):
         return super().open(worker, data, first_epoch, self._set if epochs is None else epochs)
 
     def feed(self, now: float) -> list[Outgoing]:
-        return [] if self.paused() else super().feed(now)
+        return [] if self._paused() else super().feed(now)
 
     @property
     def _nothing(self) -> bool:

@@ -161,9 +161,9 @@ class SiteWorker:
 
     def _begin_work(self, engine: Engine, place: WorkPlace, wanted: int | None) -> None:
         """Begin with these data; `wanted`: as in `SiteWork.begin`."""
-        work = engine.work = SiteWork(place.data, engine.model.rule)
+        work = SiteWork(place.data, engine.model.rule, lambda: self.waits)
         work.begin(place, False, wanted)
-        work.paused = lambda: self.waits
+        engine.share_data(work)
 
     def _heard(self, message: Message, now: float) -> None:
         """Handle what the server above says about these data."""

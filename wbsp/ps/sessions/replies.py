@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
 from wbsp.core.engine import Engine
 from wbsp.core.messages import LetGo, Outgoing
+from wbsp.core.site.gate import Gate
 from wbsp.ps.config import RunInfo
 from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.session import WorkerSession
@@ -18,32 +19,18 @@ from wbsp.wire.messages import codec as m
 class Replies:
     """Sender of an engine's messages; used by the event loop."""
 
-    def __init__(self, engine: Engine, sessions: SessionRegistry, info: RunInfo):
+    def __init__(self, engine: Engine, sessions: SessionRegistry, info: RunInfo, gate: Gate):
         self._engine = engine
         self._sessions = sessions
         self._info = info
-        self._finals: list[Outgoing] | None = []  # withheld; None: no longer
-        self.waits: Callable[[], bool] = lambda: False  # this site, for the server above
-        self._kept: list[Outgoing] = []  # until it no longer does
+        self._gate = gate
 
     def send(self, answer: Iterable[Outgoing]) -> None:
-        """Send the engine's messages to the workers, in this order.
-
-        While a site waits for the server above, they are kept: its workers wait at the end of its
-        step, which is a version, as a worker's compute thread does. But a worker that has
-        reconnected learns of that, because it may have to vote before the site can go on.
-        """
-        self._kept += answer
-        waiting, self._kept = deque(self._kept), []
-        if self.waits():
-            self._kept = [one for one in waiting if not isinstance(one.message, m.Reattached)]
-            waiting = deque(one for one in waiting if isinstance(one.message, m.Reattached))
+        """Send the engine's messages to the workers, in order, once the gate lets them pass."""
+        waiting = deque(self._gate.through(answer))
         while waiting:
             outgoing = waiting.popleft()
             message = outgoing.message
-            if isinstance(message, m.Final) and self._finals is not None:
-                self._finals.append(outgoing)
-                continue
             session = self._sessions.of(outgoing.worker)
             if session is None:
                 continue
@@ -77,7 +64,7 @@ class Replies:
 
     def forget(self, worker: int) -> None:
         """Drop what is kept for a worker that was lost."""
-        self._kept = [outgoing for outgoing in self._kept if outgoing.worker != worker]
+        self._gate.forget(worker)
 
     def _with_model(self, ack: m.Ack, waiting: deque[Outgoing], session: WorkerSession) -> m.Ack:
         """Return the answer, with the version that follows for this worker if memory is shared."""
@@ -107,5 +94,5 @@ class Replies:
 
     def farewell(self) -> None:
         """Offer the final version, which is durable now, to all workers that have finished."""
-        finals, self._finals = self._finals, None
-        self.send(finals or [])
+        self._gate.release()
+        self.send(())

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 
 from wbsp.core.engine import Engine
+from wbsp.core.site.gate import Gate
 from wbsp.limits import one_line
 from wbsp.ps.clock import Clock
 from wbsp.ps.sessions.data_plane import Arrived
@@ -24,25 +25,27 @@ from wbsp.wire.messages.sharding import Arriving, Holds
 class Requests:
     """Handler of members' messages: checks them and calls the engine; used by the event loop.
 
+    Args:
+        gate: keeps pushes while a site waits for the server above.
+        tell_above: of a site: sends what a worker says to all to the server above, which decides.
+
     Attributes:
         first_came: time at which the first worker joined or reattached, in the server's own time.
         returned: a worker has reattached.
     """
 
-    def __init__(self, engine: Engine, sessions: SessionRegistry, replies: Replies,
-                 clock: Clock):
+    def __init__(self, engine: Engine, sessions: SessionRegistry, replies: Replies, gate: Gate,
+                 clock: Clock, tell_above: Callable[[m.Message], None] | None = None):
         self.engine, self.sessions, self.replies = engine, sessions, replies
+        self._gate: Gate[tuple[WorkerSession, m.Update, Arrived]] = gate
         self._clock = clock
+        self._tell_above = tell_above
         self.first_came = math.inf
         self.returned = False
-        # Complete pushes that came while this site waits for the server above: worker -> the newest
-        self._kept: dict[int, tuple[WorkerSession, m.Update, Arrived]] = {}
         self._left: set[int] = set()  # workers that have left in mid-run, and may join again
         # Sites that had finished and were lost without the final version -> since when, in the
         # server's own time. They resume, because their workers wait for it.
         self.unserved: dict[int, float] = {}
-        # Of a site: sends what a worker says to all to the server above, which decides.
-        self.above: Callable[[m.Message], None] | None = None
 
     def handlers(self) -> Handlers:
         """Return the handlers for members' requests."""
@@ -178,17 +181,15 @@ class Requests:
 
     def go_on(self) -> None:
         """Handle what came while this site waited for the server above, until it waits again."""
-        if self.replies.waits():
+        if self._gate.shut:
             return
         self.replies.send(self.engine.feed(self._clock.run()))
-        while self._kept and not self.replies.waits():
-            session, update, arrived = self._kept.pop(next(iter(self._kept)))
+        for session, update, arrived in self._gate.pushes():
             if self.sessions.of(session.worker) is session and session.joined:
                 self._push(session, update, arrived)
 
     def _push(self, session: WorkerSession, update: m.Update, arrived: Arrived) -> None:
-        if self.replies.waits():
-            self._kept[session.worker] = session, update, arrived
+        if self._gate.keeps(session.worker, (session, update, arrived)):
             return
         if update.push.seq >= self.engine.ledger.next_seq(session.worker):
             # it has received earlier directions; a repeated push does not show that
@@ -262,7 +263,7 @@ class Requests:
         """Return whether all members of a run that goes on have left it by themselves."""
         engine = self.engine
         return (engine.started and engine.stop_reason is None and bool(self._left)
-                and self.above is None
+                and self._tell_above is None
                 and all(worker in self._left for worker in engine.members))
 
     def end(self, reason: str) -> None:
@@ -279,9 +280,9 @@ class Requests:
 
     def _goes_up(self, message: m.Message) -> bool:
         """Send a message to the server above, if this is a site; return whether it is."""
-        if self.above is not None:
-            self.above(message)
-        return self.above is not None
+        if self._tell_above is not None:
+            self._tell_above(message)
+        return self._tell_above is not None
 
     def leave(self, session: WorkerSession, leaving: m.Leaving) -> None:
         self.sessions.note_report(session, leaving.report)

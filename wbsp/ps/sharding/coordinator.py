@@ -185,16 +185,15 @@ class ShardLink(ServerLink):
 
 
 class Shards:
-    """All shards of a server, which may have none; used by its event loop.
+    """All shards of a server, which may have none; used by its event loop."""
 
-    Attributes:
-        hear: called with a shard's index and its message about workers: Holds, Arriving or Misuse.
-        take: called with a shard's index, its message about a version, Collected, Floats or Made,
-            and floats.
-    """
-
-    def __init__(self, info: RunInfo, server: ServerSocket, say: Callable[[str], None]):
+    def __init__(self, info: RunInfo, server: ServerSocket, say: Callable[[str], None],
+                 hear: Callable[[int, m.Message], None]):
         """Start the server's own shard processes.
+
+        Args:
+            hear: called with a shard's index and its message about workers: Holds, Arriving or
+                Misuse.
 
         Raises:
             OSError: one does not start.
@@ -204,8 +203,8 @@ class Shards:
         self._server = server
         self._say = say
         self.on = server.on
-        self.hear: Callable[[int, m.Message], None] = lambda *_: None
-        self.take: Callable[[int, m.Message, memoryview | None], None] = lambda *_: None
+        self._hear = hear
+        self._take: Callable[[int, m.Message, memoryview | None], None] | None = None
         self._looked = -math.inf
         self._nap = Nap(server.on.clock.monotonic())
         here = "localhost" if config.host in EVERY_INTERFACE else config.host
@@ -291,10 +290,10 @@ class Shards:
                 link.woke(now)
         for index, link in enumerate(self._links):
             for message, body in link.receive(now):
-                if isinstance(message, s.Collected | s.Floats | s.Made):
-                    self.take(index, message, body)
-                else:
-                    self.hear(index, message)
+                if not isinstance(message, s.Collected | s.Floats | s.Made):
+                    self._hear(index, message)
+                elif self._take is not None:
+                    self._take(index, message, body)
         if now - self._looked >= _LOOK or self.delay() < _LOOK:
             self._looked = now
             for link in self._links:
@@ -311,8 +310,15 @@ class Shards:
 
     # Messages to the shards.
 
-    def begin(self, whole: Whole, outer: OuterOptimizer, wire: Codec) -> None:
-        """Send each shard its range of a version, and the state for the next one."""
+    def begin(self, whole: Whole, outer: OuterOptimizer, wire: Codec,
+              take: Callable[[int, m.Message, memoryview | None], None]) -> None:
+        """Send each shard its range of a version, and the state for the next one.
+
+        Args:
+            take: called with a shard's index, its message about a version, Collected, Floats or
+                Made, and floats.
+        """
+        self._take = take
         (version, vector, _), state = whole
         assert vector is not None, "a server begins with a model"
         now, ends = self.on.clock.monotonic(), bounds(vector.size, len(self))

@@ -93,8 +93,7 @@ class ShardedStore(Store):
         whole = Whole(Snapshot(version, vector), state)
         self._size = vector.size
         self._shards = shards
-        shards.begin(whole, outer, wire)
-        shards.take = self._take
+        shards.begin(whole, outer, wire, self._take)
         # the newest requested one; kept, so that it is requested once
         self._whole = version, Future[Whole]()
         self._whole[1].set_result(whole)

@@ -213,7 +213,7 @@ class Cluster:
                           site.server.interface(self.clock, machines), payload,
                           sum(len(machine.incarnations) for machine in machines))
         starts = [machine.incarnations[0].start for machine in machines]
-        engine = Engine(site.model, Store(initial, outer=site.outer, wire=payload.wire),
+        engine = Engine(site.model, Store(initial, outer=site.outer, wire=payload.wire, site={}),
                         starts.count(min(starts)), log=site.log)
         peer = SimulatedSite(above, self.server.receive, index, site.machine, engine)
         return SiteServer(context, engine, site.server, peer, data)

@@ -20,7 +20,6 @@ from wbsp.core.agent import Command, Cut, Expect, Leave
 from wbsp.core.engine import Engine
 from wbsp.core.messages import (
     Ack,
-    Final,
     LetGo,
     Model,
     Outgoing,
@@ -30,6 +29,7 @@ from wbsp.core.messages import (
 )
 from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.core.participant import Participant
+from wbsp.core.site.gate import Gate
 from wbsp.core.site.worker import SiteWorker
 from wbsp.core.store import Snapshot
 from wbsp.simulate.nodes.server import SimulatedServer
@@ -41,7 +41,6 @@ from wbsp.simulate.world.server import UNLIMITED, ServerSpec
 from wbsp.sync.base import UNFIT, SyncModel, WorkerRule
 from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.error_feedback import ErrorFeedback
-from wbsp.tensors.site_progress import SiteProgress
 
 
 @dataclass
@@ -88,9 +87,7 @@ class SimulatedSite(SiteWorker):
         self.begun = False  # W_0, or a later version, has come from above
         self.server: SiteServer
         self._engine = engine
-        engine.on_version = self._made
-        if engine.store.latest.vector is not None:
-            engine.store.progress = SiteProgress(engine.store.latest.vector)
+        engine.observe(self._made)
         self._life: Participant | None = None
         self._snapshot: Snapshot | None = None  # newest that was fetched
         self._sending = ErrorFeedback(context.payload.wire)
@@ -202,9 +199,7 @@ class SiteServer(SimulatedServer):
         self._site = site
         self._early: list[tuple[Callable[..., object], tuple]] = []  # before the site has begun
         self._asked = False  # to join the server above
-        self._answers: list[Outgoing] = []  # that wait until the site no longer does
-        self._finals: list[Outgoing] = []  # ... until it has the last version
-        self._pushes: list[tuple[Peer, Cut, np.ndarray | None]] = []  # as the answers
+        self._gate: Gate[tuple[Peer, Cut, np.ndarray | None]] = Gate(lambda: site.waits)
         site.server = self
 
     def receive(self, worker: Peer, message: Join | Command,
@@ -238,17 +233,16 @@ class SiteServer(SimulatedServer):
         if self._site.waits:
             return False
         self._tell(self.engine.feed(self._clock.now))
-        came = bool(self._pushes)
-        while self._pushes and not self._site.waits:
-            worker, cut, update = self._pushes.pop(0)
+        came = False
+        for worker, cut, update in self._gate.pushes():
+            came = True
             if self._joined.get(worker.index) is worker and worker.alive:
                 super()._handle(worker, cut, update)
         return came
 
     def _handle(self, worker: Peer, message: Join | Command,
                 update: np.ndarray | None) -> None:
-        if isinstance(message, Cut) and self._site.waits:
-            self._pushes.append((worker, message, update))
+        if isinstance(message, Cut) and self._gate.keeps(worker.index, (worker, message, update)):
             return
         super()._handle(worker, message, update)
         self._site.go_on()
@@ -260,12 +254,8 @@ class SiteServer(SimulatedServer):
         self._site.go_on()
 
     def _tell(self, outgoing: Iterable[Outgoing]) -> None:
-        for one in outgoing:
-            (self._finals if isinstance(one.message, Final) else self._answers).append(one)
-        if self._site.waits:
-            return
+        answers = self._gate.through(outgoing)
         if self._site.settled:
-            self._answers += self._finals
-            self._finals = []
-        answers, self._answers = self._answers, []
+            self._gate.release()
+            answers += self._gate.through(())
         super()._tell(answers)
