@@ -14,7 +14,7 @@ from wbsp import timeouts
 from wbsp.core.engine import Engine
 from wbsp.core.store import Store
 from wbsp.process.host import HOST
-from wbsp.ps import evaluation
+from wbsp.ps import evaluation, full_disk
 from wbsp.ps.evaluation import (
     Evaluation,
     Evaluations,
@@ -78,7 +78,7 @@ def complete(evaluator, wanted=lambda: True):
 
 @pytest.fixture
 def at_once(monkeypatch):
-    monkeypatch.setattr(evaluation, "_AGAIN", 0.0)
+    monkeypatch.setattr(full_disk, "_AGAIN", 0.0)
 
 
 def test_a_full_disk_is_waited_for_with_the_model(at_once):

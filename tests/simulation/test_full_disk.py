@@ -31,7 +31,7 @@ def test_a_server_with_a_full_disk_tries_for_a_minute_to_save_the_final_version(
     assert said[-1].endswith(f"ended with exit code {code}")
     # Who has the final version is noted first, and then the version is saved.
     tries = [line for line in said if "run.json" in line and "trying again" in line
-             or "trying to save the final version for" in line]
+             or "the final version is not saved; trying again for" in line]
     # A network may be slow to say that all workers have left: the minute begins at the first try.
     begins = ends[0] if code == 0 else float(tries[0].split()[0])
     lasted = float(said[-1].split()[0]) - begins

@@ -30,12 +30,12 @@ from wbsp.process.imports import heavy_imports
 from wbsp.process.signals import SIGNALS
 from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.state import Snapshot
+from wbsp.ps.full_disk import FullDisk
 from wbsp.tensors.layout import TensorSpec, difference
 
 _LEAST = 0.02  # seconds of processor time that count as progress
 _GRAIN = 0.1  # seconds between two checks whether to continue a wait
 _NOTICE = 20.0  # seconds between two lines about that
-_AGAIN = 1.0  # seconds between two attempts to write a file on a full disk
 _LOOK = 1.0  # seconds between two checks, at most
 
 
@@ -248,26 +248,18 @@ class Evaluations:
         Raises:
             EvaluatorError: it cannot be saved, is no longer `wanted`, or the evaluator fails.
         """
-        snapshot = whole.result().snapshot
-        clock, notice = watch.on.clock, Throttle(_NOTICE)
-        end = clock.monotonic() + timeouts.LAST_SAVE
-        while True:
+        snapshot, what = whole.result().snapshot, f"cannot write {path}"
+
+        def save() -> None:
             saving = watch.pool.submit(watch.evaluator.save, snapshot, path)
             self._wait(watch, saving, f"the file {path.name}", wanted)
-            try:
-                return saving.result()
-            except OSError as error:
-                now, why = clock.monotonic(), f"cannot write {path}: {error.strerror or error}"
-                if now >= end:
-                    raise EvaluatorError(why) from None
-                if notice.due(now):
-                    watch.say(f"{why}; trying again for {end - now:.0f} s more: free some space on "
-                              "its disk")
-            again = now + _AGAIN
-            while clock.monotonic() < again:
-                clock.sleep(_GRAIN)
-                if not wanted():
-                    raise EvaluatorError("interrupted")
+            saving.result()
+
+        try:
+            FullDisk(watch.say, path.parent).persist(save, what, watch.on.clock, wanted)
+        except OSError as error:
+            raise EvaluatorError(f"{what}: {error.strerror or error}" if wanted()
+                                 else "interrupted") from None
 
     @staticmethod
     def _wait(watch: EvaluatorWatch, future: Future, work: str,

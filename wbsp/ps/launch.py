@@ -20,7 +20,6 @@ from wbsp import __version__, timeouts
 from wbsp import environment as cluster
 from wbsp.process.host import HOST, Host
 from wbsp.process.signals import Interrupts
-from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.format import Checkpoint, load, save
 from wbsp.ps.checkpoint.resume import Runs
 from wbsp.ps.checkpoint.state import check_run
@@ -28,6 +27,7 @@ from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT
 from wbsp.ps.clock import Clock
 from wbsp.ps.config import Reporter, RunInfo, ServerConfig, ShardPlan
 from wbsp.ps.evaluation import Evaluator
+from wbsp.ps.full_disk import FullDisk
 from wbsp.ps.readers import SCORE
 from wbsp.ps.replication.election import Standing
 from wbsp.ps.replication.snapshot import RunCopy, RunNote
@@ -89,7 +89,6 @@ def where_to_listen(host: str | None, port: int | None, default_port: int) -> tu
 _IDENTITY = {"name": "identity"}  # the outer step of a run whose run.json names none
 # What a resumed run's settings may differ in without a line; "outer" is compared apart.
 _OF_A_START = frozenset({"command", "folder", "outer", "date", "host", "python"})
-_NOTICE, _AGAIN = 15.0, 1.0  # seconds between two lines, and two attempts, where a disk is full
 _MOST_LOST = 20  # shards in a row without a checkpoint between
 
 
@@ -558,20 +557,10 @@ def _prepare(plan: _Plan, lost: ShardLost | None = None) -> Callable[[], int]:
         ValueError: the run cannot be served; one line.
         OSError: a file or process fails; one line.
     """
-    clock, notice = plan.on.clock, Throttle(_NOTICE)
-    end = clock.monotonic() + timeouts.LAST_SAVE
-    while True:
-        try:
-            return plan.prepare(plan.listen(), None if lost is None else lost.standby, lost)
-        except OSError as error:
-            now = clock.monotonic()
-            if now >= end or plan.interrupts.first is not None:
-                raise
-            if notice.due(now):
-                say(f"cannot {'resume' if lost else 'begin the next fit'}: "
-                    f"{error.strerror or error}; trying again for {end - now:.0f} s more: free "
-                    f"some space on the disk of {plan.config.log_root}")
-        clock.sleep(_AGAIN)
+    return FullDisk(say, plan.config.log_root).persist(
+        lambda: plan.prepare(plan.listen(), None if lost is None else lost.standby, lost),
+        f"cannot {'resume' if lost else 'begin the next fit'}", plan.on.clock,
+        lambda: plan.interrupts.first is None)
 
 
 def _note_end(plan: _Plan) -> None:

@@ -20,6 +20,7 @@ from wbsp.ps.checkpoint.writer import CHECKPOINT, Checkpoints
 from wbsp.ps.config import Above, Model, Reporter
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.evaluation import Evaluation, Evaluations, EvaluatorWatch
+from wbsp.ps.full_disk import FullDisk
 from wbsp.ps.replication.primary import Source
 from wbsp.ps.starving import Starving
 from wbsp.ps.training_loss import TrainingLoss
@@ -85,14 +86,12 @@ class Run:
         self._replication.begin(
             Source(self.snapshots, layout, lambda: self.checkpoints.settled, frozen),
             anew=state is None)
-        self._begins_until: float | None = None  # as long as W_0 could not be saved: until then
-        self._first_waits = Throttle(timeouts.PROGRESS)
+        self._first: FullDisk | None = None  # as long as W_0 could not be saved
         if state is None:
             # before any decision: without W_0 no restarted server could use the resend buffers
             self.snapshots.write(clock.run())
             if not self.engine.ledger.durable:
-                self._begins_until = clock.now() + timeouts.LAST_SAVE
-                self._first_waits.rest(clock.now())
+                self._first = FullDisk(reporter.say, reporter.folder)
         self._training_loss = TrainingLoss(config.check_period, dispatcher.sessions.reports,
                                            self._take_training_loss)
         self._epoch = 0  # the newest complete one
@@ -114,11 +113,9 @@ class Run:
         self.complete = False  # no other worker will come, as this process was told
         self._dismissed = False  # further workers are too late
         self._waits_for_standby = Throttle(_NOTICE)
-        self._saves_until = -math.inf  # where the final version could not be saved
-        self._saves = Throttle(1.0)
-        self._unsaved = Throttle(_NOTICE)
+        self._last = FullDisk(reporter.say, reporter.folder)
         self._requests = dispatcher.begin(self.engine, layout,
-                                          lambda: self._begins_until is None)
+                                          lambda: self._first is None)
         self._readers.begin(
             self.engine, self.checkpoints, epochs,
             self._take_found, self._tell_measured, None if state is None else state.best)
@@ -163,8 +160,9 @@ class Run:
             self._done_since += seconds
         if self._doubted_since is not None:
             self._doubted_since += seconds
-        if self._begins_until is not None:
-            self._begins_until += seconds
+        for disk in (self._first, self._last):
+            if disk is not None:
+                disk.woke(seconds)
         if self._trained_since is not None:
             self._trained_since += seconds
 
@@ -193,8 +191,8 @@ class Run:
         if self._replication.superseded is not None:
             self._reporter.say(f"stopping: {self._replication.superseded}")
             return False
-        if self._begins_until is not None and not self.hasty and (
-                reason := self._save_first(now, self._begins_until)) is not None:
+        if self._first is not None and not self.hasty and (
+                reason := self._save_first(now, self._first)) is not None:
             return self._fail(reason)
         if self._above is not None:
             self._go_on_above(self._above, now, run_time)
@@ -240,26 +238,23 @@ class Run:
         book("the line on the run's state", self._show, run_time)
         return None
 
-    def _save_first(self, now: float, until: float) -> str | None:
+    def _save_first(self, now: float, disk: FullDisk) -> str | None:
         """Try to save W_0, before any worker is admitted; return why the run ends without it.
 
         A full disk is waited for as for the final version.
         """
-        if self._first_waits.due(now):
+        due = disk.due(now)
+        if due:
             self._dispatcher.wait(now)
             if self._replication.alone:
                 self.snapshots.write(self._clock.run())
-        folder = self._reporter.folder
         if self.engine.ledger.durable:
-            self._begins_until = None
-        elif now >= until:
-            reason = (f"the first version could not be saved: free some space on the disk of "
-                      f"{folder}, and start this server again")
+            self._first = None
+        elif due and not disk.failed("workers join once the first version is saved", now):
+            reason = ("the first version could not be saved: free some space on the disk of "
+                      f"{self._reporter.folder}, and start this server again")
             self._dispatcher.send_all_off(reason)
             return reason
-        elif self._unsaved.due(now):
-            self._reporter.say(f"workers join once the first version is saved; trying for "
-                               f"{until - now:.0f} s more: free some space on the disk of {folder}")
         return None
 
     def hear_above(self) -> None:
@@ -573,9 +568,7 @@ class Run:
         if not self.hasty and self._readers.awaited(self.version):
             return None
         if not (self._over or self.hasty):
-            if self._saves_until == -math.inf:
-                self._saves_until = now + timeouts.LAST_SAVE
-            if self._dispatcher.sessions.series.unsaved and now < self._saves_until:
+            if self._dispatcher.sessions.series.unsaved and self._last.goes_on(now):
                 return None  # who comes again is saved before the run is over
             self._close_book()
         return None if self._tries_to_save(now) else True
@@ -619,15 +612,13 @@ class Run:
 
     def _tries_to_save(self, now: float) -> bool:
         """Return whether the final version is not saved, as where the disk is full, but may be."""
-        left = self._saves_until - now
-        if self.hasty or left <= 0 or not self.checkpoints.failed:
+        if self.hasty or not self.checkpoints.failed:
             return False
-        if self._saves.due(now):
+        if self._last.due(now):
             self.snapshots.write(self._clock.run())
-        if self.checkpoints.failed and self._unsaved.due(now):
-            self._reporter.say(f"trying to save the final version for {left:.0f} s more: free some "
-                               f"space on the disk of {self._reporter.folder}")
-        return self.checkpoints.failed
+            return self.checkpoints.failed and self._last.failed(
+                "the final version is not saved", now)
+        return True
 
     def _fail(self, reason: str) -> bool:
         """End a run that lacks its workers, and goes on from here with others; return False."""

@@ -25,11 +25,13 @@ from wbsp.ps.config import Above, AboveError, Model, Reporter, RunInfo
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.evaluation import Evaluator, EvaluatorError, EvaluatorWatch
 from wbsp.ps.file_server import RunFiles
+from wbsp.ps.full_disk import FullDisk
 from wbsp.ps.run import Run
 from wbsp.ps.series import Series
 from wbsp.ps.sessions.handlers import Peer
 from wbsp.ps.sharding.coordinator import ShardLost, Shards
 from wbsp.runlog.awaited import Awaited
+from wbsp.runlog.folder import SETTINGS
 from wbsp.sync import MODELS
 from wbsp.sync.base import ContractError, SyncModel
 from wbsp.tensors.frozen import NOTHING, FrozenValues
@@ -241,8 +243,7 @@ class Server:
         self._failure: str | None = None  # what went wrong in the server itself
         self._alone_since = self._clock.now()  # no worker is connected since then
         self.follows = False
-        self._noting = Throttle(1.0)  # attempts to write the series' state, behind a failed one
-        self._unnoted = Throttle(_NOTICE)
+        self._noting = FullDisk(self._say, reporter.folder, endless=True)  # of the series' state
 
     @property
     def engine(self) -> Engine | None:
@@ -469,15 +470,12 @@ class Server:
     def _note_series(self, now: float) -> None:
         """Write which processes come again, and who has the final version, if that has changed."""
         series = self.dispatcher.info.series
-        if not series.unsaved or now < self._noting.next:
+        if not series.unsaved or not self._noting.due(now):
             return
         try:
             self._record(**series.note())
         except OSError as error:
-            self._noting.rest(now)
-            if self._unnoted.due(now):
-                self._say(f"cannot write run.json of {self.reporter.folder}: {error.strerror}; "
-                          "trying again: free some space on its disk")
+            self._noting.failed(f"cannot write {SETTINGS}: {error.strerror}", now)
         else:
             series.saved = series.note()
             self.dispatcher.replication.noted()
@@ -519,25 +517,18 @@ class Server:
         A full disk is waited for as for the last version: a server that resumes would serve the run
         again, and none would know which one follows.
         """
-        clock, series = self._socket.on.clock, self.dispatcher.info.series
-        end = clock.monotonic() + timeouts.LAST_SAVE
-        while True:
-            try:
-                self._record(ended=True, **series.note())
-                return 0
-            except OSError as error:
-                now = clock.monotonic()
-                if not isinstance(self.phase, Run):
-                    return 0  # no run has ended
-                if now >= end or not self._attend():
-                    self._say(f"cannot note in run.json of {self.reporter.folder} that the run has "
-                              f"ended: {error.strerror}; --resume writes that")
-                    return 1
-                if self._unnoted.due(now):
-                    self._say(f"cannot write run.json of {self.reporter.folder}: {error.strerror}; "
-                              f"trying again for {end - now:.0f} s more: free some space on its "
-                              "disk")
-            clock.sleep(POLL)
+        folder, series = self.reporter.folder, self.dispatcher.info.series
+        needed = isinstance(self.phase, Run)  # else no run has ended
+        try:
+            FullDisk(self._say, folder).persist(
+                lambda: self._record(ended=True, **series.note()), f"cannot write {SETTINGS}",
+                self._socket.on.clock, lambda: needed and self._attend())
+        except OSError as error:
+            if needed:
+                self._say(f"cannot note in {SETTINGS} of {folder} that the run has ended: "
+                          f"{error.strerror}; --resume writes that")
+            return int(needed)
+        return 0
 
     def _attend(self) -> bool:
         """Answer peers while the last files are written; return False after a signal."""
