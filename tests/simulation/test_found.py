@@ -29,6 +29,10 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
     (Plan("asp", workers=2, steps=8, standby=True, shards=2, period=1.0, kills=2, sleeps=2,
           naps=(12.0, 40.0), speeds=(1.0, 2.0)),
      [706]),  # whose shards follow a later server goes back to a checkpoint, and serves: law 4
+    (Plan("esync", steps=30, uncounted=0.4, standby=True, period=1.0, kills=2, power=True,
+          kill_workers=2, storm=0.01, sleeps=1, absences=1, soon=2, drift=0.02,
+          speeds=(3.0,)),
+     [4002044]),  # the log lacks which pushes are lost, as its machine lost its power, too: law 1
     (BOTH, [961]),  # none of no workers elect one that waits to serve: law 4
     (BOTH, [912]),  # who knows a new server's epoch counts what it keeps as the old one did: law 1
     (BOTH, [1118]),  # who has taken over waits for a shard, and the other one is elected: law 4
@@ -112,7 +116,8 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
      [3006944]),  # one alone was there when the copy was made: judged as if all decided
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
-        "shards follow a later server", "none of no workers", "epoch before the answer",
+        "shards follow a later server", "the log's end is lost", "none of no workers",
+        "epoch before the answer",
         "elected beside one that waits for a shard", "elected by who loses nothing",
         "ends without a worker", "folder without a checkpoint",
         "shards have followed a later server", "another is elected meanwhile",

@@ -547,10 +547,16 @@ class Laws:
         return weight
 
     def _lost(self, worker):
-        """Numbers of this worker's pushes that a server has said to be lost."""
-        return {seq for event in self._events()
-                if event["kind"] == "lost" and event.get("worker") == worker
-                for seq in range(event["first"], event["last"] + 1)}
+        """Numbers of this worker's pushes that a server has said to be lost.
+
+        By its lines as well: the log's end is lost with a machine's power.
+        """
+        lost = [(event["first"], event["last"]) for event in self._events()
+                if event["kind"] == "lost" and event.get("worker") == worker]
+        line = re.compile(rf" worker {worker}: pushes (\d+) to (\d+) are lost")
+        lost += [(int(said[1]), int(said[2])) for said in map(line.search, self.cluster.said)
+                 if said]
+        return {seq for first, last in lost for seq in range(first, last + 1)}
 
     def _events(self):
         """Of the logs of all servers."""
