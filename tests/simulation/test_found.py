@@ -114,6 +114,10 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
     (Plan("ringmaster", steps=20, wire="topk:0.1", standby=True, period=0.1, kills=2, power=True,
           breaks=8, sleeps=2, absences=2, full=0.1, speeds=(3.0,)),
      [3006944]),  # one alone was there when the copy was made: judged as if all decided
+    (Plan("fedasync", workers=4, steps=30, wire="topk:0.1", standby=True, shards=3, kills=1,
+          breaks=3, storm=0.01, absences=2, full=0.1, strangers=2, speeds=(3.0,),
+          aimed=(("take-over", "kill"),)),
+     [3001093]),  # has its first version at the standby alone, as the disk was full once: law 9
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "the log's end is lost", "none of no workers",
@@ -129,7 +133,8 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
         "sleeps twice at once", "last word is held back", "holds the rest of a batch",
         "came before the server", "none without an index counts",
         "an index is given twice", "an end is forgotten",
-        "votes and goes back to its server", "votes and dies", "is alone in the copy"])
+        "votes and goes back to its server", "votes and dies", "is alone in the copy",
+        "first version is not tried again"])
 def test_a_fixed_fault_stays_fixed(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

@@ -2,6 +2,7 @@
 minute.
 """
 
+import errno
 import json
 
 import pytest
@@ -9,6 +10,8 @@ from simulated.cluster import Cluster
 from simulated.command import scratch
 from simulated.plan import Plan
 from simulated.series_world import Series, SeriesPlan
+
+from wbsp.ps.checkpoint import format as checkpoint
 
 
 @pytest.mark.parametrize("seconds, code", [(26.0, 0), (1e9, 1)],
@@ -98,3 +101,46 @@ def test_a_restarted_server_without_a_checkpoint_asks_the_standby_that_holds_the
     with scratch() as folder:
         cluster = Cluster(plan, 700116, folder).run()
     assert any("standby: taking over" in line for line in cluster.said)
+
+
+@pytest.mark.parametrize("dies", [("server",), ("standby", "server")], ids=["server", "both"])
+def test_the_first_version_is_written_beside_the_standby_that_holds_it(dies, monkeypatch):
+    """One failure to write it, and its standby held the only version until there was a second."""
+    fails, save = [OSError(errno.ENOSPC, "No space left on device")], checkpoint.save
+
+    def once(*args):
+        if fails:
+            raise fails.pop()
+        save(*args)
+
+    monkeypatch.setattr(checkpoint, "save", once)
+    with scratch() as folder:
+        cluster = Cluster(Plan("pcc", workers=2, steps=4, standby=True, speeds=(3.0,)), 1, folder)
+        cluster.world.after(1.5, lambda: [cluster._dies(name) for name in dies])
+        cluster.run()
+    assert all(member.final is not None for member in cluster.members)
+
+
+def test_a_run_of_which_no_version_is_left_says_so_and_begins_anew(monkeypatch):
+    """Its server had saved none, and its standby dies with the only one."""
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    save = checkpoint.save
+    monkeypatch.setattr(checkpoint, "save", full)
+    with scratch() as folder:
+        cluster = Cluster(Plan("pcc", workers=2, steps=4, standby=True, speeds=(1.0,)), 1, folder)
+
+        def both_die():
+            monkeypatch.setattr(checkpoint, "save", save)
+            cluster._dies("standby")
+            cluster._dies("server")
+
+        cluster.world.after(2.5, both_die)
+        cluster.run()
+    assert any("server: taking over" in line and "no version of this run is left" in line
+               for line in cluster.said)
+    assert all("this server has no checkpoint to resume from" in member.given_up
+               for member in cluster.members)
+    told = [line for line in cluster.said if "no checkpoint to resume from" in line]
+    assert all(float(line.split()[0]) < 60 for line in told), "none waits for what cannot come"

@@ -375,9 +375,11 @@ class Laws:
     def _workers_ended(self):
         for member in self.cluster.members:
             # Both processes with the first version have died: a later one has none to go on from.
-            if member.given_up is not None and not member.late and not (
-                    self.cluster.plan.full and _NOT_SAVED in member.given_up) and not (
-                    self.lost_all and "no connection for " in member.given_up):
+            lost = self.lost_all and member.given_up is not None and (
+                "no connection for " in member.given_up
+                or (self.cluster.plan.standby and _NO_CHECKPOINT in member.given_up))
+            if member.given_up is not None and not (member.late or lost) and not (
+                    self.cluster.plan.full and _NOT_SAVED in member.given_up):
                 raise Broken(9, f"worker {member.index} has given up: {member.given_up}")
             if member.given_up is not None and self.cluster.harsh and not any(
                     excuse in member.given_up for excuse in (*_EXCUSES, _NO_CHECKPOINT)):

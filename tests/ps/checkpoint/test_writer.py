@@ -91,6 +91,18 @@ def test_a_checkpoint_waits_until_nothing_is_pending(tmp_path):
     assert np.array_equal(saved.vector, np.full(SIZE, 2, np.float32))
 
 
+def test_a_first_version_that_could_not_be_written_is_tried_again_beside_a_standby(tmp_path):
+    run = Running(tmp_path / "gone", standby=StandbyOf(alone=False, free=True))
+    run.snapshots.poll(0.0)
+    run.written(0.5)
+    assert run.file.failed and run.file.saved is None and not run.file.wants(1.0)
+    (tmp_path / "gone").mkdir()
+    run.snapshots.poll(1.5)
+    run.written(2.0)
+    assert run.file.saved == (0, False) and not run.file.wants(9.0)
+    assert checkpoint.load(run.path).state.version == 0
+
+
 def test_a_checkpoint_says_that_its_version_is_the_last(tmp_path):
     """Who goes on from a checkpoint that does not know takes back a worker that was given up."""
     run = Running(tmp_path)

@@ -17,6 +17,7 @@ from wbsp.tensors.layout import TensorSpec
 CHECKPOINT_SHARE = 0.1  # at most this part of the time goes into writing checkpoints
 CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"  # the best version by evaluations
+_NOTHING = -1, False  # before any version, as in `Engine.newest`
 
 
 class Checkpoints:
@@ -42,8 +43,9 @@ class Checkpoints:
         self._say = say
         self._pool = on.scheduler.pool("wbsp-checkpoint")
         self._writing: tuple[Future[float], Snapshot] | None = None
-        # as of `Engine.newest`
-        self._written = engine.store.latest.version, engine.rendezvous.ended
+        # as of `Engine.newest`; of a run that begins, none: a standby may hold its first version
+        self._written = ((engine.store.latest.version, engine.rendezvous.ended)
+                         if engine.rendezvous.resumed else _NOTHING)
         self._write_at = 0.0
         self._limited = True
         self.failed = False  # to write the newest
@@ -69,8 +71,9 @@ class Checkpoints:
 
     @property
     def saved(self) -> tuple[int, bool] | None:
-        """The version in the file, and whether it is the run's last; None while one is written."""
-        return None if self.writing else self._written
+        """The version in the file, and whether it is the run's last; None while one is written, and
+        before the first is."""
+        return None if self.writing or self._written == _NOTHING else self._written
 
     @property
     def settled(self) -> bool:

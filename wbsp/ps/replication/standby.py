@@ -462,7 +462,9 @@ class Standby:
             return "its process has ended, and all workers have the final version"
         if (state is not None and (primary.refuses or primary.vacant)
                 and self._proves(primary, state, now)):
-            return "its process has ended"
+            return "its process has ended" + (
+                "; no version of this run is left: it begins anew, and its workers must be started "
+                "again" if self._lost_all(state) else "")
         if not primary.liveness.silent(now):
             if primary.follows:
                 self._silent_since = now
@@ -503,6 +505,11 @@ class Standby:
         since = self._primary.gone_since if held else self._began
         return (not later and since is not None and now > since + timeouts.ELECTION
                 and (2 * self._here(named) > len(named) or not (held or named)))
+
+    def _lost_all(self, state: Standing) -> bool:
+        """Return whether no version of the run is left: this process has served it and saved none,
+        as on a full disk, and the process that may have held one has none."""
+        return not state.begun and self._primary.state is None and self._primary.vacant
 
     def _here(self, named: Collection[int]) -> int:
         """Return how many of these workers have connected since the other process ended.
@@ -545,6 +552,8 @@ class Standby:
     def _too_few(self, state: Standing) -> str:
         """Return why this process does not serve although the other holds no state of the run."""
         named = {worker for worker, _ in state.voters}
+        if not named:
+            return "a worker may know of a later server of the run"
         return (f"{self._here(named)} of {len(named)} workers voted for this standby, more than "
                 "half of them are needed")
 
@@ -603,14 +612,14 @@ class Standby:
                 return
             if self._epoch and request.epoch <= self._epoch:
                 self._lead(identity, request)
-            elif request.epoch > state.epoch or not state.begun:
+            elif request.epoch > state.epoch or not (state.begun or self._lost_all(state)):
                 self._later[request.worker] = self._socket.on.clock.monotonic()
                 self._say_once(
                     f"worker {request.worker} was served in epoch {request.epoch}, later than "
                     f"epoch {state.epoch} of the state here: start that server again"
-                    if state.begun else
-                    f"worker {request.worker} trains a run of which no version is here: start its "
-                    "server again", "later")
+                    if state.begun or request.epoch > state.epoch else
+                    f"worker {request.worker} trains this run, of which no version is here: asking "
+                    f"the process at {self._primary.address} for one", "later")
             else:
                 self._note(request.worker)
                 if candidate is not None and candidate.come(peer, request):
