@@ -605,6 +605,46 @@ def test_new_processes_train_what_was_lost_when_all_workers_had_finished():
     assert given(told, 0)[0] == 0
 
 
+def lonely(site=False):
+    """A resumed run whose worker 1 had finished, and whose worker 0, with the rest, dies."""
+    data, log = SharedData(8, 4, 1, 0), Log()
+    engine = Engine(create("asp"), Store(f32(0, 0)), 2)
+    for worker in (0, 1):
+        engine.open(worker, data, 0)
+        engine.join(worker, 0.0)
+    later = Engine(create("asp"), Store(f32(0, 0)), 2, log=log)
+    later.restore(engine.state())
+    later.attach(1, 0, True, False, 1.0, WorkHeld(data, 0, [], site=site))
+    later.attach(0, 0, False, False, 1.0, WorkHeld(data, 0, [Range(0, 0, 4)]))
+    assert later.started and not later.lacks_work
+    return later, later.leave(0, 2.0, "no message for 5 s"), data
+
+
+def test_a_run_waits_for_the_next_process_of_one_that_dies_after_all_others_have_finished():
+    engine, told, data = lonely()
+    assert not (told or engine.done) and engine.lacks_work
+    assert not engine.state().ended
+    place = engine.open(0, data, 0)
+    engine.join(0, 3.0)
+    assert not engine.lacks_work
+    told = engine.ask_work(0, AskWork(place.at, 0), 4.0)
+    assert given(told, 0) == (0, 4), "it trains what the process before has lost"
+
+
+def test_workers_that_have_finished_train_the_rest_anew_where_none_comes():
+    engine, _, data = lonely()
+    assert engine.await_anew(40.0) == [1]
+    assert not engine.lacks_work, "nobody has finished now"
+    engine.open(1, data, 0)
+    engine.join(1, 41.0)
+    assert given(engine.ask_work(1, AskWork(0, 0), 42.0), 1) == (0, 4)
+
+
+def test_a_run_of_sites_ends_without_the_work_of_one_that_dies_last():
+    engine, told, _ = lonely(site=True)
+    assert engine.done and told == [(1, Final(engine.store.latest.version))]
+
+
 def test_sites_are_not_asked_to_train_what_was_lost_when_all_had_finished():
     """Their workers have gone; a site says what it is when it reconnects, before any report."""
     data = SharedData(8, 4, 1, 0)

@@ -33,6 +33,17 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
           kill_workers=2, storm=0.01, sleeps=1, absences=1, soon=2, drift=0.02,
           speeds=(3.0,)),
      [4002044]),  # the log lacks which pushes are lost, as its machine lost its power, too: law 1
+    (Plan("esync", workers=2, steps=30, data=(72, 4, 2), wire="topk:0.1", shards=3, kills=2,
+          power=True, leaves=1, cuts=1, breaks=1, worker_absences=2, speeds=(1.0, 3.0)),
+     [3004685]),  # the same, and some of the data are trained again: law 17
+    (Plan("lbbsp", {"controller": "gpu"}, steps=30, wire="topk:0.1", standby=True, period=0.1,
+          kills=1, power=True, kill_workers=1, isolations=2, breaks=9, absences=1,
+          worker_absences=2, slow=0.3, speeds=(1.0, 3.0), aimed=(("take-over", "kill"),)),
+     [3004668]),  # the same in a lossy format: law 1
+    (Plan("pcc", {"weight": "work"}, workers=2, steps=4, data=(24, 4, 2), shards=3, period=0.1,
+          kills=1, kill_shards=1, cuts=2, breaks=2, storm=0.01, sleeps=2, soon=3, drift=0.02,
+          strangers=1, wild=0.2, evaluator="dies", aimed=(("last push", "kill"),)),
+     [3006337]),  # comes again to train the rest, when the others have finished: law 17
     (BOTH, [961]),  # none of no workers elect one that waits to serve: law 4
     (BOTH, [912]),  # who knows a new server's epoch counts what it keeps as the old one did: law 1
     (BOTH, [1118]),  # who has taken over waits for a shard, and the other one is elected: law 4
@@ -120,7 +131,9 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
      [3001093]),  # has its first version at the standby alone, as the disk was full once: law 9
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
-        "shards follow a later server", "the log's end is lost", "none of no workers",
+        "shards follow a later server", "the log's end is lost",
+        "the log's end is lost, of shared data", "the log's end is lost, of a lossy format",
+        "comes again for the rest", "none of no workers",
         "epoch before the answer",
         "elected beside one that waits for a shard", "elected by who loses nothing",
         "ends without a worker", "folder without a checkpoint",

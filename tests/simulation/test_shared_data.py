@@ -31,6 +31,36 @@ def test_each_example_is_once_an_epoch_in_accepted_pushes(sync, plan):
             Cluster(replace(plan, sync=sync, validate=validate), seed, folder).run()
 
 
+# A server dies as a worker has finished, with decisions that no checkpoint has.
+LAST = Plan("asp", workers=2, data=(24, 4, 2), period=0.1, kills=1, victims=("server",),
+            aimed=(("last push", "kill"),))
+
+
+@pytest.mark.parametrize("away", [20.0, 40.0], ids=["soon", "late"])
+def test_who_dies_after_all_others_have_finished_trains_the_rest_when_it_is_back(away):
+    """Later than a server waits, those that have finished train it, too: as new processes."""
+    def dies(run):
+        if any("reconnected, and has finished" in line for line in run.said):
+            for member in (one for one in run.members if one.left_at > run.world.now):
+                run.say(f"--- kill w{member.index}")
+                member.process.kill()
+                member.deaths.append(run.world.now)
+                member.joined = None
+                run.world.after(away, member.start)
+        elif not run.over:
+            run.world.after(0.003, lambda: dies(run))
+    with scratch() as folder:
+        for seed in range(200):
+            cluster = Cluster(LAST, seed, folder)
+            cluster.world.after(0.1, lambda run=cluster: dies(run))
+            said = "".join(cluster.run().said)
+            assert cluster.codes["server"] == [0] and "not trained" not in said
+            if "to train the rest (" in said:
+                assert ("start these workers again, and they train them" in said) == (away > 30)
+                return
+    raise AssertionError("no seed has a worker that dies last")
+
+
 @pytest.mark.parametrize("data", [(300, 1, 1), None], ids=["shared", "its own"])
 def test_a_process_that_is_starved_by_its_model_is_said_once(data):
     plan = Plan("ksync", {"b": 1}, workers=2, data=data, steps=300, speeds=(0.3, 4.0))

@@ -302,13 +302,15 @@ class Engine:
         gone, and the run ends without that work.
         """
         work = self.work
-        return (self.rendezvous.resumed and not (self.rendezvous.ended or self.started)
+        return (self.rendezvous.resumed and not self.rendezvous.ended and not self.done
+                and self.stop_reason is None and self._on_version is None
                 and not self._here and work is not None and not work.ledger.over
-                and not work.of_sites)
+                and not work.of_sites and (not self.started or self._some_finished))
 
     def await_anew(self, now: float) -> list[int]:
-        """Wait for new processes of the workers that reattached and have finished; return these."""
-        workers = sorted(self.rendezvous.begin_anew())
+        """Wait for new processes of the workers that have finished; return these."""
+        self.rendezvous.begin_anew()
+        workers = sorted(worker for worker, member in self.members.items() if member.finished)
         for worker in workers:
             self.members[worker].finished = False
             self.log(now, "leave", worker=worker, reason="its work was lost", finished=False)
@@ -483,10 +485,14 @@ class Engine:
 
     @property
     def _over(self) -> bool:
-        """All workers have left, and no process of theirs is about to join."""
+        """All workers have left, no process of theirs is about to join, and none is waited for."""
         return not self._here and not self._replaced and (
             self.stop_reason is not None
-            or (self.started and any(member.finished for member in self.members.values())))
+            or (self.started and self._some_finished and not self.lacks_work))
+
+    @property
+    def _some_finished(self) -> bool:
+        return any(member.finished for member in self.members.values())
 
     def push(self, push: Push, update: np.ndarray | Blocks | None, now: float, fetch: int = 0,
              square: float | None = None) -> list[Outgoing]:

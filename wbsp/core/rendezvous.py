@@ -69,10 +69,9 @@ class Rendezvous:
         self.busy.discard(worker)
         self.answers = [answer for answer in self.answers if answer.worker != worker]
 
-    def begin_anew(self) -> set[int]:
-        """Forget the workers that reattached and have finished, and return them."""
-        left, self.left, self.answers = self.left, set(), []
-        return left
+    def begin_anew(self) -> None:
+        """Forget the workers that reattached and have finished."""
+        self.left, self.answers = set(), []
 
     def due(self, actions: Iterable[Action], push: Push | None = None) -> Iterable[Action]:
         """Return `actions`, perhaps the answer to a `push`, without void grants and their examples.

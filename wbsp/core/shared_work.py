@@ -105,6 +105,7 @@ class SharedWork:
 
     Attributes:
         ledger: the positions that are free, held and done.
+        of_sites: sites take part in it, or did, as far as this server has heard of them.
     """
 
     def __init__(self, data: SharedData, rule: WorkerRule, state: WorkState | None = None,
@@ -115,6 +116,7 @@ class SharedWork:
             ValueError: the state is invalid.
         """
         self.ledger = WorkLedger(data, state) if ledger is None else ledger
+        self.of_sites = False
         self._rule = rule
         self._sizes = GuidedSizes()
         self._able: set[int] = set()  # granted a version, and no push since for which it waits
@@ -131,11 +133,6 @@ class SharedWork:
     @property
     def data(self) -> SharedData:
         return self.ledger.data
-
-    @property
-    def of_sites(self) -> bool:
-        """True if sites take part in it, as far as this server has heard of them."""
-        return bool(self._least)
 
     @property
     def ended(self) -> str | None:
@@ -232,6 +229,7 @@ class SharedWork:
         spans = Positions(held.own)
         if due < held.pushes:  # its newest push is not decided
             spans = spans.with_all(held.sent)
+        self.of_sites = True
         self._least.setdefault(worker, self.data.batch)
         return self.ledger.claim_all(worker, end, spans.spans)
 
@@ -348,6 +346,7 @@ class SharedWork:
             return []  # asked long ago, and answered
         self._asked[worker], self._ahead[worker] = have, ahead
         if least:
+            self.of_sites = True
             self._least[worker] = least
         self._untold[worker] = None
         if worker in self._able:

@@ -106,6 +106,7 @@ class Run:
         self._told_of_metric = False
         self._stopping_since: float | None = None
         self._trained_since: float | None = None  # all shared data are trained since then
+        self._lacks_since: float | None = None  # nobody here can train what is left
         self._done_since: float | None = None
         self._doubted_since: float | None = None  # after training: who serves is not known
         self._leaves_above: float | None = None
@@ -165,6 +166,8 @@ class Run:
                 disk.woke(seconds)
         if self._trained_since is not None:
             self._trained_since += seconds
+        if self._lacks_since is not None:
+            self._lacks_since += seconds
 
     @property
     def version(self) -> int:
@@ -449,6 +452,8 @@ class Run:
         engine = self.engine
         config = self._config
         alarm = engine.model.alarm
+        if not engine.lacks_work:
+            self._lacks_since = None
         if not engine.started and engine.stop_reason is None:
             rendezvous = engine.rendezvous
             patience = timeouts.REATTACH if self._requests.returned else config.connect_timeout
@@ -464,7 +469,7 @@ class Run:
                 why = "no other will come"
             elif now - self._requests.first_came > patience:
                 why = f"no other joined within {patience:g} s"
-            if here and why is not None and engine.lacks_work and self._above is None:
+            if here and why is not None and engine.lacks_work:
                 self._begins_anew(run_time)
             elif (here or new) and why is not None:
                 if new:  # they are expected next, in place of these
@@ -486,14 +491,35 @@ class Run:
             else:
                 self._awaited.wait(*self._dispatcher.sessions.unready(), None, "training begins",
                                    now)
+        elif engine.lacks_work:
+            self._await_rest(now, run_time)
         elif alarm is not None and run_time >= alarm:
             self._requests.replies.send(engine.tick(run_time))
 
+    def _await_rest(self, now: float, run_time: float) -> None:
+        """Wait for new processes of lost workers: all others have finished, and work is left."""
+        sessions = self._dispatcher.sessions
+        if self._lacks_since is None or any(session.plane is None for session in sessions):
+            self._lacks_since = now  # one that is here builds its model
+        if not len(sessions):
+            return  # they may reconnect
+        away = [worker for worker in self.missing if worker not in sessions.series.gone]
+        left = self._lacks_since + timeouts.REATTACH - now
+        if self.complete or not self._awaited.wait(
+                away, f"to train the rest ({self._undone})", left,
+                "those that have finished are to be started again, to train it", now):
+            self._lacks_since = None
+            self._begins_anew(run_time)
+
+    @property
+    def _undone(self) -> str:
+        work = self.engine.work
+        assert work is not None, "the run has shared data"
+        return f"{work.ledger.undone.count:,} of {work.data.n * work.data.epochs:,} examples"
+
     def _begins_anew(self, run_time: float) -> None:
         """Have new processes of workers train what was lost after all had finished."""
-        sessions, work = self._dispatcher.sessions, self.engine.work
-        assert work is not None, "the engine lacks it"
-        undone = f"{work.ledger.undone.count:,} of {work.data.n * work.data.epochs:,} examples"
+        sessions, undone = self._dispatcher.sessions, self._undone
         workers = self.engine.await_anew(run_time)
         self._reporter.say(f"{undone} were lost with ended processes, after {named(workers)} had "
                            "finished: start these workers again, and they train them")
