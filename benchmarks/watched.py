@@ -1,12 +1,12 @@
-"""What it costs a server to be watched: the time of a push and a pull of one worker.
+"""What it costs a server to be watched, or read: the time of a push and a pull of one worker.
 
-    python -m benchmarks.watched [--quick] [--json FILE]
+    python -m benchmarks.watched [--reader] [--quick] [--json FILE]
 
 Two servers under asp, whose workers do everything but compute; the run of one is followed by
-`python -m wbsp.watch HOST:PORT` all the time. They are measured in turn, block by block, and
-compared within each turn: by the clock, and by the seconds of the processor that the server's own
-process takes. On a machine that does other work, too, or has fewer cores than there are processes,
-only the latter say something.
+`python -m wbsp.watch HOST:PORT` all the time, or its versions are read by `wbsp.versions`. They are
+measured in turn, block by block, and compared within each turn: by the clock, and by the seconds of
+the processor that the server's own process takes. On a machine that does other work, too, or has
+fewer cores than there are processes, only the latter say something.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from benchmarks.harness import in_words, print_table, ratios, server, spread, wr
 
 SIZES = (5, 148_298)  # floats: nearly nothing but the server's own time, and the CIFAR-10 CNN
 WHAT = "clock", "processor"
+_FLAGS = ["--check_period=1"]  # where versions are read
 _ROOT = Path(__file__).parents[1]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="floats in the model")
+    parser.add_argument("--reader", action="store_true", help="a process reads the versions")
     parser.add_argument("--turns", type=int, default=9, help="blocks of each server")
     parser.add_argument("--seconds", type=float, default=2.0, help="of a block")
     parser.add_argument("--quick", action="store_true", help="3 short turns")
@@ -43,33 +45,34 @@ def main() -> None:
     if args.quick:
         args.turns, args.seconds = 3, 0.3
     try:
-        rows = [_compare(size, args.turns, args.seconds) for size in args.sizes]
+        rows = [_compare(size, args.turns, args.seconds, args.reader) for size in args.sizes]
     except RuntimeError as error:
         sys.exit(f"benchmarks.watched: {error}")
     print_table(("model MB", "ms of the", "alone", "watched", "watched/alone"),
                 [(f"{4 * row['floats'] / 1e6:.1f}", what,
                   *(f"{row[what][name]['median']:,.3f}" for name in ("alone", "watched")),
                   in_words(row[what]["ratio"])) for row in rows for what in WHAT])
-    for row in rows:
+    for row in rows if not args.reader else ():
         print(f"what hands out the files takes {100 * row['beside']:.1f} % of a core beside "
               f"{1000 / row['clock']['watched']['median']:,.0f} round trips a second")
     print(f"load of this machine: {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores")
     write_json(args.json, {"watched": rows})
 
 
-def _compare(size: int, turns: int, seconds: float) -> dict:
+def _compare(size: int, turns: int, seconds: float, reader: bool) -> dict:
     """Milliseconds of a round trip, by each of WHAT."""
     with contextlib.ExitStack() as stack:
         teams, processes = {}, {}
         for name in ("alone", "watched"):
-            address = stack.enter_context(server("asp", 1))
+            address = stack.enter_context(server("asp", 1, *_FLAGS[:reader]))
             if name == "watched":
-                stack.enter_context(_watching(address))
+                stack.enter_context(_reading(address) if reader else _watching(address))
             teams[name] = stack.enter_context(start_team(wbsp_worker, [(address, 0, 1, size)]))
             processes[name] = _listener(address)
         found: dict[str, dict[str, list[float]]] = {what: {"alone": [], "watched": []}
                                                     for what in WHAT}
-        helper, shares = _file_process(processes["watched"]), list[float]()
+        listener = processes["watched"]
+        helper, shares = listener if reader else _file_process(listener), list[float]()
         for turn in range(turns + 1):
             for name in teams if turn % 2 else reversed(teams):
                 before, beside, began = _used(processes[name]), _used(helper), time.monotonic()
@@ -117,6 +120,20 @@ def _watching(address: str) -> Iterator[None]:
                 raise RuntimeError("the page has ended while it was measured")
         finally:
             page.terminate()
+
+
+@contextlib.contextmanager
+def _reading(address: str) -> Iterator[None]:
+    """Yield a process that reads one version after the other."""
+    code = f"import wbsp\nfor version in wbsp.versions({address!r}): print('read', flush=True)"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=_ROOT, text=True,
+                          stdout=subprocess.PIPE) as reader:
+        try:
+            yield
+        finally:
+            reader.terminate()
+        if "read" not in reader.communicate()[0]:
+            raise RuntimeError("no version was read")
 
 
 if __name__ == "__main__":

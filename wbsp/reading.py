@@ -202,23 +202,23 @@ class _Server:
                 with version_folder() as folder:
                     path = folder / "version"
                     assert self._line is not None, "over which the answer came"
-                    problem = read_version(self._line.host, answer, self._credentials.token, path)
+                    problem = read_version(self._line.place, answer, self._credentials.token, path)
                     if problem is None:
                         self._run, self._newest = answer.run, answer.version
                         self._over, self._unread_since = answer.last, None
                         return Version(load(path), answer, self)
-                self._await_files(one_line(problem))
+                self._await_version(one_line(problem))
             time.sleep(_PAUSE)
 
-    def _await_files(self, problem: str) -> None:
-        """Wait for the file server of the run. Raises ConnectionError, in one line, at the end."""
+    def _await_version(self, problem: str) -> None:
+        """Wait for a version that can be read. Raises ConnectionError, in one line, at the end."""
         now = time.monotonic()
         self._unread_since = self._unread_since or now
         left = self._unread_since + self._patience - now
-        if not self._awaited.wait("the server's file server", f"to send a version ({problem})",
+        if not self._awaited.wait("the server", f"to send a version ({problem})",
                                   left, "this process gives up", now):
             raise ConnectionError(f"{self._address}: no version could be read within "
-                                  f"{self._patience:g} s: {problem} (--watch_port of the server)")
+                                  f"{self._patience:g} s: {problem}")
 
     def report(self, found: m.Evaluated) -> None:
         """Send the metrics to the server. Raises ConnectionError in one line."""

@@ -15,10 +15,9 @@ from jobs import free_port, until
 from watch_page import file_processes
 
 from wbsp.ps import file_server as file_process
-from wbsp.ps.file_server import MOST, Folder, RunFiles, word_for
+from wbsp.ps.file_server import MOST, Folder, RunFiles
 from wbsp.runlog.folder import SECRET, write_settings
 from wbsp.wire.messages import codec as m
-from wbsp.wire.messages.reading import VersionPart
 from wbsp.wire.messages.watch import Have, News, Read
 
 LINE = b'{"t":1.0,"kind":"x"}\n'
@@ -128,23 +127,6 @@ def test_no_other_file_is_handed_out(run, tmp_path_factory):
     (path / "summary.json").symlink_to("/dev/zero")
     assert data(folder.news([])) == {"run.json": b"{}\n", "events.jsonl": 2 * LINE,
                                      "events_wk4.jsonl": LINE}
-
-
-def test_a_version_is_read_with_its_word_alone(tmp_path):
-    names = "version-7.safetensors", "fit-1.safetensors"
-    for name in (*names, "checkpoint.safetensors", "version-8.safetensors"):
-        (tmp_path / name).write_bytes(name.encode())
-    folder = Folder(str(tmp_path), bytes(range(32)))
-    words = [word_for(name, bytes(range(32))) for name in names]
-    assert [folder.part(word, 0).data for word in words] == [name.encode() for name in names]
-    assert folder.part(words[0], 8).data == names[0].encode()[8:]
-    word = words[0].partition("-")[0]
-    for asked in (names[0], f"-{names[0]}", f"{word}-version-8.safetensors", f"{word}-{names[1]}",
-                  f"{32 * '0'}-{names[0]}", word_for(names[0], b"another"),
-                  word_for("checkpoint.safetensors", bytes(range(32))), f"{words[0]}\n",
-                  f"../{words[0]}", ""):
-        assert folder.part(asked, 0) == VersionPart(0, 0, b""), asked
-    folder.close()
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "events.jsonl", "", "\0", "x" * 9999])

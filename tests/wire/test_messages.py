@@ -84,6 +84,7 @@ FROM_WORKER = [
     m.AskVersion(),
     m.AskVersion(4, True),
     m.AskPast(),
+    ReadVersion("version-7.safetensors", 1 << 20),
     m.Join([TensorSpec("scale", ())], frozen=[TensorSpec("x", (3,))], digest=32 * "0", sgd=True),
     m.Join([TensorSpec("scale", ())], local=["net/adapter"], entries=[
         Entry("head", "scale"), Entry("count", "", "int64", (1,), bytes(8))]),
@@ -151,8 +152,9 @@ FROM_SERVER = [
     m.Joined(4, 40, False, 2.5, 1, frozen=True, run_examples=1 << 40),
     m.FrozenPart(1 << 20, bytes(8)),
     m.VersionAt("ab12"),
-    m.VersionAt("ab12", 7, "version-7.safetensors", 2607, True),
-    m.VersionAt("ab12", 7, "version-7.safetensors", 2607, False, 4, 2),
+    VersionPart(1 << 30, 1 << 20, b"some"),
+    m.VersionAt("ab12", 7, "version-7.safetensors", True),
+    m.VersionAt("ab12", 7, "version-7.safetensors", False, 4, 2),
     m.VersionAt("ab12", last=True, fit=2, ends=True),
     m.Noted("version 7 was evaluated before"),
     m.FilesAt(0, "no"),
@@ -205,17 +207,14 @@ BOTH = [(m.FromWorker, message) for message in FROM_WORKER] + [
     (m.FromServer, message) for message in FROM_SERVER] + [
     (s.ToShard, message) for message in TO_SHARD] + [
     (s.FromShard, message) for message in FROM_SHARD] + [
-    (m.FromWatcher, f.Read([f.Have("events.jsonl", "3467", 1 << 40)])),
-    (m.FromWatcher, ReadVersion("version-7.safetensors", 1 << 20)),
-    (VersionPart, VersionPart(1 << 30, 1 << 20, b"some")),
+    (f.Read, f.Read([f.Have("events.jsonl", "3467", 1 << 40)])),
     (f.News, f.News("ab12", "pcc/run-001", 3, "lives", True,
                     [f.Piece("events.jsonl", "3467", 10, 14, 1 << 62, b"{}\n")]))]
-PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.FromWatcher,
-                         f.News])
+PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.Read, f.News])
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {31: "d59258d91194822e649ed2413c1947e240b8f3d9939614039589e55cbed7ba37"}
+BYTES = {31: "aa77683241d89ed7d20f2575da9a7f44efa6e4a52941a71933142bf46141e78a"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():
@@ -291,7 +290,7 @@ def test_a_claimed_length_is_not_believed(count):
 # which has checked them. A protocol's number is refused by name.
 UNBOUNDED = {Direct, WorkerRule}
 NUMBERS = {"secret", "name", "segment", "memory", "time"}  # of 63 bits
-KINDS = [m.FromWorker, m.FromServer, s.ToShard, s.FromShard, m.FromWatcher, f.News, VersionPart]
+KINDS = [m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.Read, f.News]
 
 
 def parts(info, path="", numbers=True):

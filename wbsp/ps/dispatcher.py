@@ -65,7 +65,7 @@ class Dispatcher:
         self.on = socket.on
         self.sessions = SessionRegistry(socket, info.config, reporter, shards, info.series)
         self.replication = Replication(info, record, socket, self.sessions, reporter)
-        self.readers = Readers(socket, info, reporter, files, self._tell_worker,
+        self.readers = Readers(socket, info, reporter, self._tell_worker,
                                self.sessions.idle_at_work, self.sessions.log)
         self._lobby = Lobby(info, self.sessions, self._clock, self.replication, on_initial)
         self.entrance: Entrance = self._lobby
@@ -105,13 +105,14 @@ class Dispatcher:
 
     def delay(self) -> float:
         """Return the seconds until a message may be sent."""
-        return self.sessions.queues.delay(self._clock.now())
+        return min(self.sessions.queues.delay(self._clock.now()), self.readers.versions.delay())
 
     def serve(self) -> None:
         """Send the messages that may leave now."""
         now = self._clock.now()
         self.sessions.queues.flush(now)
         self.sessions.lending.flush(now)
+        self.readers.versions.serve()
 
     def close(self) -> None:
         """Send the last messages, and release lent memory."""
@@ -315,6 +316,7 @@ class Dispatcher:
         else:
             body = body_of(message, frames, session)
             session.liveness.hear(self._clock.now())
+            self.readers.versions.arrived()
             handle = self._handlers.session.get(type(message))
             if handle is None:
                 raise m.WireError(f"worker {session.worker} sent {type(message).__name__} out of "

@@ -1,5 +1,5 @@
-"""The process that sends the files of a run to remote watchers, and versions to evaluating
-processes, and its server's handle (`RunFiles`).
+"""The process that sends the files of a run to remote watchers, and its server's handle
+(`RunFiles`).
 
 A server starts it by `python -m wbsp.ps.file_server` at the first request. Connections of watchers,
 reading files and memory for them burden this process, not the server's event loop. It reads files
@@ -12,11 +12,8 @@ but not before watchers have the last lines, if they request them soon.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import json
 import os
-import re
 import stat
 import sys
 from collections.abc import Iterable
@@ -29,14 +26,11 @@ from wbsp.runlog.files import decode_document
 from wbsp.runlog.folder import SECRET, SETTINGS
 from wbsp.wire.loop import Loop
 from wbsp.wire.messages import codec as m
-from wbsp.wire.messages.reading import ReadVersion, VersionPart
 from wbsp.wire.messages.watch import FilesAt, Have, News, Piece, Read, is_log, order
 from wbsp.wire.sockets import ServerSocket
 
 # Bytes of files in an answer, of which libzmq holds one for a connection: any process may ask.
 MOST, _ROOM = 1 << 16, 1
-_PART = 1 << 20  # bytes of a version in an answer, to a process that was told its word
-_VERSION = re.compile(r"([0-9a-f]{32})-((?:version|fit)-\d{1,16}\.safetensors)", re.ASCII)
 _MOST_ASKED = 1 << 18  # bytes of a request: some thousand files
 _MOST_FILES = 3000  # that are sent
 _LARGEST = 1 << 22  # bytes of the settings that are read
@@ -47,25 +41,16 @@ _NICE = 10  # training has priority
 _COMMAND = "-m", "wbsp.ps.file_server"
 
 
-def word_for(name: str, key: bytes) -> str:
-    """Return what a process asks for to read a version's file: its name, behind a random word.
-
-    Whoever is told the word may read the file; nobody can guess it from another version's.
-    """
-    return f"{hmac.new(key, name.encode(), hashlib.sha256).hexdigest()[:32]}-{name}"
-
-
 class Folder:
-    """The files of a run's folder that are sent; `key`: as in `word_for`, of its versions."""
+    """The files of a run's folder that are sent."""
 
-    def __init__(self, path: str, key: bytes = b""):
+    def __init__(self, path: str):
         """Open the folder.
 
         Raises:
             OSError: it cannot be opened.
         """
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._key = key
         self._shown = "", 0  # the settings that were sent last, and their size without secret
 
     def news(self, have: Iterable[Have]) -> tuple[list[Piece], bool]:
@@ -119,28 +104,6 @@ class Folder:
         if known and not data:
             return None
         return Piece(name, file, offset, size, status.st_mtime_ns, data)
-
-    def part(self, asked: str, offset: int) -> VersionPart:
-        """Return a part of a version's file; nothing if that is not what `word_for` returns.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        found = _VERSION.fullmatch(asked)
-        if found is None or not hmac.compare_digest(asked, word_for(found[2], self._key)):
-            return VersionPart(0, 0, b"")
-        try:
-            fd = os.open(found[2], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
-                         dir_fd=self._fd)
-        except FileNotFoundError:
-            return VersionPart(0, 0, b"")
-        try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                return VersionPart(0, 0, b"")
-            return VersionPart(status.st_size, offset, os.pread(fd, _PART, offset))
-        finally:
-            os.close(fd)
 
     def close(self) -> None:
         os.close(self._fd)
@@ -234,12 +197,7 @@ class FileServer:
             OSError: a file cannot be read.
         """
         identity = next(iter(self._asked))
-        request = m.decode(m.FromWatcher, self._asked.pop(identity))
-        if isinstance(request, ReadVersion):
-            part = self._folder.part(request.name, request.offset)
-            if self._socket.reaches(identity, m.encode(part)):
-                self._next = self._clock.monotonic() + _PAUSE
-            return
+        request = m.decode(Read, self._asked.pop(identity))
         assert isinstance(request, Read)
         pieces, more = self._folder.news(request.have)
         self._recent()
@@ -267,7 +225,7 @@ def main() -> int:
     with contextlib.suppress(OSError):
         os.nice(_NICE)
     try:
-        folder = Folder(settings["folder"], bytes.fromhex(settings["key"]))
+        folder = Folder(settings["folder"])
         socket = ServerSocket(settings["host"], settings["port"],
                               settings["token"] and bytes.fromhex(settings["token"]), 0,
                               _MOST_ASKED, "--watch_port", room=_ROOM)
@@ -292,7 +250,6 @@ class RunFiles:
                  token: bytes | None, on: Host = HOST):
         name = "/".join(folder.absolute().parts[-2:])
         self._on = on
-        self._key = b""  # as in `word_for`; drawn with the first process
         self._settings = {"folder": str(folder), "about": (about[0], name, about[1]),
                           "host": host, "port": port, "token": token and token.hex()}
         self._starting: Thread | None = None
@@ -311,15 +268,10 @@ class RunFiles:
         if now - self._started < timeouts.FILES_AGAIN:
             return FilesAt(0, problem)
         self._started = now
-        self._key = self._key or self._on.scheduler.random(32)
         self._at = FilesAt(0)
         self._starting = self._on.scheduler.thread(self._start, "wbsp-files")
         self._starting.start()
         return FilesAt(0)
-
-    def word_for(self, name: str) -> str:
-        """Return what a process that may read this version's file asks for."""
-        return word_for(name, self._key)
 
     def close(self) -> None:
         """End the process soon: the run is over, and watchers may read the last lines."""
@@ -333,7 +285,7 @@ class RunFiles:
         try:
             if self._process is not None:
                 self._process.kill()
-            self._process = ChildProcess(_COMMAND, {**self._settings, "key": self._key.hex()})
+            self._process = ChildProcess(_COMMAND, self._settings)
             self._at = FilesAt(self._process.port(timeouts.FILES_START))
         except OSError as error:
             self._process = None

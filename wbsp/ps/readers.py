@@ -29,11 +29,11 @@ from wbsp.ps.checkpoint.epoch_versions import NAME, EpochVersion, EpochVersions
 from wbsp.ps.checkpoint.state import Best
 from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT, Checkpoints
 from wbsp.ps.config import Above, Reporter, RunInfo
-from wbsp.ps.file_server import RunFiles
 from wbsp.ps.goal import plain, validation
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.peer_log import PeerLog
 from wbsp.ps.sessions.session import WorkerSession, other_protocol
+from wbsp.ps.sessions.versions import Versions
 from wbsp.ps.sessions.versions_above import Closing, VersionsAbove, is_fast
 from wbsp.runlog.awaited import Awaited
 from wbsp.runlog.files import read_document, write_document
@@ -87,7 +87,7 @@ class Readers:
     """The readers of one server's run; used by the event loop.
 
     Attributes:
-        files: the process that sends the versions.
+        versions: sends the versions.
         take: called with the results: time at which the reader was given the version, its number,
             its metrics, and whether it is the best so far.
         tell: called with the results of an epoch's version, for the workers.
@@ -95,7 +95,7 @@ class Readers:
     """
 
     def __init__(self, socket: ServerSocket, info: RunInfo, reporter: Reporter,
-                 files: RunFiles, answer: Callable[[int, m.Message], None],
+                 answer: Callable[[int, m.Message], None],
                  idle: Callable[[int, float], float], log: PeerLog):
         """Start.
 
@@ -109,7 +109,7 @@ class Readers:
         self._say = reporter.say
         self._folder: pathlib.Path = reporter.folder
         self._clock = reporter.clock
-        self._files = files
+        self.versions = Versions(socket, reporter.folder)
         self._answer_worker = answer
         self._idle = idle
         self._log = log
@@ -160,7 +160,7 @@ class Readers:
     def relay(self, above: Above) -> None:
         """Have the server above decide which worker of this site validates."""
         assert self._engine is not None, "a run has begun"
-        self._above = VersionsAbove(above, self._engine, self._folder, self._files,
+        self._above = VersionsAbove(above, self._engine, self._folder, self.versions,
                                     self._answer_worker, self._info.run, self._clock.now,
                                     self._tell)
 
@@ -191,7 +191,8 @@ class Readers:
 
     def handlers(self) -> Handlers:
         """Return the handlers for readers' messages."""
-        return Handlers({m.NextVersion: self.next, m.Evaluated: self.evaluated},
+        return Handlers({m.NextVersion: self.next, m.Evaluated: self.evaluated,
+                         m.ReadVersion: self.versions.asked},
                         {m.AskVersion: self.asked, m.AskPast: self.asked_past})
 
     def asked(self, session: WorkerSession, ask: m.AskVersion) -> None:
@@ -203,7 +204,6 @@ class Readers:
             return
         if self._epochs is not None:
             self._epochs.wanted = True
-        self._files.at()  # starts the process early
         open_ = self._questions.get(session.worker)
         if open_ is None or open_.ask != ask:
             self._questions[session.worker] = _Question(ask, self._clock.now())
@@ -273,14 +273,13 @@ class Readers:
                 (self._folder / name).hardlink_to(folder / CHECKPOINT)
         except OSError as error:
             problem = f"{folder.name} has none that can be read ({error.strerror})"
-        files = self._files.at()
-        if problem := problem or files.problem:
+        if problem:
             self._answer_worker(session.worker, m.Refused(
                 f"worker {session.worker} begins with fit {session.passes}, which has ended, but "
                 f"its final version is not available: {problem}"))
         else:
             self._answer_worker(session.worker, m.VersionAt(
-                self._info.run, name=self._files.word_for(name), port=files.port, last=True,
+                self._info.run, name=self.versions.word_for(name), last=True,
                 fit=session.passes))
 
     def poll(self) -> None:
@@ -369,6 +368,7 @@ class Readers:
 
     def close(self) -> None:
         """Release all versions."""
+        self.versions.close()
         if self._pool is not None:
             self._pool.shutdown()
         if self._epochs is not None:
@@ -394,9 +394,7 @@ class Readers:
         """Pin the newest version for this reader if it is newer than `after`; return it."""
         nothing = m.VersionAt(self._info.run, fit=self._info.series.fit)
         saved = self._checkpoints and self._checkpoints.saved
-        files = self._files.at()
-        self._tell(files.problem)
-        if not saved or not files.port:
+        if not saved:
             return nothing
         version, final = saved
         newest = None if self._epochs is None else self._epochs.newest
@@ -418,8 +416,9 @@ class Readers:
             reader.version, reader.t = version, self._clock.run()
             reader.of_epoch = newest if newest and newest.version == version else None
             self._tidy()
-        return structs.replace(nothing, version=version, name=self._files.word_for(name),
-                               port=files.port, last=final,
+        self._tell("")
+        return structs.replace(nothing, version=version, name=self.versions.word_for(name),
+                               last=final,
                                epoch=reader.of_epoch.epoch if reader.of_epoch else m.NONE)
 
     def _there(self, one: EpochVersion) -> bool:
@@ -479,17 +478,15 @@ class Readers:
             one = self._validated or one
         if one is None or one.problem:
             return nothing
-        files = self._files.at()
-        if not self._there(one) or not files.port:
-            self._tell(files.problem)
-            return nothing if files.problem or one.problem else None
+        if not self._there(one):
+            return nothing if one.problem else None
         if ask.validates:
             known = self._validates.get(worker)
             if known is None or known.one is not one:
                 self._validates[worker] = _Validation(one, self._clock.now())
             self._tidy()
-        return structs.replace(nothing, version=one.version, name=self._files.word_for(one.name),
-                               port=files.port, epoch=one.epoch)
+        return structs.replace(nothing, version=one.version, epoch=one.epoch,
+                               name=self.versions.word_for(one.name))
 
     def _comes(self, one: EpochVersion, question: _Question) -> bool:
         """Return whether a worker that waits for an epoch's results will still receive them.

@@ -530,7 +530,8 @@ class Upstream(SiteWorker):
                      ) -> Future[str | None]:
         assert self._transport is not None, "its server has answered"
         self._reads = self._reads or self._on.scheduler.pool("wbsp-above-versions")
-        return self._reads.submit(read_version, self._transport.host, at, self._token, path)
+        return self._reads.submit(read_version, self._transport.place, at, self._token, path,
+                                  self._on)
 
     def told(self) -> list[Measured | LearningRate]:
         told, self._told = self._told, []

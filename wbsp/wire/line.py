@@ -6,15 +6,14 @@ import contextlib
 import os
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import zmq
-import zmq.utils.monitor
 
 from wbsp import timeouts
+from wbsp.process.host import HOST, Host
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.reading import ReadVersion, VersionPart
 from wbsp.wire.sockets import HANDSHAKE_FAILED, HANDSHAKES, MISMATCH, foreign, worker_socket
@@ -41,13 +40,14 @@ class Line:
     """A connection for one question at a time. Raises OSError in one line."""
 
     def __init__(self, context: zmq.Context, place: str, token: bytes | None,
-                 closed: threading.Event):
+                 closed: threading.Event, on: Host = HOST):
         """`place`: as returned by `endpoint`; `closed`: set when no answer is wanted any more."""
+        self._on = on
         self._token = token
         self._mismatch = False  # a process there has a token and this one none, or the reverse
-        self._place = place.removeprefix("tcp://")
-        self.host = self._place.rpartition(":")[0]
-        self._socket = worker_socket(context, [self.host], os.urandom(16), token)
+        self.place, self.shown = place, place.removeprefix("tcp://")
+        self.host = self.shown.rpartition(":")[0]
+        self._socket = worker_socket(context, [self.host], on.scheduler.random(16), token)
         self._monitor = self._socket.get_monitor_socket(
             zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
             | HANDSHAKE_FAILED)
@@ -62,26 +62,27 @@ class Line:
         Raises WireError for any other message.
         """
         self._socket.send(m.encode(question), zmq.NOBLOCK)
-        end, poller = time.monotonic() + timeouts.WATCH_ANSWER, zmq.Poller()
+        clock, poller = self._on.clock, self._on.network.poller()
+        end = clock.monotonic() + timeouts.WATCH_ANSWER
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._monitor, zmq.POLLIN)
-        while time.monotonic() < end and not self._closed.is_set():
+        while clock.monotonic() < end and not self._closed.is_set():
             found = dict(poller.poll(int(1000 * _LOOK)))
             if self._socket in found:
                 answer = m.decode(answers, self._socket.recv_multipart()[0])
                 if not isinstance(answer, m.Alive):
                     return answer
             elif self._monitor in found and not self._socket.poll(0):  # else read what came before
-                event = zmq.utils.monitor.recv_monitor_message(self._monitor)
+                event = self._on.network.event(self._monitor)
                 self._mismatch = self._mismatch or event["value"] == MISMATCH
                 self._take(event["event"])
         if not self.made:
             raise Nobody(self._nobody)
-        raise TimeoutError(f"{self._place} does not answer")
+        raise TimeoutError(f"{self.shown} does not answer")
 
     @property
     def _nobody(self) -> str:
-        return f"no server answers at {self._place}"
+        return f"no server answers at {self.shown}"
 
     def close(self) -> None:
         self._socket.disable_monitor()
@@ -94,39 +95,40 @@ class Line:
         elif event & HANDSHAKE_FAILED:
             self._failures += 1
             if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL or self._failures >= HANDSHAKES:
-                raise Foreign(f"{self._place} refused the connection: "
+                raise Foreign(f"{self.shown} refused the connection: "
                               f"{foreign(self._token, self._mismatch)}")
         elif self.made:
-            raise ConnectionError(f"the connection to {self._place} broke")
+            raise ConnectionError(f"the connection to {self.shown} broke")
         elif event == zmq.EVENT_CONNECT_RETRIED and not self._failures:
             raise Nobody(self._nobody)
 
 
-def read_version(host: str, at: m.VersionAt, token: bytes | None, path: Path) -> str | None:
+def read_version(place: str, at: m.VersionAt, token: bytes | None, path: Path,
+                 on: Host = HOST) -> str | None:
     """Read a version's file into `path`; return why it cannot be read, None: it is read.
 
     Args:
-        host: at which the server was reached that named the file.
-        at: where the file is.
+        place: of the server that named the file, as returned by `endpoint`.
+        at: which file it is.
         token: of the run, or None.
         path: the file to write.
+        on: the host that this process runs on.
 
     Raises:
         OSError: the file cannot be written here; one line.
     """
-    context = zmq.Context()
-    line = Line(context, f"tcp://{host}:{at.port}", token, threading.Event())
+    context = on.network.context()
+    line = Line(context, place, token, threading.Event(), on)
     try:
-        with _writing(path), open(path, "wb") as file:
+        with _writing(path), path.open("wb") as file:
             while True:
                 offset = file.tell()
                 try:
-                    part = line.ask(ReadVersion(at.name, offset), VersionPart)
+                    part = line.ask(ReadVersion(at.name, offset), m.FromServer)
                 except TROUBLE as error:
                     return str(error)
-                assert isinstance(part, VersionPart)
-                if not part.data or part.offset != offset:
-                    return f"the file server at {host}:{at.port} no longer has it"
+                if not isinstance(part, VersionPart) or not part.data or part.offset != offset:
+                    return f"the server at {line.shown} no longer has it"
                 file.write(part.data)
                 if file.tell() >= part.size:
                     return None

@@ -38,11 +38,9 @@ class PassedRun:
         at = transport.past(timeout)
         with version_folder() as folder:
             path = folder / "version"
-            problem = read_version(transport.host, at, secret, path)
+            problem = read_version(transport.place, at, secret, path, transport.on)
             if problem is not None:
-                raise TransportError(f"cannot read {self.of}, which has ended, at "
-                                     f"{transport.host}, port {at.port} (--watch_port of the "
-                                     f"server): {problem}")
+                raise TransportError(f"cannot read {self.of}, which has ended: {problem}")
             self.saved = read(path)
         self.reason: str = (self.saved.state.stopped
                             or f"fit {self.number} of this process's server has ended")

@@ -2,8 +2,8 @@
 
 A worker of a site asks its site, as below any server, and the site asks the server above, of which
 it is one worker. So at most one of the site's workers validates an epoch's version, or none, if one
-of another site does. The site reads the version's file from the server above, and its own file
-server gives it to the worker.
+of another site does. The site reads the version's file from the server above, and sends it to
+the worker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wbsp import timeouts
 from wbsp.core.engine import Engine
 from wbsp.ps.checkpoint.epoch_versions import NAME
 from wbsp.ps.config import Above
-from wbsp.ps.file_server import RunFiles
+from wbsp.ps.sessions.versions import Versions
 from wbsp.wire.messages import codec as m
 
 # Of a worker, at the end of a run: it validates the last epoch, or waits for the results.
@@ -50,12 +50,12 @@ class VersionsAbove:
     """
 
     def __init__(self, above: Above, engine: Engine, folder: pathlib.Path,
-                 files: RunFiles, answer: Callable[[int, m.Message], None],
+                 versions: Versions, answer: Callable[[int, m.Message], None],
                  run: str, now: Callable[[], float], tell: Callable[[str], None]):
         """Set up; the arguments are as in `Readers`. `tell`: prints why no version can be read."""
         self._tell = tell
         self._above, self._engine, self._folder = above, engine, folder
-        self._files, self._answer, self._run, self._now = files, answer, run, now
+        self._versions, self._answer, self._run, self._now = versions, answer, run, now
         self._questions: dict[int, _Question] = {}  # worker -> its newest, not answered
         self._open: _Question | None = None  # the one that the server above has not answered
         self._found: tuple[_Question, m.VersionAt, Future[str | None] | None] | None = None
@@ -65,7 +65,6 @@ class VersionsAbove:
 
     def asked(self, worker: int, ask: m.AskVersion) -> None:
         """Handle a worker's request, or announced request, for an epoch's version."""
-        self._files.at()  # starts the process early
         if ask.epoch == m.NONE:
             if not self._announced:
                 self._announced = True
@@ -147,7 +146,7 @@ class VersionsAbove:
     def _give(self, question: _Question, at: m.VersionAt,
               reading: Future[str | None] | None) -> None:
         """Give a worker the version that was found for it, once it can be read here."""
-        name, files = NAME.format(at.version), self._files.at()
+        name = NAME.format(at.version)
         if reading is not None:
             if not reading.done():
                 return
@@ -164,17 +163,15 @@ class VersionsAbove:
                 self._nothing(question.worker)
                 return
             self._found = question, at, None
-        if not (files.port or files.problem):
-            return
         self._found = None
-        if files.problem or self._questions.get(question.worker) != question:
+        if self._questions.get(question.worker) != question:
             self._nothing(question.worker)
             return
         del self._questions[question.worker]
         if question.ask.validates:
             self._validates[question.worker] = at.epoch
-        self._answer(question.worker, structs.replace(at, run=self._run, port=files.port,
-                                                      name=self._files.word_for(name)))
+        self._answer(question.worker, structs.replace(at, run=self._run,
+                                                      name=self._versions.word_for(name)))
 
     def _nothing(self, worker: int) -> None:
         self._questions.pop(worker, None)

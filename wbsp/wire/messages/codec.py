@@ -108,17 +108,16 @@ PROTOCOL = 31  # raise it when a message, or a type that a message embeds, chang
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving
               | AskWork | Measured | LearningRate | StopRun | Reattach | Kept | Goodbye | Elected
               | Follow | Held | Ask | Watch | Lead | NextVersion | AskVersion
-              | AskPast | Evaluated | AskFrozen)
+              | AskPast | Evaluated | AskFrozen | ReadVersion)
 FromServer = (Welcome | Joined | Refused | Ack | Granted | Directed | CutDecision | Model | Work
               | Withdrawn | Measured | LearningRate | Stop | Final | Alive | Resend | Reattached
               | Unknown | Elect | Leading | NotServing | Following | Recorded | Copy | CopyChunk
-              | AllHave | Vacant | Over | FilesAt | Challenge | VersionAt | Noted | FrozenPart)
-FromWatcher = Read | ReadVersion
+              | AllHave | Vacant | Over | FilesAt | Challenge | VersionAt | Noted | FrozenPart
+              | VersionPart)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders = {kind: msgspec.msgpack.Decoder(kind, dec_hook=text_of)
-             for kind in (FromWorker, FromServer, FromShard, ToShard, FromWatcher, News,
-                          VersionPart)}
+             for kind in (FromWorker, FromServer, FromShard, ToShard, Read, News)}
 
 
 def encode(message: Message) -> bytes:

@@ -2,7 +2,7 @@
 `wbsp.wire.messages.codec` has their encoding.
 
 A reader is no worker. It asks a server for the next version to evaluate, and reads that version's
-file, part by part, from the run's file server: see `wbsp.wire.messages.watch`.
+file, part by part.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ class VersionAt(Message, frozen=True):
     run: Id
     version: OrNone = NONE
     name: FileName = ""  # of its file, behind a random word: the proof that it may be read
-    port: Annotated[int, Meta(ge=0, le=65535)] = 0  # of the host at which the server was reached
     last: bool = False  # it is the run's final version
     epoch: OrNone = NONE  # whose version it is: the first one with all of the epoch
     fit: Count = 1  # number of the run in its series
@@ -78,7 +77,7 @@ class Noted(Message, frozen=True):
 
 
 class ReadVersion(Message, frozen=True):
-    """Request for a part of a version's file."""
+    """Request of any process for a part of a version's file."""
 
     name: FileName  # as in VersionAt
     offset: Bytes

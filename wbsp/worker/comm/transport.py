@@ -92,9 +92,9 @@ class Transport:
         return self._communication.cut_off
 
     @property
-    def host(self) -> str:
-        """Address at which the server was reached."""
-        return self._connection.monitor.route.host
+    def place(self) -> str:
+        """Where the server was reached, as returned by `endpoint`."""
+        return self._connection.monitor.route.address
 
     def update_bytes(self, size: int) -> int:
         """Return the bytes of the newest update that was sent.
@@ -223,16 +223,11 @@ class Transport:
         Raises:
             TransportError: the answer does not arrive.
         """
-        end = self.on.clock.monotonic() + timeout
-        while True:
-            self.request(m.AskPast())
-            try:
-                at = self._await(m.VersionAt, timeout)
-            except TimeoutError as error:
-                raise TransportError(str(error)) from None
-            if at.port or self.on.clock.monotonic() > end:
-                return at
-            self.on.clock.sleep(_GRAIN)
+        self.request(m.AskPast())
+        try:
+            return self._await(m.VersionAt, timeout)
+        except TimeoutError as error:
+            raise TransportError(str(error)) from None
 
     def listen(self, listener: Listener, layout: Sequence[TensorSpec]) -> None:
         """Pass all messages to this member, also earlier ones, to `listener`."""

@@ -38,16 +38,15 @@ class ShownVersion:
         try:
             with version_folder() as folder:
                 path = folder / "version"
-                problem = read_version(runtime.transport.host, at, self._worker.secret, path)
+                problem = read_version(runtime.transport.place, at, self._worker.secret, path)
                 if problem is None:
                     assign(read(path), self._model, f"the version of epoch {at.epoch + 1}")
         except OSError as error:
             problem = str(error)
         if problem is not None:
             self._worker.say_once(
-                "cannot read the version of an epoch from the run's file server (--watch_port): "
-                f"{one_line(problem)}; not validating it; callbacks get this worker's own "
-                "training state")
+                f"cannot read the version of an epoch: {one_line(problem)}; not validating it; "
+                "callbacks get this worker's own training state")
             if ask.validates:
                 runtime.tell(Measured(at.epoch, {}))  # others may wait for its results
             return False
