@@ -88,7 +88,7 @@ WALLS = {
     "ray": "runlog limits timeouts process worker.errors worker.next_run command",
     "testing": "core sync simulate",
     "cluster": "environment",
-    "saved": "ps.checkpoint replica tensors limits",
+    "saved": "ps.checkpoint replica tensors limits wire process",
     "export": "saved ps.checkpoint runlog tensors limits command",
     "reading": "saved ps.checkpoint wire runlog process environment limits timeouts given",
     "__main__": "",

@@ -16,9 +16,9 @@ from safetensors.numpy import save
 
 from wbsp.command import Parser
 from wbsp.limits import one_line
-from wbsp.ps.checkpoint.format import Checkpoint
+from wbsp.ps.checkpoint.format import Checkpoint, load
 from wbsp.runlog.files import shown, write_whole
-from wbsp.saved import read, saved_at
+from wbsp.saved import saved_at
 from wbsp.tensors.frozen import FrozenValues
 from wbsp.tensors.layout import subject
 
@@ -39,7 +39,7 @@ def export(run_folder: Path, file: Path, best: bool = False) -> list[str]:
     if file.resolve().parent == run_folder.resolve():
         raise ValueError(f"{file} is in the folder of the run, which holds the server's own files: "
                          "give a file elsewhere")
-    saved = read(saved_at(run_folder, best))
+    saved = load(saved_at(run_folder, best))
     tensors = dict(_variables(saved))
     kept = []
     left_out = [f"{name} (local: each worker keeps its own)" for name in saved.state.local]

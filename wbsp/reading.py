@@ -10,24 +10,22 @@ It may start, die and restart at any time: training neither waits for it nor los
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
-
-import zmq
 
 from wbsp import given, timeouts
 from wbsp.environment import Credentials, address_of_server, shown_server
 from wbsp.limits import one_line
+from wbsp.process.host import HOST, Host
 from wbsp.process.streams import fill_numbers
 from wbsp.process.throttle import Throttle
-from wbsp.ps.checkpoint.format import Checkpoint, load
+from wbsp.ps.checkpoint.format import Checkpoint
 from wbsp.runlog.awaited import Awaited
 from wbsp.runlog.console import say
+from wbsp.saved import assign, read_at
 from wbsp.wire.addresses import all_here, endpoints, split_addresses, to_check
-from wbsp.wire.line import TROUBLE, Foreign, Line, Nobody, Refused, read_version, version_folder
+from wbsp.wire.line import TROUBLE, Foreign, Line, Nobody, Refused
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.reading import METRICS
 from wbsp.wire.proof import STRANGER, Claim
@@ -54,7 +52,7 @@ class Version:
         last: whether it is the run's final version.
     """
 
-    def __init__(self, saved: Checkpoint, at: m.VersionAt, server: _Server):
+    def __init__(self, saved: Checkpoint, at: m.VersionAt, server: Reader):
         self.number = saved.state.version
         self.run = at.run
         self.fit = at.fit
@@ -72,8 +70,6 @@ class Version:
         Raises:
             ValueError: the model does not fit the run; one line.
         """
-        from wbsp.saved import assign  # Keras is imported by the caller, whose model it is
-
         assign(self._saved, model, f"version {self.number}")
 
     def report(self, **metrics: float) -> None:
@@ -147,46 +143,48 @@ def versions(address: str | None = None, *, at: str = "checkpoints", every: floa
     credentials = Credentials(token_file, lambda: not all_here(address))
     if (warning := credentials.warning()) is not None:
         say(warning)
-    server = _Server(address, credentials, patience, say, at == _EPOCHS)
-    return _versions(server, every)
-
-
-def _versions(server: _Server, every: float) -> Iterator[Version]:
-    with contextlib.closing(server):
-        due = 0.0
-        while (version := server.next(due)) is not None:
-            due = time.monotonic() + every
-            yield version
-            if version.last:
-                due = 0.0
+    return Reader(address, credentials, patience, say, at == _EPOCHS).versions(every)
 
 
 class _NoServer(ConnectionError):
     """No server has answered in time."""
 
 
-class _Server:
-    """The server whose versions are read; after a lost connection, it is searched again."""
+class Reader:
+    """A reader of a server's versions; after a lost connection, it searches the server again."""
 
     def __init__(self, address: str, credentials: Credentials, patience: float,
-                 say: Callable[[str], None], epochs: bool):
+                 say: Callable[[str], None], epochs: bool, on: Host = HOST):
+        """Set up; the arguments are as in `versions`."""
+        self._on = on
+        self._clock = on.clock
         self._address = address
         self._epochs = epochs
         self._credentials = credentials
         self._patience = patience
         self.say = say
-        self._context = zmq.Context()
+        self._context = on.network.context()
         self._closed = threading.Event()  # never set: there is one thread
-        self._claim = Claim(os.urandom, contact(credentials.token))
+        self._claim = Claim(on.scheduler.random, contact(credentials.token, on))
         self._line: Line | None = None
         self._run, self._newest = "", m.NONE  # of the newest version that was read
         self._over = False  # that version was the final one of the current run
         self._awaited = Awaited(say)
         self._unread_since: float | None = None  # no version could be read since then
 
+    def versions(self, every: float) -> Iterator[Version]:
+        """Yield the versions; between two of them are at least so many seconds."""
+        with contextlib.closing(self):
+            due = 0.0
+            while (version := self.next(due)) is not None:
+                due = self._clock.monotonic() + every
+                yield version
+                if version.last:
+                    due = 0.0
+
     def next(self, due: float) -> Version | None:
-        """Return the newest version, once it is a new one and `due` (time.monotonic) has come;
-        None if no run has any more."""
+        """Return the newest version, once it is a new one and its time, `due`, has come; None if
+        no run has any more."""
         while True:
             try:
                 answer = self._ask(m.NextVersion(m.PROTOCOL, self._run, self._newest, self._epochs),
@@ -198,21 +196,19 @@ class _Server:
             if answer.ends:
                 return None
             self._over = answer.last and answer.version == m.NONE
-            if answer.version != m.NONE and (answer.last or time.monotonic() >= due):
-                with version_folder() as folder:
-                    path = folder / "version"
-                    assert self._line is not None, "over which the answer came"
-                    problem = read_version(self._line.place, answer, self._credentials.token, path)
-                    if problem is None:
-                        self._run, self._newest = answer.run, answer.version
-                        self._over, self._unread_since = answer.last, None
-                        return Version(load(path), answer, self)
-                self._await_version(one_line(problem))
-            time.sleep(_PAUSE)
+            if answer.version != m.NONE and (answer.last or self._clock.monotonic() >= due):
+                assert self._line is not None, "over which the answer came"
+                saved = read_at(self._line.place, answer, self._credentials.token, self._on)
+                if not isinstance(saved, str):
+                    self._run, self._newest = answer.run, answer.version
+                    self._over, self._unread_since = answer.last, None
+                    return Version(saved, answer, self)
+                self._await_version(one_line(saved))
+            self._clock.sleep(_PAUSE)
 
     def _await_version(self, problem: str) -> None:
         """Wait for a version that can be read. Raises ConnectionError, in one line, at the end."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         self._unread_since = self._unread_since or now
         left = self._unread_since + self._patience - now
         if not self._awaited.wait("the server", f"to send a version ({problem})",
@@ -233,7 +229,7 @@ class _Server:
 
     def _ask(self, question: Any, kind: Any) -> Any:
         """Return the answer, of this type. Raises ConnectionError in one line."""
-        begun = time.monotonic()
+        begun = self._clock.monotonic()
         end = begun + (min(self._patience, timeouts.READ_TO_THE_END) if self._over else
                        self._patience)
         notice = Throttle(_NEXT_NOTICE, begun + _FIRST_NOTICE)
@@ -247,30 +243,31 @@ class _Server:
                         raise ConnectionError(f"{self._address}: {error}") from None
                     problem = str(error)
                     self._leave()
-                    self._claim = Claim(os.urandom, contact(other))
+                    self._claim = Claim(self._on.scheduler.random, contact(other, self._on))
                 except Refused as error:
                     raise ConnectionError(f"{self._address}: {error}") from None
                 except TROUBLE as error:
                     problem = str(error)
                     nobody = nobody and isinstance(error, Nobody)
                     self._leave()
-            if (now := time.monotonic()) > end:
+            if (now := self._clock.monotonic()) > end:
                 raise _NoServer(f"{self._address}: {problem}"
                                 + (f"; {to_check(self._address)}" if nobody else ""))
             if notice.due(now) and not self._over:
                 self.say(f"waiting for the server at {shown_server(self._address)}, for "
                          f"{end - now:.0f} s more: {problem}")
-            time.sleep(_PAUSE)
+            self._clock.sleep(_PAUSE)
 
     def _places(self) -> Iterator[str]:
         for host, port in split_addresses(self._address):
             with contextlib.suppress(OSError):  # the name may be unknown for a moment only
-                yield from endpoints(host, port)
+                yield from endpoints(host, port, self._on.network)
 
     def _try(self, place: str, question: Any, kind: Any) -> Any:
         if self._line is None:
             self._claim.renew()
-            self._line = Line(self._context, place, self._credentials.token, self._closed)
+            self._line = Line(self._context, place, self._credentials.token, self._closed,
+                              self._on)
         for _ in range(3):
             answer = self._line.ask(self._claim.sealed(question), m.FromServer)
             match answer:

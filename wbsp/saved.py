@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 
 from wbsp.limits import one_line
+from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint.format import Checkpoint
 from wbsp.ps.checkpoint.format import load as _load
 from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT
 from wbsp.replica.values import Values
 from wbsp.tensors.frozen import FrozenValues
 from wbsp.tensors.layout import difference, namesakes, other_state, places
+from wbsp.wire.line import read_version, version_folder
+from wbsp.wire.messages.reading import VersionAt
 
 
 def load(run_folder: str | os.PathLike, model: Any, best: bool = False) -> int:
@@ -50,9 +53,19 @@ def saved_at(folder: Path, best: bool) -> Path:
     return path
 
 
-def read(path: Path) -> Checkpoint:
-    """Read the version in this file, for `assign`. Raises ValueError, in one line, if damaged."""
-    return _load(path)
+def read_at(place: str, at: VersionAt, token: bytes | None, on: Host = HOST) -> Checkpoint | str:
+    """Read a version from its server; return it, or why it cannot be read.
+
+    The arguments are those of `wbsp.wire.line.read_version`.
+
+    Raises:
+        OSError: it cannot be kept here; one line.
+        ValueError: it is damaged; one line.
+    """
+    with version_folder(on) as folder:
+        path = folder / "version"
+        problem = read_version(place, at, token, path, on)
+        return _load(path) if problem is None else problem
 
 
 def assign(saved: Checkpoint, model: Any, of: str) -> None:

@@ -17,7 +17,6 @@ import wbsp
 import wbsp.reading
 from wbsp import timeouts
 from wbsp.ps.checkpoint import format as checkpoint
-from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.reading import ReadVersion, VersionPart
 
 READER = """
@@ -125,7 +124,7 @@ def test_a_stranger_reads_and_reports_nothing(running, monkeypatch):
     with Peer(server.address) as stranger:
         stranger.send(ReadVersion(f"version-{version.number}.safetensors", 0))
         assert stranger.hears(VersionPart).data == b""
-    monkeypatch.setattr(wbsp.reading, "contact", lambda token: bytes(32))
+    monkeypatch.setattr(wbsp.reading, "contact", lambda token, on: bytes(32))
     with pytest.raises(ConnectionError, match="a process of another user or of another run"):
         next(wbsp.versions(server.address))
     assert version.number >= 0 and not server.events("evaluation")
@@ -203,7 +202,7 @@ def test_a_reader_whose_disk_is_full_fails_in_one_line_and_nobody_waits_for_it(r
 
 def test_a_reader_that_cannot_read_a_version_says_so_and_gives_up(running, monkeypatch):
     server, _ = running()
-    monkeypatch.setattr("wbsp.reading.read_version", lambda *_: "no server answers at there:1")
+    monkeypatch.setattr("wbsp.reading.read_at", lambda *_: "no server answers at there:1")
     monkeypatch.setattr("wbsp.runlog.awaited._FIRST", 0.5)
     said = []
     with pytest.raises(ConnectionError, match=r"no version could be read within 3 s: no server "

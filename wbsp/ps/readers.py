@@ -245,7 +245,7 @@ class Readers:
         problem = ""
         if found.run != self._info.run:
             problem = "it is of another run"
-        elif version in self._evaluated:
+        elif self._was_evaluated(version):
             problem = f"version {version} was evaluated before"
         elif reader is None or reader.version != version:
             problem = f"version {version} was not given to this process, or is no longer kept"
@@ -256,6 +256,9 @@ class Readers:
                 self._tell_all(m.Measured(reader.of_epoch.epoch, {
                     name[:64]: value for name, value in validation(metrics).items()}))
         self._answer(peer, m.Noted(problem))
+
+    def _was_evaluated(self, version: int) -> bool:
+        return version in self._evaluated
 
     def asked_past(self, session: WorkerSession, ask: m.AskPast) -> None:
         """Handle a worker that requests the final version of an ended run, its fit's.

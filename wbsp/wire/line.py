@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +68,7 @@ class Line:
         while clock.monotonic() < end and not self._closed.is_set():
             found = dict(poller.poll(int(1000 * _LOOK)))
             if self._socket in found:
-                answer = m.decode(answers, self._socket.recv_multipart()[0])
+                answer = m.decode(answers, self._socket.recv_multipart(copy=False)[0].buffer)
                 if not isinstance(answer, m.Alive):
                     return answer
             elif self._monitor in found and not self._socket.poll(0):  # else read what came before
@@ -138,16 +137,16 @@ def read_version(place: str, at: m.VersionAt, token: bytes | None, path: Path,
 
 
 @contextlib.contextmanager
-def version_folder() -> Iterator[Path]:
+def version_folder(on: Host = HOST) -> Iterator[Path]:
     """Make a temporary folder for a version; delete it at the end.
 
     Raises:
         OSError: it cannot be made; one line.
     """
-    with _writing(Path(os.environ.get("TMPDIR") or "/tmp")):
-        folder = tempfile.TemporaryDirectory(prefix="wbsp-version-")
-    with folder as name:
-        yield Path(name)
+    with contextlib.ExitStack() as stack:
+        with _writing(Path(os.environ.get("TMPDIR") or "/tmp")):
+            folder = stack.enter_context(on.disk.temporary("wbsp-version-"))
+        yield folder
 
 
 @contextlib.contextmanager

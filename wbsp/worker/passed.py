@@ -7,8 +7,7 @@ on why the run ended are then the same as on the other workers.
 
 from __future__ import annotations
 
-from wbsp.saved import read
-from wbsp.wire.line import read_version, version_folder
+from wbsp.saved import read_at
 from wbsp.wire.messages import codec as m
 from wbsp.worker.comm.transport import Transport
 from wbsp.worker.errors import TransportError
@@ -36,12 +35,10 @@ class PassedRun:
         self.number = welcome.passes
         self.of = f"the final version of fit {self.number}"
         at = transport.past(timeout)
-        with version_folder() as folder:
-            path = folder / "version"
-            problem = read_version(transport.place, at, secret, path, transport.on)
-            if problem is not None:
-                raise TransportError(f"cannot read {self.of}, which has ended: {problem}")
-            self.saved = read(path)
+        saved = read_at(transport.place, at, secret, transport.on)
+        if isinstance(saved, str):
+            raise TransportError(f"cannot read {self.of}, which has ended: {saved}")
+        self.saved = saved
         self.reason: str = (self.saved.state.stopped
                             or f"fit {self.number} of this process's server has ended")
 

@@ -36,6 +36,7 @@ from simulated.memory import Memory
 from simulated.mistakes import MISTAKES
 from simulated.network import Network
 from simulated.plan import PATIENT, PORT, Plan
+from simulated.reader import SimulatedReader, Validator
 from simulated.strangers import Stranger
 from simulated.threads import Scheduler
 from simulated.world import World
@@ -304,6 +305,9 @@ class Member:
         self.runtime = runtime = WorkerRuntime(transport, replica, welcome.rule, joined, None,
                                                cluster.say, lambda: self.leaving, share=share)
         runtime.start()
+        validator = Validator(self, transport, share) if cluster.plan.validates else None
+        if validator is not None:
+            validator.announce(runtime)
         for _ in range(max(0, self.steps - joined.steps)) if share is None else count():
             if runtime.stopped:
                 break
@@ -319,6 +323,10 @@ class Member:
             counts = share is not None or self._uncounted.random() >= cluster.plan.uncounted
             self.examples += counts
             runtime.step_done(samples=int(counts), loss=0.0 if counts else 1e3)
+            if validator is not None and share.next_epoch > share.epoch:
+                validator.epoch_ends(runtime)
+        if validator is not None:
+            validator.epoch_ends(runtime)
         self.left_at, self.leaving = cluster.world.now, False
         cluster.phase("last push", process)
         runtime.finish()
@@ -452,6 +460,7 @@ class Cluster:
         self.start_server("server", resume=False)
         if plan.standby:
             self.start_server("standby", resume=False)
+        self.readers = [SimulatedReader(self, number) for number in range(plan.readers)]
         steps = [self.rng.randint(1, plan.steps) for _ in range(plan.workers)]
         self.members = [self._member(self, index, steps[index]) for index in range(plan.workers)]
         for member in self.members:
@@ -596,6 +605,11 @@ class Cluster:
             self.notes["strangers"] += 1
             self.world.after(draw.uniform(0.0, horizon / 2),
                              lambda p=process, s=stranger: p.start(s.run))
+        for reader in self.readers:
+            self.notes["readers"] += 1
+            self.world.after(draw.uniform(0.0, horizon / 2), reader.start)
+        for _ in range(plan.kill_readers if self.readers else 0):
+            self.world.after(draw.uniform(horizon / 2, horizon), draw.choice(self.readers).dies)
         fitting = [one for one in MISTAKES
                    if one.fits(plan) and plan.mistake in ("", one.name)]
         for number in range(plan.mistakes):

@@ -22,7 +22,8 @@ from wbsp.timeouts import REATTACH
 
 FAULTS = ("kills", "kill_top", "power", "kill_shards", "kill_workers", "leaves", "cuts",
           "isolations", "breaks", "absences", "fences", "storm", "sleeps", "full", "slow disk",
-          "drift", "memory", "chosen", "strangers", "mistakes", "wild", "evaluator")
+          "drift", "memory", "chosen", "strangers", "mistakes", "wild", "evaluator", "readers",
+          "kill_readers", "validations")
 _AT_ONCE = 20  # seeds that a process takes
 
 

@@ -165,6 +165,16 @@ class Disk:
             self._process.sleep(machine.slow * world.rng.expovariate(1))
         machine.sync(_Inode())
 
+    @contextlib.contextmanager
+    def temporary(self, prefix):
+        folder = self.path(f"/tmp/{prefix}{next(self._process.numbers)}")
+        folder.mkdir(parents=True)
+        try:
+            yield folder
+        finally:
+            if self._process.alive:
+                self.remove(folder)
+
     def remove(self, folder):
         self.step()
         machine = self.machine
@@ -264,6 +274,15 @@ class SimulatedPath(pathlib.PurePosixPath):
 
     def chmod(self, mode):
         pass
+
+    def hardlink_to(self, target):
+        self.disk.step()
+        inode = self.disk.machine.names.get(str(target))
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file", str(target))
+        if self.exists():
+            raise FileExistsError(errno.EEXIST, "File exists", str(self))
+        self.disk.machine.change({str(self): inode})
 
     def unlink(self, missing_ok=False):
         if str(self) in self.disk.machine.names:

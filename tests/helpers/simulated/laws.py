@@ -28,6 +28,9 @@
 18. Two living processes never hold one index: `Member.run`, where the server chooses it.
 19. A step without an example is in no count of examples, and in no mean loss: the final version
     has as many examples as the other steps, and each loss is theirs.
+20. What a reader or a validating worker reads is a version as workers have it. A reader's versions
+    rise, and its last one is the final version. One worker at a time validates an epoch.
+21. Results that the server has not refused are in its log, once.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ import numpy as np
 from integer_replica import UNIT, of_rows, pattern
 
 from simulated.lent import Lent
+from simulated.reader import evaluations
 from wbsp.core.store import UNSENT
 from wbsp.core.work.strikes import STRIKES
 from wbsp.ps.checkpoint.format import _OUTER
@@ -108,6 +112,8 @@ class Laws:
         self.two_deaths = False
         self._elected = {}  # who was elected by votes -> the processes that followed it then
         self.lost_all = False  # a server has begun anew, as it found no version anywhere
+        self._validations = []  # (epoch, begin, end, member, life)
+        self._of_epochs = []  # (number, values) of the versions that workers have validated
         self.missing = []  # of each server's end, the workers that it names as missing
         cluster.world.on_send, cluster.world.on_disk = self.sent, self.writes
         self.lent = Lent(self, cluster.world) if cluster.plan.memory else None
@@ -364,6 +370,7 @@ class Laws:
         self._mistakes_are_said()
         self._few_lines()
         self._model_is_there()
+        self._read_is_what_is()
 
     def _it_ends(self, done):
         if not done:
@@ -671,6 +678,49 @@ class Laws:
             self.broken(8, f"{name} prints {text!r}")
         if "\n[" in text or not text.replace("\n", "").isprintable():
             self.broken(15, f"{name} prints {text!r}")
+
+    def validated(self, member, at, saved, begun):
+        """A worker has validated an epoch's version, from `begun` until now."""
+        self.cluster.notes["validations"] += 1
+        if saved.state.version != at.version:
+            self.broken(20, f"version {at.version} is asked for, and {saved.state.version} read")
+        self._of_epochs.append((at.version, saved.vector.tobytes()))
+        self._validations.append((at.epoch, begun, self.cluster.world.now, member.index))
+
+    def _read_is_what_is(self):
+        """Laws 20 and 21, where one server has served all the time: another one may make versions
+        of these numbers again."""
+        cluster = self.cluster
+        if len(self._epochs) > 1 or self._last_unsaved:
+            return
+        known = {}
+        for (_, version), contents in self._versions.items():
+            known.setdefault(version, set()).update(contents)
+        read = [one for reader in cluster.readers for one in reader.read]
+        for number, values in [*self._of_epochs, *(one[1:3] for one in read)]:
+            if values not in known.get(number, {values}):
+                raise Broken(20, f"version {number} is read with another content than workers have")
+        finals = {member.final_version for member in cluster.members if member.final is not None}
+        for reader in cluster.readers:
+            for before, after in zip(reader.read, reader.read[1:], strict=False):
+                if before[0] == after[0] and before[1] >= after[1]:
+                    raise Broken(20, f"{reader.name} reads version {after[1]} after {before[1]}")
+        for _, number, _, last, _ in read:
+            if last and finals and number not in finals:
+                raise Broken(20, f"version {number} is read as the last one, and workers end with "
+                             f"{sorted(finals)}")
+        for one in self._validations:
+            for other in self._validations:
+                if one[0] == other[0] and one[3] != other[3] and one[1] <= other[1] < one[2]:
+                    raise Broken(20, f"workers {one[3]} and {other[3]} validate epoch {one[0]} "
+                                 "at once")
+        counted = sum((reader.counted for reader in cluster.readers), Counter())
+        logged = evaluations(cluster.machines["server"])
+        for version, times in counted.items():
+            if times > 1 or (logged[version] != 1 and not (
+                    cluster.plan.full or cluster.plan.evaluator)):
+                raise Broken(21, f"results of version {version} were taken {times} times, and "
+                             f"are {logged[version]} times in the log")
 
     def _model_is_there(self):
         cluster = self.cluster

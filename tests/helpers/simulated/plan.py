@@ -106,6 +106,9 @@ class Plan:
     mistakes: int = 0  # processes that a person has started wrongly
     mistake: str = ""  # which, of `simulated.mistakes`; "": as drawn
     wild: float = 0.0  # chance that a pushed update is not finite, or huge
+    readers: int = 0  # processes that evaluate versions: `wbsp.versions`
+    kill_readers: int = 0
+    validates: bool = False  # workers validate the epochs of shared data
     evaluator: str = ""  # "works", "hangs", "dies"; "": there is none
     latency: tuple[float, float] = (0.0001, 0.003)
     speeds: tuple[float, ...] = (0.01, 0.03, 0.1)  # seconds that a step takes, of each worker one
@@ -118,7 +121,7 @@ class Plan:
     @property
     def calm(self) -> bool:
         """Nothing strikes this run: there may be strangers, and mistakes."""
-        return not self.faults - {"strangers", "mistakes", "wild", "evaluator", "drift",
+        return not self.faults - {"strangers", "mistakes", "wild", "evaluator", "readers", "drift",
                                   "slow disk"} and not self.aimed
 
     @property
@@ -128,7 +131,7 @@ class Plan:
                                    "isolations", "breaks", "storm", "absences",
                                    "worker_absences", "soon", "fences",
                                    "sleeps", "full", "drift", "strangers", "mistakes", "wild",
-                                   "evaluator") if getattr(self, name)}
+                                   "evaluator", "readers", "kill_readers") if getattr(self, name)}
         return kinds | ({"power"} if self.power else set()) | (
             {"slow disk"} if self.slow > 0.05 else set())
 
@@ -198,7 +201,17 @@ def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None
     _draw_clocks(plan, random.Random(f"clocks {sync} {seed}"))
     if plan.data is None and random.Random(f"uncounted {sync} {seed}").random() < 0.15:
         plan.uncounted = 0.4
+    _draw_readers(plan, random.Random(f"readers {sync} {seed}"))
     return plan
+
+
+def _draw_readers(plan: Plan, draw: random.Random) -> None:
+    """Who evaluates versions: processes of their own, workers, or both."""
+    if draw.random() < 0.1:
+        plan.readers = draw.randint(1, 2)
+        plan.kill_readers = draw.choice([0, 1, 2])
+    if plan.data is not None and draw.random() < 0.3:
+        plan.validates, plan.validate = True, draw.choice(["newest", "wait"])
 
 
 def _draw_more(plan: Plan, draw: random.Random) -> None:

@@ -23,6 +23,7 @@ import wbsp.ps.replication.standby
 import wbsp.ps.series
 import wbsp.ps.server
 import wbsp.ps.sessions.registry
+import wbsp.ps.sessions.versions
 import wbsp.ps.sharding.coordinator
 import wbsp.tensors.blocks
 import wbsp.tensors.buffers
@@ -49,6 +50,7 @@ from wbsp.ps.checkpoint.resume import Runs
 from wbsp.ps.checkpoint.snapshots import Snapshots
 from wbsp.ps.checkpoint.writer import Checkpoints
 from wbsp.ps.evaluation import Evaluations
+from wbsp.ps.readers import Readers
 from wbsp.ps.replication.election import Candidate, Standing, Votes, rank_of
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.series import STANDBY_STEP, Series
@@ -278,6 +280,18 @@ def _counts_again():
     with (patch.object(Ledger, "seen", lambda self, worker, seq: False),
           patch.object(Ledger, "record", record)):
         yield
+
+
+def _newest_in_its_place():
+    part = wbsp.ps.sessions.versions._part
+    return patch.object(wbsp.ps.sessions.versions, "_part", lambda path, offset: part(
+        path.with_name("checkpoint.safetensors"), offset))
+
+
+def _any_is_last():
+    at = Readers._at
+    return patch.object(Readers, "_at", lambda self, reader, after: msgspec.structs.replace(
+        at(self, reader, after), last=True))
 
 
 def _dead_evaluator_ends_it():
@@ -621,6 +635,19 @@ PLANTED = [
             Plan("asp"), {2}, 10),
     Planted("an evaluator that dies takes the run with it", _dead_evaluator_ends_it,
             Plan("pcc", evaluator="dies"), {8, 9}, 3),
+    Planted("a reader is sent the newest file in place of its version", _newest_in_its_place,
+            Plan("pcc", readers=2, steps=80, speeds=(0.1,)), {8, 20}, 10),
+    Planted("any version is the last one", _any_is_last,
+            Plan("pcc", readers=2, steps=40, speeds=(0.1,)), {20}, 10),
+    Planted("each report counts, of a version that was evaluated, too",
+            lambda: patch.object(Readers, "_was_evaluated", lambda self, version: False),
+            Plan("pcc", readers=2, steps=40, speeds=(0.1,)), {21}, 10),
+    Planted("all workers validate an epoch",
+            lambda: patch.object(Readers, "_is_validated", lambda self, one, worker: False),
+            Plan("pcc", data=(60, 4, 3), validates=True, validate="wait"), {20}, 10),
+    Planted("a server waits for ever for a reader",
+            lambda: patch.object(wbsp.timeouts, "EVALUATOR_HANGS", 1e9),
+            Plan("pcc", readers=2, hours=0.2), {9}, 30),
     Planted("a message over a new connection is taken as of the one before",
             _each_connection_is_the_first,
             Plan("asp", data=(60, 4, 3), size=60, chunk=2, breaks=40, sleeps=10, steps=40,

@@ -7,8 +7,7 @@ import keras
 
 from wbsp.core.messages import Measured
 from wbsp.limits import one_line
-from wbsp.saved import assign, read
-from wbsp.wire.line import read_version, version_folder
+from wbsp.saved import assign, read_at
 from wbsp.wire.messages.reading import AskVersion
 from wbsp.worker.loop import Worker
 
@@ -34,24 +33,20 @@ class ShownVersion:
         at = runtime.epoch_version(ask)
         if at is None or at.epoch == self.epoch:
             return at is not None
-        problem: str | None
         try:
-            with version_folder() as folder:
-                path = folder / "version"
-                problem = read_version(runtime.transport.place, at, self._worker.secret, path)
-                if problem is None:
-                    assign(read(path), self._model, f"the version of epoch {at.epoch + 1}")
+            saved = read_at(runtime.transport.place, at, self._worker.secret)
         except OSError as error:
-            problem = str(error)
-        if problem is not None:
-            self._worker.say_once(
-                f"cannot read the version of an epoch: {one_line(problem)}; not validating it; "
-                "callbacks get this worker's own training state")
-            if ask.validates:
-                runtime.tell(Measured(at.epoch, {}))  # others may wait for its results
-            return False
-        self.epoch = at.epoch
-        return True
+            saved = str(error)
+        if not isinstance(saved, str):
+            assign(saved, self._model, f"the version of epoch {at.epoch + 1}")
+            self.epoch = at.epoch
+            return True
+        self._worker.say_once(
+            f"cannot read the version of an epoch: {one_line(saved)}; not validating it; "
+            "callbacks get this worker's own training state")
+        if ask.validates:
+            runtime.tell(Measured(at.epoch, {}))  # others may wait for its results
+        return False
 
     def put_back(self) -> None:
         """Restore the worker's training state."""
