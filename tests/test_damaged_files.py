@@ -20,6 +20,7 @@ from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.ps.checkpoint.resume import Runs
 from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.file_server import Folder
+from wbsp.ps.sessions.versions import read_part
 from wbsp.runlog.folder import is_held, read_settings
 from wbsp.runlog.reader import read_run
 from wbsp.tensors.frozen import FrozenValues
@@ -58,8 +59,8 @@ def watch(folder):
 def served(folder):
     shown = Folder(str(folder))
     shown.news([])
-    shown.part("version-1.safetensors", 0)
     shown.close()
+    read_part(folder / "version-1.safetensors", 0)
 
 
 def resumed(folder):

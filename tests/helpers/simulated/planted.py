@@ -283,8 +283,8 @@ def _counts_again():
 
 
 def _newest_in_its_place():
-    part = wbsp.ps.sessions.versions._part
-    return patch.object(wbsp.ps.sessions.versions, "_part", lambda path, offset: part(
+    part = wbsp.ps.sessions.versions.read_part
+    return patch.object(wbsp.ps.sessions.versions, "read_part", lambda path, offset: part(
         path.with_name("checkpoint.safetensors"), offset))
 
 

@@ -81,7 +81,7 @@ class Versions:
         elif self._asked and self._clock.monotonic() >= self._due:
             identity = next(iter(self._asked))
             self._pool = self._pool or self._socket.on.scheduler.pool("wbsp-versions")
-            self._reading = identity, self._pool.submit(_part, *self._asked.pop(identity))
+            self._reading = identity, self._pool.submit(read_part, *self._asked.pop(identity))
 
     def close(self) -> None:
         """Send no more parts."""
@@ -93,7 +93,7 @@ class Versions:
         return self._sent + (_MOST_PAUSE if self._busy else _PAUSE)
 
 
-def _part(path: Path, offset: int) -> VersionPart:
+def read_part(path: Path, offset: int) -> VersionPart:
     """Read a part of a file; nothing, if it is gone."""
     try:
         with disk_of(path).regular(path) as file:
