@@ -556,12 +556,13 @@ def test_the_run_ends_when_all_epochs_are_trained_and_continues_with_more():
         fewer.restore(engine.state())
 
 
-def resumed(*here):
+def resumed(*here, rival=False):
     """An engine that goes on from version 5 of three workers, and these with version 6 are back."""
     log = Log()
     engine = Engine(create("asp"), Store(f32(0, 0), 5), 3, log=log)
     engine.restore(EngineState(version=3, next_seq={0: 1, 1: 1, 2: 1}, totals=(3, 3),
                                awaited=[0, 1, 2]))
+    engine.rendezvous.rival = rival
     for worker in here:
         engine.attach(worker, 6, False, False, 1.0)
     if not engine.started:
@@ -577,6 +578,12 @@ def test_a_number_of_a_version_is_not_given_twice_where_one_is_away_that_may_hav
     assert log.only("accept")["base"] == first - 1, "it is stale by one version, not by a million"
     engine.attach(2, 8, False, False, 4.0)
     assert engine.store.latest.version == first + 1
+
+
+def test_a_number_of_a_version_is_not_given_twice_where_another_server_may_give_it():
+    """Any of the workers may go back to that one, which does not know of this one yet."""
+    engine, _ = resumed(0, 1, 2, rival=True)
+    assert engine.store.latest.version == 5 + LEAP
 
 
 def test_versions_are_numbered_on_where_all_are_back():

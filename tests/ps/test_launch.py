@@ -82,6 +82,26 @@ def test_a_take_over_has_a_folder_of_its_own(plan, socket, tmp_path):
     server.close()
 
 
+@pytest.mark.parametrize("elected", [True, False])
+def test_who_was_elected_gives_numbers_of_its_own_also_when_it_starts_again_before_the_first(
+        plan, socket, tmp_path, elected):
+    """The other server may only sleep, and give the next numbers when it wakes."""
+    server = start._TakeOver(plan, socket, "x:2")(copy(), elected=elected)
+    folder = tmp_path / "asp" / "run-002"
+    assert server.engine.rendezvous.rival == elected
+    server.close()
+    # most workers have come, so that no other one can be elected any more
+    write_settings(folder, read_settings(folder, with_secret=True) | {"beside": None})
+    saved = load(folder / CHECKPOINT)
+    for version in (7, 8):
+        state = replace(saved.state, version=version)
+        start.save(folder / CHECKPOINT, saved._replace(state=state))
+        again = planned(create("asp"), tmp_path, socket.port)
+        server = again.prepare(again.listen(), None).__self__
+        assert server.engine.rendezvous.rival == (elected and version == 7)
+        server.close()
+
+
 class Killed(BaseException):
     """The process dies here."""
 
@@ -139,8 +159,9 @@ class Serves:
     def __init__(self, times, interrupts=None):
         self.times, self.interrupts, self.asked = times, interrupts, 0
 
-    def __call__(self, copy, above):
+    def __call__(self, copy, above, elected):
         self.asked += 1
+        assert not elected, "the other process has ended"
         if self.asked > self.times:
             return self
         if self.interrupts is not None:

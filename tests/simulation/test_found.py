@@ -12,6 +12,12 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
             sleeps=1, naps=(3.0, 65.0), slow=0.0, speeds=(0.3,),
             aimed=(("farewell", "isolate"), ("rendezvous", "kill")))
 
+# A server sleeps, and its standby is elected, ends the run without a worker, and is not there any
+# more. The server wakes, and that worker finishes there.
+IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1, power=True,
+                kill_workers=1, isolations=2, absences=2, slow=0.02, speeds=(1.0, 3.0),
+                aimed=(("take-over", "break"), ("take-over", "sleep")))
+
 
 @pytest.mark.long
 @pytest.mark.parametrize(("plan", "seeds"), [
@@ -129,6 +135,16 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
           breaks=3, storm=0.01, absences=2, full=0.1, strangers=2, speeds=(3.0,),
           aimed=(("take-over", "kill"),)),
      [3001093]),  # has its first version at the standby alone, as the disk was full once: law 9
+    (Plan("ssp", steps=20, standby=True, period=1.0, kills=1, cuts=2, breaks=8, sleeps=2,
+          absences=2, fences=1, full=0.1, drift=0.02,
+          rates=(0.9028341103038542, 1.0692910486819949), evaluator="hangs", speeds=(1.0,),
+          aimed=(("take-over", "sleep"),)),
+     [3006728]),  # votes, and is given the next version by its server, too: law 3
+    (Plan("ringmaster", {"r": 2, "weight": "mean"}, workers=4, steps=20, size=9000, sparse=True,
+          dense=0.3, data=(135, 7, 3), standby=True, leaves=2, absences=2, wild=0.2,
+          speeds=(1.0, 3.0)),
+     [3007264]),  # its next process joins the server that wakes, and knows of no other: law 3
+    (IN_DOUBT, [53]),  # goes back to a server in the second before that doubts: law 3
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "the log's end is lost",
@@ -147,7 +163,8 @@ BOTH = Plan("asp", workers=4, standby=True, shards=2, kills=1, kill_shards=2, cu
         "came before the server", "none without an index counts",
         "an index is given twice", "an end is forgotten",
         "votes and goes back to its server", "votes and dies", "is alone in the copy",
-        "first version is not tried again"])
+        "first version is not tried again", "is given a number twice",
+        "joins a server that wakes", "goes back before a doubt"])
 def test_a_fixed_fault_stays_fixed(plan, seeds):
     with scratch() as folder:
         for seed in seeds:
@@ -162,13 +179,6 @@ def first_run(plan, *words):
             if any(all(word in line for word in words) for line in cluster.said):
                 return cluster
     raise AssertionError(f"no seed comes to {words}")
-
-
-# A server sleeps, and its standby is elected, ends the run without a worker, and is not there any
-# more. The server wakes, and that worker finishes there.
-IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1, power=True,
-                kill_workers=1, isolations=2, absences=2, slow=0.02, speeds=(1.0, 3.0),
-                aimed=(("take-over", "break"), ("take-over", "sleep")))
 
 
 def test_a_run_is_not_ended_well_where_the_standby_may_have_ended_it():

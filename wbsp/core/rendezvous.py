@@ -24,6 +24,7 @@ class Rendezvous:
     Attributes:
         awaited: workers that a resumed run waits for; None: it had not begun at the checkpoint.
         resumed: the run resumes from a checkpoint.
+        rival: another server may have gone on from the same checkpoint, and may still do so.
         ended: the checkpoint holds the last version: a worker that has not finished is too late.
         owed: workers that had finished without the final version; None: not known.
         left: workers that reattached and have finished.
@@ -39,6 +40,7 @@ class Rendezvous:
                  owed: Iterable[int] | None = None, resumed: bool = False):
         self.expected = expected
         self.resumed = resumed
+        self.rival = False
         self.ended = ended
         self.owed = set(range(expected) if owed is None else owed)
         self.awaited = None if awaited is None else set(awaited)
@@ -58,11 +60,13 @@ class Rendezvous:
         self.floor = max(self.floor, floor)
 
     def leaps(self, active: set[int]) -> bool:
-        """Return whether an absent worker may hold versions that no present worker knows.
+        """Return whether a worker may hold, or be given, versions that no present worker knows.
 
-        The numbers of these versions must not be given to others, because the worker may reconnect.
+        The numbers of these versions must not be given to others, because the worker may reconnect:
+        one that is absent, or one that goes back to another server, or whose next process does.
         """
-        return self.resumed and not self.ended and len(active | self.left) < self.expected
+        return self.resumed and not self.ended and (
+            self.rival or len(active | self.left) < self.expected)
 
     def leave(self, worker: int) -> None:
         """Forget a worker that has left."""

@@ -31,7 +31,7 @@ VERSIONS = {"commit": "version committed", "adopt": "version adopted from above"
 # Settings that name a run and have no effect on it; "sync_option" repeats "options" as text.
 _NAMES = frozenset({
     "id", "series", "seed", "command", "folder", "sync_option", "secret", "epoch", "ended", "port",
-    "standby", "beside", "upstream", "date", "host", "release", "python", "versions"})
+    "standby", "beside", "elected", "upstream", "date", "host", "release", "python", "versions"})
 
 
 class _OfWorker(Event):

@@ -298,6 +298,7 @@ class RunInfo:
         began: epoch with which this server, and its ledger, began.
         owners: worker -> its newest process that was a member.
         series: the runs of this server's process.
+        rival: as in `wbsp.core.rendezvous.Rendezvous`.
         layers: state of layers that no version carries, from the worker that sent W_0 or was
             first; None: not known yet.
         frozen: variables that no step changes, from the worker that sent W_0.
@@ -313,6 +314,7 @@ class RunInfo:
     others_wait: bool = False
     secret: bytes = field(default_factory=lambda: HOST.scheduler.random(SIZE))
     series: Series = field(default_factory=Series)
+    rival: bool = False
 
     def __post_init__(self) -> None:
         self.began = self.epoch

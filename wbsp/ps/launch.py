@@ -165,7 +165,8 @@ class _Plan:
                 "release": __version__, "python": platform.python_version()}
 
     def note(self, socket: ServerSocket, folder: pathlib.Path, before: dict[str, Any],
-             saved: Checkpoint | None, step: int, beside: str | None) -> dict[str, Any]:
+             saved: Checkpoint | None, step: int, beside: str | None,
+             elected: bool = False) -> dict[str, Any]:
         """Write and return run.json of a run that resumes from `saved`, or begins.
 
         The call may be repeated after an error.
@@ -178,6 +179,7 @@ class _Plan:
             step: as in `Series.next_epoch`, of `before`.
             beside: address of the run's other process, which may continue, too, until most workers
                 have connected here; a later start of this one asks there first.
+            elected: by votes, so that the other process may still make versions from `saved` on.
 
         Raises:
             ValueError: a setting does not fit the run; one line.
@@ -204,6 +206,8 @@ class _Plan:
         run["standby"] = None if saved else series.other
         run["shards"] = self.config.shards.setting
         run["beside"] = beside
+        if saved and elected:
+            run["elected"] = saved.state.version
         run["port"] = socket.port
         run["ended"] = False
         write_settings(folder, run)
@@ -234,7 +238,8 @@ class _Plan:
                         published=self.settings.get("published_files") == "True", most=MOST)
         info = RunInfo(config, model.rule, settings, run["epoch"],
                        saved is not None or not self.runs.asked, bytes.fromhex(run[SECRET]),
-                       series=self.series)
+                       series=self.series,
+                       rival=saved is not None and run.get("elected") == saved.state.version)
         server = Server(model, socket, info,
                         Reporter(folder, log, console, Clock(self.on.clock.monotonic)),
                         self.interrupts, _recorder(folder, run), self.start_evaluator, hold)
@@ -337,12 +342,13 @@ class _Plan:
                              "run, such as --resume=run-001")
         take_over = _TakeOver(self, socket, other)
 
-        def serve(copy: RunCopy | RunNote | None, above: int = 0) -> Server:
+        def serve(copy: RunCopy | RunNote | None, above: int = 0,
+                  elected: bool = False) -> Server:
             if copy is not None:
-                return take_over(copy, above)
+                return take_over(copy, above, elected)
             self.series.exceeds(above)
             run = self.note(socket, folder, before, saved, SERVER_STEP,
-                            other if saved else None)
+                            other if saved else None, elected)
             server = self.server(socket, folder, hold, run, saved, resume)
             if lost is not None:
                 server.tell("shard_lost", reason=str(lost))
@@ -377,8 +383,11 @@ class _TakeOver:
         self._hold: IO | None = None
         self._folder: pathlib.Path  # locked
 
-    def __call__(self, held: RunCopy | RunNote | None, above: int = 0) -> Server:
+    def __call__(self, held: RunCopy | RunNote | None, above: int = 0,
+                 elected: bool = False) -> Server:
         """Return the server of the run that this process holds, in an epoch that is above `above`.
+
+        `elected`: as in `_Plan.note`.
 
         Raises:
             ValueError: a setting does not fit the run; one line.
@@ -388,7 +397,8 @@ class _TakeOver:
         self._plan.series.restore(held.run)
         self._plan.series.exceeds(above)
         self._plan.series.other = None  # it was this process
-        server = self._resume(held) if isinstance(held, RunCopy) else self._begin(held)
+        server = (self._resume(held, elected) if isinstance(held, RunCopy)
+                  else self._begin(held))
         server.tell("took_over")
         return server
 
@@ -426,7 +436,7 @@ class _TakeOver:
         series.exceeds(run["epoch"])
         series.folders[copy.run.get("fit", 1)] = folder
 
-    def _resume(self, copy: RunCopy) -> Server:
+    def _resume(self, copy: RunCopy, elected: bool) -> Server:
         """Return the server of a run that continues from a snapshot."""
         runs = self._plan.runs
         if self._hold is None:
@@ -435,7 +445,7 @@ class _TakeOver:
         if self._folder != runs.current:
             save(self._folder / CHECKPOINT, copy.saved)  # before any decision
         run = self._plan.note(self._socket, self._folder, copy.run, copy.saved, STANDBY_STEP,
-                              self._other)
+                              self._other, elected)
         if self._folder != runs.current:
             self._keep_best(copy.run)
             self._folder = runs.finished(self._folder)

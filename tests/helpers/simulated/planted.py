@@ -434,6 +434,11 @@ def _one_vote_elects():
     return patch.object(Votes, "won", property(lambda self: bool(self.promised)))
 
 
+def _leaps_over_absent_workers(self, active):
+    """Whoever is here now goes back to no other server."""
+    return self.resumed and not self.ended and len(active | self.left) < self.expected
+
+
 def _no_return():
     objection = Admission._objection_to_return
 
@@ -623,6 +628,10 @@ PLANTED = [
     Planted("a worker's later process votes as the one before it", _later_process_votes,
             Plan("asp", standby=True, kill_workers=4, absences=2, hows=("cut",), away=(40.0,),
                  steps=40, breaks=12, speeds=(1.0, 3.0)), {11}, 20, 30),
+    Planted("who is elected gives the numbers that its silent server may give",
+            lambda: patch.object(Rendezvous, "leaps", _leaps_over_absent_workers),
+            Plan("asp", workers=4, standby=True, fences=2, steps=60, breaks=12, speeds=(0.3, 1.0),
+                 aimed=(("take-over", "break"),) * 3), {3}, 10),
     Planted("who was away while the others went on does not return", _no_return,
             Plan("asp", worker_absences=1, steps=60, speeds=(2.0, 3.0)), {9}, 20),
     Planted("there is no file beside a standby's copy",

@@ -436,8 +436,8 @@ def test_votes_from_before_a_full_disk_elect_nobody(server, monkeypatch):
     own = Standing("ab12", 1, frozenset({(0, "a")}), STANDBY_STEP, secret=SECRET)
     interrupts, asked = Interrupts(), []
 
-    def full(held, above):
-        asked.append(standby._candidate.votes.promised.copy())
+    def full(held, above, elected):
+        asked.append((elected, standby._candidate.votes.promised.copy()))
         raise OSError(errno.ENOSPC, "No space left on device")
     standby = Standby(server._own, f"localhost:{server.port}", {}, full, interrupts, own)
     server.primary.close()
@@ -453,7 +453,7 @@ def test_votes_from_before_a_full_disk_elect_nobody(server, monkeypatch):
         return None if found == "over" else found
     monkeypatch.setattr(standby, "_verdict", verdict)
     assert standby._elected() == 128 + signal.SIGTERM
-    assert asked == [{(0, "a")}] and not standby._candidate.votes.promised
+    assert asked == [(True, {(0, "a")})] and not standby._candidate.votes.promised
 
 
 def test_workers_that_were_asked_to_vote_are_sent_away_once_the_other_process_is_heard(server):

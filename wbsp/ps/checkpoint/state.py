@@ -199,6 +199,7 @@ class _Run(TypedDict, total=False):
     ranges: str
     standby: str | None
     beside: str | None
+    elected: int | None
     port: int
     ended: bool
     outer: dict[str, Any]

@@ -286,7 +286,8 @@ class Standby:
     Args:
         follow: address, host:port, of the server that may serve.
         serve: makes the server, from a snapshot, or of a run that has not begun; given None, from
-            what this process has of the run. Its epoch is above the second argument.
+            what this process has of the run. Its epoch is above the second argument. The third is
+            true if workers have elected this process, so that the other one may still run.
         own: state in that checkpoint, or None.
         share: share memory with a server of this machine and user.
         keep: writes the last version of a run that another one follows.
@@ -297,7 +298,7 @@ class Standby:
     """
 
     def __init__(self, socket: ServerSocket, follow: str, settings: dict[str, str],
-                 serve: Callable[[RunCopy | RunNote | None, int], Successor],
+                 serve: Callable[[RunCopy | RunNote | None, int, bool], Successor],
                  interrupts: Interrupts,
                  own: Standing | None = None, share: bool = True,
                  first: float = timeouts.PRIMARY_MISSING,
@@ -366,7 +367,8 @@ class Standby:
                 return why
             self._say_once(f"taking over from the server at {self._primary.address}: {why}")
             try:
-                return self._serve(self._primary.copy or self._primary.note, self._primary.newest)
+                return self._serve(self._primary.copy or self._primary.note, self._primary.newest,
+                                   self._candidate is not None and self._candidate.won)
             except OSError as error:
                 self._say_once(f"cannot take over yet: {error.strerror or error}; the newest state "
                                f"stays in memory, trying again every {timeouts.SERVE_AGAIN:g} s")
