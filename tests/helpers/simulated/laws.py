@@ -112,6 +112,7 @@ class Laws:
         self.two_deaths = False
         self._elected = {}  # who was elected by votes -> the processes that followed it then
         self.lost_all = False  # a server has begun anew, as it found no version anywhere
+        self._begun_anew = False  # although workers had one
         self._validations = []  # (epoch, begin, end, member, life)
         self._of_epochs = []  # (number, values) of the versions that workers have validated
         self.missing = []  # of each server's end, the workers that it names as missing
@@ -417,6 +418,8 @@ class Laws:
         firsts = [member.first for member in cluster.members if member.first is not None]
         if not firsts or not finals or len({final.tobytes() for final in finals}) > 1:
             return
+        if self._begun_anew:
+            return  # what some have cut and were answered was of the run before
         final = finals[0].astype(np.float64)
         for member in cluster.members:
             known = {**member.weights}
@@ -664,7 +667,10 @@ class Laws:
         if "has taken over (epoch" in text and self._settings.get(name, {}).get("beside"):
             # Another was elected while workers did not reach this one: what it alone held is lost.
             self.two_deaths = True
-        self.lost_all |= "no checkpoint found; starting a new run" in text
+        if "no checkpoint found; starting a new run" in text:
+            self.lost_all = True
+            self._begun_anew |= bool(self._versions)
+            self._versions.clear()
         if "missing at the end: " in text:
             self.missing.append({int(one) for one in re.findall(r"worker (\d+) \(", text)})
         plan = self.cluster.plan
