@@ -16,7 +16,7 @@
     file, or while there is a standby, with that.
 11. Who accepts pushes is the server that most workers follow. Who is elected beside it goes on
     from a state of which most processes follow it, or did when they ended: a worker's later one has
-    no vote.
+    no vote. So it is with half of them for a server that stays without its silent standby.
 12. No memory is shared for longer than it is of use.
 13. Every version is finite.
 14. A process that was started wrongly says why, in a line, and ends; the run goes on.
@@ -106,7 +106,8 @@ class Laws:
         self.farewell = self._rendezvous = self._begun = False
         self._holders, self._unsaved, self._taking = set(), set(), set()
         self._marks = {}  # process that serves -> mark of what would survive it
-        self._copied = {}  # number of the newest copy with it -> of which process, of which mark
+        self._copied = {}  # number of the newest copy with it -> its process, mark and voters
+        self._held = {}  # server's process -> voters of its newest copy that its standby has held
         self._last_unsaved = False  # the final version was handed out, and is on no disk as that
         # Of a server, and of its standby before that has saved its copy, or had most workers back.
         self.two_deaths = False
@@ -232,16 +233,32 @@ class Laws:
                 for member in self.cluster.members for session in member.sessions
                 if session.member and max(session._epoch, session._promised) > theirs}
 
+    def _voters(self, state):
+        """The workers' processes in this state; "": of a worker that was no member yet."""
+        return {(worker, state["places"].get(str(worker), {"owner": ""})["owner"])
+                for worker in (range(self.cluster.plan.workers) if state["awaited"] is None
+                               else state["awaited"])}
+
     def _chosen(self, machine, epoch, followers):
         """Law 11, of a server that is elected: most processes in its state have followed it."""
-        state = self._states[machine]
-        voters = {(worker, state["places"].get(str(worker), {"owner": ""})["owner"])
-                  for worker in (range(self.cluster.plan.workers) if state["awaited"] is None
-                                 else state["awaited"])}
+        voters = self._voters(self._states[machine])
         mine = len(followers & voters)
         if 2 * mine <= len(voters):
             self.broken(11, f"{machine} is elected in epoch {epoch}, and {mine} of {len(voters)} "
                          "processes in its state follow it")
+
+    def _stays(self, process):
+        """Law 11, of a server that was elected in place of its silent standby: half of the
+        processes in the copy there follow it, or cannot follow that."""
+        voters = self._held.get(process, set())
+        epoch = self._settings[process.machine]["epoch"]
+        mine = sum(owner == "" for _, owner in voters) + len(voters & {
+            (member.index, session._joined.owner)
+            for member in self.cluster.members for session in member.sessions
+            if session.member and max(session._epoch, session._promised) >= epoch})
+        if 2 * mine < len(voters):
+            self.broken(11, f"{process.name} stays in epoch {epoch}, and {mine} of {len(voters)} "
+                         "processes in its standby's copy follow it")
 
     def _followed(self, machine, epoch, other):
         """Law 11, of a server that goes on beside one that serves."""
@@ -273,11 +290,12 @@ class Laws:
             self.cluster.phase("farewell", process)
         elif head.startswith(_COPY):
             copy = m.decode(m.FromServer, bytes(frames[0]))
-            self._copied[copy.number] = process, json.loads(copy.state)["state"]["mark"]
+            state = json.loads(copy.state)["state"]
+            self._copied[copy.number] = process, state["mark"], self._voters(state)
         if head.startswith(_HELD):
             held = m.decode(m.FromWorker, bytes(frames[0])).number
             if held in self._copied:
-                server, mark = self._copied[held]
+                server, mark, self._held[server] = self._copied[held]
                 self._marks[server] = max(self._marks.get(server, 0), mark)
         if head.startswith(_HELD) and frames[0][6] and process not in self._holders:
             self._holders.add(process)  # of a copy, since it was started
@@ -664,6 +682,8 @@ class Laws:
             other = "server" if name == "standby" else "standby"
             self._elected[name] = self._followers(other) if other in self._settings else None
             self.cluster.acts_alone(name)
+        if "voted for this server; continuing without one" in text:
+            self._stays(self.cluster.processes[name])
         if "has taken over (epoch" in text and self._settings.get(name, {}).get("beside"):
             # Another was elected while workers did not reach this one: what it alone held is lost.
             self.two_deaths = True

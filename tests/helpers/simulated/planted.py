@@ -454,6 +454,13 @@ def _promises_both(self, elect):
     return m.Elected(elect.epoch) if elect.since == self._epoch else None
 
 
+def _one_vote_keeps():
+    """A server that has lost its standby, where half of the votes are needed."""
+    won = Votes.won.fget
+    return patch.object(Votes, "won", property(
+        lambda self: won(self) if self._strict else bool(self.promised)))
+
+
 def _later_process_votes():
     """In the place of the one that the state names."""
     def come(self, peer, request, real=Candidate.come):
@@ -625,6 +632,9 @@ PLANTED = [
     Planted("a vote is for both", lambda: patch.object(Session, "_promise", _promises_both),
             Plan("asp", workers=4, standby=True, absences=1, hows=("cut",), away=(40.0,), steps=40,
                  breaks=12, speeds=(1.0, 3.0)), {1, 2, 4, 11}, 40),
+    Planted("one vote keeps a server", _one_vote_keeps,
+            Plan("asp", workers=4, standby=True, absences=2, hows=("cut",), away=(40.0,), steps=40,
+                 speeds=(1.0, 3.0)), {11}, 30, 10),
     Planted("a worker's later process votes as the one before it", _later_process_votes,
             Plan("asp", standby=True, kill_workers=4, absences=2, hows=("cut",), away=(40.0,),
                  steps=40, breaks=12, speeds=(1.0, 3.0)), {11}, 20, 30),
