@@ -135,6 +135,9 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
           breaks=3, storm=0.01, absences=2, full=0.1, strangers=2, speeds=(3.0,),
           aimed=(("take-over", "kill"),)),
      [3001093]),  # has its first version at the standby alone, as the disk was full once: law 9
+    (Plan(workers=2, steps=30, data=(180, 7, 3), validate="wait", standby=True, period=1.0,
+          leaves=1, cuts=2, absences=2, worker_absences=1, readers=1, speeds=(3.0,)),
+     [402]),  # a machine is away without power, and with it the log's end: judged as if it had one
     (Plan("ssp", steps=20, standby=True, period=1.0, kills=1, cuts=2, breaks=8, sleeps=2,
           absences=2, fences=1, full=0.1, drift=0.02,
           rates=(0.9028341103038542, 1.0692910486819949), evaluator="hangs", speeds=(1.0,),
@@ -163,7 +166,7 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
         "came before the server", "none without an index counts",
         "an index is given twice", "an end is forgotten",
         "votes and goes back to its server", "votes and dies", "is alone in the copy",
-        "first version is not tried again", "is given a number twice",
+        "first version is not tried again", "log ends with the power", "is given a number twice",
         "joins a server that wakes", "goes back before a doubt"])
 def test_a_fixed_fault_stays_fixed(plan, seeds):
     with scratch() as folder:

@@ -450,7 +450,7 @@ class Laws:
                     # The log's end is lost with a machine's power, or with a server whose disk was
                     # full, and the push may be there.
                     unlogged |= weight is None and bool(
-                        cluster.plan.power or cluster.plan.full) and seq < max(
+                        cluster.notes["power"] or cluster.plan.full) and seq < max(
                         self._due(member.index), default=0)
                     known[seq] = weight or 0.0
             # What was durable with those alone who have died, or was not and its process has ended:
