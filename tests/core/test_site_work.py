@@ -397,6 +397,15 @@ def test_a_site_asks_for_what_its_workers_need_where_others_may_wait_for_it():
     assert site.ledger.undone.spans == [(30, 40)]
 
 
+def test_a_range_that_was_withdrawn_before_it_arrives_belongs_to_others():
+    site = work()
+    site.heard(Withdrawn(20), 1.0), site.heard(Work(0, 0, 20, 0), 2.0)
+    assert not site.ledger.undone.spans
+    assert site.question(create("bsp").rule, True, 2, 5, 3.0).have == 20
+    site.heard(Work(20, 30, 40, 0), 4.0)
+    assert site.ledger.undone.spans == [(30, 40)]
+
+
 def test_a_site_that_waits_gives_no_work():
     waits = [True]
     site = work(paused=lambda: waits[0])

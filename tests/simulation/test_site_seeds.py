@@ -54,6 +54,12 @@ def test_deaths_at_the_end_of_a_run_of_sites(seed, folder):
     Sites(drawn(seed), seed, folder).run()
 
 
+def test_a_site_holds_what_it_is_given_after_a_withdrawal(folder):
+    """Both were repeated over a new connection, in another order: nobody had these examples."""
+    Sites(SitesPlan("bsp", "nbsync", workers=1, steps=4, standby=True, sleeps=1, storm=0.01,
+                    period=1.0, data=(200, 4, 2)), 7100122, folder).run()
+
+
 def early(monkeypatch):
     """A cut leaves before a checkpoint holds it."""
     real = Upstream._take

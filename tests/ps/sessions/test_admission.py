@@ -13,6 +13,7 @@ from jobs import until
 
 from wbsp import timeouts
 from wbsp.core.engine import Engine
+from wbsp.core.messages import Outgoing
 from wbsp.core.store import Store
 from wbsp.ps.checkpoint.state import check_run
 from wbsp.ps.clock import Clock
@@ -53,8 +54,8 @@ class Server(contextlib.ExitStack):
 
     def begin(self, vector, layout, frozen):
         self.begun = vector.tolist()
-        self.dispatcher.begin(Engine(create("asp"), Store(vector, 0), 3), layout,
-                              lambda: self.durable)
+        self.requests = self.dispatcher.begin(Engine(create("asp"), Store(vector, 0), 3), layout,
+                                              lambda: self.durable)
 
     def peer(self):
         return self.enter_context(Peer(f"localhost:{self.socket.port}"))
@@ -167,6 +168,17 @@ def test_an_answer_that_was_lost_is_given_again(server):
     assert server.hears(peer, m.Joined) == joined
     peer.send(*INITIAL)
     assert server.hears(peer, m.Joined) == joined
+
+
+def test_what_was_sent_since_is_repeated_in_its_order(server):
+    """A site that hears of its new range before that of the loss of the old one loses both."""
+    (peer, _), _ = begun(server)
+    sent = [m.Work(0, 0, 4, 0), m.Withdrawn(4), m.Work(4, 8, 12, 0)]
+    server.requests.replies.send([Outgoing(0, message) for message in sent])
+    server.serves(peer)
+    peer.send(JOIN)
+    server.hears(peer, m.Joined)
+    assert [server.hears(peer, m.Work, m.Withdrawn) for _ in range(2)] == sent[1:]
 
 
 def test_a_worker_that_has_another_model_is_refused(server):

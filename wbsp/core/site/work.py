@@ -236,7 +236,7 @@ class SiteWork(SharedWork):
             case Work(at, start, stop, epoch) if at == self._end:
                 self.requests.answered(start == stop, now)
                 self._end += stop - start
-                if start < stop:
+                if start < stop and at >= self._withdrawn:
                     ledger.grant(start, stop)
                 ledger.epochs = max(ledger.epochs, epoch)
             case Withdrawn(at) if at > self._withdrawn:

@@ -58,6 +58,7 @@ class Replies:
                 if back:
                     back.answer = message
             if not isinstance(message, m.Ack | m.Reattached):
+                session.retained.pop(type(message), None)  # the newest is repeated last
                 session.retained[type(message)] = message if not isinstance(message, m.Granted) \
                     else msgspec.structs.replace(message, follows=False)  # only once
             self._sessions.send(session.identity, message)
