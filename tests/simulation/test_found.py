@@ -50,6 +50,10 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
           kills=1, kill_shards=1, cuts=2, breaks=2, storm=0.01, sleeps=2, soon=3, drift=0.02,
           strangers=1, wild=0.2, evaluator="dies", aimed=(("last push", "kill"),)),
      [3006337]),  # comes again to train the rest, when the others have finished: law 17
+    (Plan("decoupled", {"tau": 1, "quorum": 1, "grace": 0.0}, workers=4, steps=20,
+          wire="topk:0.1", standby=True, kills=2, cuts=1, breaks=2, storm=0.03, absences=2, soon=3,
+          drift=0.001, speeds=(3.0,)),
+     [4001832]),  # joins an earlier server, and is let in by the later one: judged as if not
     (BOTH, [961]),  # none of no workers elect one that waits to serve: law 4
     (BOTH, [912]),  # who knows a new server's epoch counts what it keeps as the old one did: law 1
     (BOTH, [1118]),  # who has taken over waits for a shard, and the other one is elected: law 4
@@ -152,7 +156,8 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "the log's end is lost",
         "the log's end is lost, of shared data", "the log's end is lost, of a lossy format",
-        "comes again for the rest", "none of no workers",
+        "comes again for the rest", "joins an earlier server",
+        "none of no workers",
         "epoch before the answer",
         "elected beside one that waits for a shard", "elected by who loses nothing",
         "ends without a worker", "folder without a checkpoint",

@@ -103,8 +103,8 @@ class NotingTransport(Transport):
                 return getattr(listener, name)
 
             def received(self, message):
-                if isinstance(message, Reattached) and message.void:
-                    member.void(message)
+                if isinstance(message, Reattached) and message.joined:
+                    member.readmitted(message)
                 return listener.received(message)
 
             def acked(self, ack, seconds):
@@ -184,7 +184,8 @@ class Member:
         self.sent = []  # of each cut: what the run's format made of it, float32 [size]
         self.spans, self.uncut = [], []  # positions of shared data in each cut, and since the last
         self.unfit = Counter()
-        self._counts = None  # cuts, spans, sent and weights, while a process is outdated
+        # cuts, spans, sent and weights, while a process is outdated, and the epoch that it lacks
+        self._counts, self._later = None, 0
         self.joined = None  # number of this process's first push
         self.runtime = self.replica = self.transport = self.process = None
         self.sessions = []  # of all its processes
@@ -378,19 +379,25 @@ class Member:
         replica.cut, replica.adopt = noting, replacing
         return share
 
-    def void(self, answer):
-        """What was sent again is not in the model: others had done some of its work."""
-        self.cluster.notes["void"] += 1
-        self.weights |= dict.fromkeys(
-            (seq for seq in self.weights if seq >= max(answer.safe, self.joined)), 0.0)
+    def readmitted(self, answer):
+        """Another server has let it in. What was sent again is perhaps not in the model, because
+        others had done some of its work."""
+        if self._counts is not None and answer.epoch >= self._later:
+            self._counts = None  # this process goes on from there, in place of the earlier one
+        if answer.void:
+            self.cluster.notes["void"] += 1
+            self.weights |= dict.fromkeys(
+                (seq for seq in self.weights if seq >= max(answer.safe, self.joined)), 0.0)
 
     def goes_on(self, joined):
         """A new process goes on from push `joined.seq`: what an earlier one cut after that is no
-        more. But one that joins a server of an earlier epoch changes nothing of what counts."""
+        more. But one that joins a server of an earlier epoch changes nothing of what counts, until
+        a later one lets it in."""
         self.forget_outdated()
         self.joined = seq = joined.seq
         newest = self.cluster.laws.settings.get("epoch", 0)
         if joined.epoch < newest and any(push >= seq for push in self.weights):
+            self._later = newest
             self._counts = [*self.cuts], [*self.spans], [*self.sent], self.weights
         del self.cuts[seq:], self.spans[seq:], self.sent[seq:]
         self.weights = {push: weight for push, weight in self.weights.items() if push < seq}
