@@ -29,7 +29,7 @@ GROUPS = {
             "heterogeneity", "seed", "check_period"],
     "worker": ["batch_size", "max_steps", "sleep_time", "patience"],
     "network": ["host", "port_base", "server", "token_file", "wire", "transport",
-                "band_width_limit", "connect_timeout", "watch_port"],
+                "band_width_limit", "connect_timeout"],
     "end": ["epochs", "until", "target_accuracy", "fail_if_lost"],
     "files": ["log_root", "resume", "published_files"],
     "several servers": ["standby_of", "shards"],
@@ -39,7 +39,7 @@ GROUPS = {
 # to all jobs, so these get a line; all others are refused where nothing reads them.
 OF_WORKERS = ("worker_index", "max_steps", "sleep_time", "server", "patience")
 OF_SERVERS = ("worker_num", "outer", "outer_option", "wire", "test_images", "check_period",
-              "watch_port", "until", "fail_if_lost", "resume", "standby_of", "shards")
+              "until", "fail_if_lost", "resume", "standby_of", "shards")
 OF_SHARDS = ("host", "port_base", "token_file", "band_width_limit")
 PUBLISHED = ("worker_index", "worker_num")
 INSTEAD = {"max_steps": "--epochs and --until end a run",

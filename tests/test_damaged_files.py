@@ -19,7 +19,6 @@ from wbsp.process.token import read_token
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.ps.checkpoint.resume import Runs
 from wbsp.ps.checkpoint.state import RunState
-from wbsp.ps.file_server import Folder
 from wbsp.ps.sessions.versions import read_part
 from wbsp.runlog.folder import is_held, read_settings
 from wbsp.runlog.reader import read_run
@@ -57,9 +56,6 @@ def watch(folder):
 
 
 def served(folder):
-    shown = Folder(str(folder))
-    shown.news([])
-    shown.close()
     read_part(folder / "version-1.safetensors", 0)
 
 
@@ -70,10 +66,9 @@ def resumed(folder):
 
 
 READERS = {
-    "run.json": [read_settings, lambda folder: whole(read_run(folder)), figures, watch, served,
-                 resumed],
-    "events.jsonl": [lambda folder: whole(read_run(folder)), figures, watch, served],
-    "events_wk1.jsonl": [lambda folder: whole(read_run(folder)), figures, watch, served],
+    "run.json": [read_settings, lambda folder: whole(read_run(folder)), figures, watch, resumed],
+    "events.jsonl": [lambda folder: whole(read_run(folder)), figures, watch],
+    "events_wk1.jsonl": [lambda folder: whole(read_run(folder)), figures, watch],
     "summary.json": [lambda folder: whole(read_run(folder)), figures, watch],
     "checkpoint.safetensors": [
         lambda folder: checkpoint.load(folder / "checkpoint.safetensors"), resumed,

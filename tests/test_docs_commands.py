@@ -28,6 +28,7 @@ VARIABLES = (ROOT / "docs/reference/environment.md").read_text()
 LAUNCHERS = "runcifar10gpu.py", "runalexgpu.py", "runimagenetgpu.py"
 ELSEWHERE = {
     "git": "the address of the repository is the reader's",
+    "ssh": "the machine is the reader's",
     "cd": "a folder of the reader's", "source": "the environment that the line before makes",
     "wait": "of the shell", "export": "a variable, which is looked up",
     "curl": "a server that the reader runs", "openssl": "of the system; makes a random number",

@@ -251,8 +251,7 @@ assert float(model.optimizer.learning_rate) < 0.1 and hook.done == 1
     },
     "docs/how-to/sites.md": {
         1: Elsewhere("needs machines; tests/faults/test_sites.py"),
-        2: Elsewhere("needs machines; tests/watch/test_remote.py"),
-        3: Elsewhere("takes long; tests/benchmarks"), 4: Pasted(before=SITES),
+        2: Elsewhere("takes long; tests/benchmarks"), 3: Pasted(before=SITES),
     },
     "docs/how-to/slurm.md": {1: Elsewhere("needs Slurm; tests/deploy/test_slurm.py")},
     "docs/how-to/standby.md": {1: Elsewhere("tests/faults/test_standby.py")},

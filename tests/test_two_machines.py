@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import threading
 from pathlib import Path
 
 import forked
@@ -11,7 +10,6 @@ import pytest
 from jobs import ServerJob, free_port
 
 from wbsp.reading import versions
-from wbsp.watch.remote import mirrored
 
 USER_WORKER = Path(__file__).parent / "helpers" / "user_worker.py"
 STEPS = 5
@@ -116,7 +114,7 @@ def test_a_server_at_one_of_its_addresses_is_found_there(machines):
 
 
 def test_whoever_runs_beside_an_open_server_finds_its_token(machine, monkeypatch):
-    """A worker, a reader and a watcher, which name no address of the network."""
+    """A worker and a reader, which name no address of the network."""
     port = free_port()
     server = machine.server("--host=*", f"--port_base={port}")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(machine.home / ".config"))
@@ -125,10 +123,6 @@ def test_whoever_runs_beside_an_open_server_finds_its_token(machine, monkeypatch
     worker.ends_well()
     server.ends_well()
     assert numbers[-1] == 100
-    port = free_port()
-    server = machine.server("--host=0.0.0.0", f"--port_base={port}")
-    with mirrored(f"localhost:{port}", None, threading.Event()) as mirror:
-        assert list(mirror.folder.rglob("run.json"))
 
 
 def test_a_site_beside_an_open_server_finds_its_token(machine):

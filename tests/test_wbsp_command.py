@@ -62,7 +62,11 @@ def test_help_imports_no_framework(arguments, without):
     (["export", "x"], 2, "wbsp export: the following arguments are required: out"),
     (["run", "--workers=two", "x.py"], 2, "wbsp run: --workers=two: 'two' is no whole number"),
     (["watch"], 2, "wbsp watch: the following arguments are required: run"),
-    (["watch", "x", "--token_file=t"], 1, "watch: --token_file=t has no effect on the folders of"),
+    (["watch", "x", "--token_file=t"], 1, "watch: --token_file=t has no effect: a page reads the "),
+    (["watch", "far.example:2606,other:2606"], 1, "watch: far.example:2606,other:2606 is an "
+     "address, and a page reads the folder of a run: start it on the machine of that folder (wbsp "
+     "watch FOLDER --http=8000), run 'ssh -L 8000:127.0.0.1:8000 far.example' here, and open "),
+    (["ps", "--watch_port=2607"], 2, "wbsp ps: --watch_port is gone: run 'wbsp watch FOLDER "),
     (["ps", "--shard", "--sync=asp"], 1, "wbsp.ps: --sync has no effect on a shard, which has its"),
     (["ps"], 1, "wbsp.ps: the number of workers is unknown: set --worker_num=2, or the env"),
 ])

@@ -22,6 +22,10 @@ WRONG = 2  # exit code, as of argparse
 WIDEST = 100  # columns
 INDENT = 26  # of what a flag means
 SHORT = 24  # characters of an enumeration that stands in place of a value
+GONE = {  # flags of earlier releases -> the way that stays
+    "watch_port": "run 'wbsp watch FOLDER --http=8000' on the machine of the run's folder, and "
+                  "'ssh -L 8000:127.0.0.1:8000 THAT_MACHINE' where you look",
+}
 VALUES = {"int": "N", "float": "X", "comma separated list of strings": "A,B"}
 
 
@@ -76,6 +80,8 @@ def said(error: str) -> str:
     if found := re.fullmatch(r"Unknown command line flag '(.*?)'\.?(?: Did you mean: (.*?) ?\?)?",
                              text):
         unknown, near = found.groups()
+        if unknown in GONE:
+            return f"--{unknown} is gone: {GONE[unknown]}"
         return f"unknown flag --{unknown}" + (
             f"; did you mean {' or '.join(f'--{one}' for one in re.split(', | or ', near))}?"
             if near else "")

@@ -90,18 +90,9 @@ EVALUATOR_HANGS = 300.0  # server: for progress of its evaluator; then it ends t
 EVALUATOR_SIGN = 2.0  # server: between two checks whether its evaluator works
 CHILD_SETTINGS = 60.0  # child process: for the settings from its server
 
-# Remote watchers wait for the process that serves a run's files
+# A process reads the versions of a server
 
-FILES_START = 30.0  # server, watcher: for the file server to listen
-FILES_AGAIN = 2.0  # server: until it starts the next file server, if one has ended
-FILES_IDLE = 60.0  # file server: for a request; then it ends
-FILES_LINGER = 3.0  # file server, after the server's end: for requests of the last lines
-FILES_EXIT = 2.0  # ending server: for the file server's exit after that
-WATCHER_GONE = 5.0  # file server: for a request of a watcher; then it counts no longer
-WATCH_FIRST = 10.0  # watcher: for the first files; then it fails
-WATCH_ANSWER = 5.0  # watcher: for the answer to one request
-WATCH_PERIOD = 1.0  # watcher: between two requests, once it has everything
-WATCH_EXIT = 10.0  # ending watcher: for its current request
+READ_ANSWER = 5.0  # reader: for the answer to one question
 
 # wbsp.run and wbsp.ray wait for the processes of a run
 

@@ -131,8 +131,8 @@ def test_group_compares_numbers_of_shards(tmp_path):
 
 
 @minutes
-def test_watched_compares_two_servers(tmp_path):
-    rows = figures(tmp_path, "watched", "--quick")
+def test_reader_compares_two_servers(tmp_path):
+    rows = figures(tmp_path, "reader", "--quick")
     assert [row["floats"] for row in rows] == [5, 148_298]
     for row in rows:
         for what in ("clock", "processor"):

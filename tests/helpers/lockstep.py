@@ -49,8 +49,7 @@ class Life:
             folder=Path("."), clock=Clock(lambda: world.now), say=world.said.append,
             event=partial(self.event, world.now))
         no_shards = Shards(info, self, reporter.say, lambda shard, message: None)
-        self.dispatcher = Dispatcher(self, info, reporter, no_shards, lambda: m.FilesAt(0), dict,
-                                     None)
+        self.dispatcher = Dispatcher(self, info, reporter, no_shards, dict, None)
         model = world.model()
         store = Store(saved["vector"], saved["state"].version, wire=wire,
                       unsent=saved["outer"].get(UNSENT))

@@ -9,9 +9,7 @@ import pytest
 
 SETTINGS = {
     "wbsp.ps.sharding.process": {"host": "localhost", "token": None, "bandwidth": None,
-                                 "key": "00" * 32},
-    "wbsp.ps.file_server": {"host": "localhost", "port": 0, "token": None, "about": [],
-                            "key": "00" * 32}}
+                                 "key": "00" * 32}}
 
 
 @pytest.mark.parametrize("module", SETTINGS)

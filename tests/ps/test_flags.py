@@ -8,7 +8,7 @@ import pytest
 from jobs import ROOT
 
 OF_A_SERVER = {"sync", "sync_option", "outer", "outer_option", "wire", "log_root", "standby_of",
-               "shards", "watch_port", "connect_timeout", "band_width_limit", "transport",
+               "shards", "connect_timeout", "band_width_limit", "transport",
                "token_file", "resume", "fail_if_lost", "worker_num", "host", "port_base",
                "base_dir", "check_period", "until"}
 

@@ -69,7 +69,7 @@ def impossible(worker: int) -> list[tuple]:
         push(body=b""), push(body=BODY[:-1]), push(body=BODY + BODY), push(offset=1),
         push(size=SIZE + 1), push(size=0), push(size=2**33, body=bytes(4 * m.CHUNK)),
         (m.Initial(0, SIZE), BODY), (m.Join([TensorSpec("x", (SIZE,))]),), (m.Join([]),),
-        (m.Heartbeat(bad_report),), (m.Leaving("bye", True, bad_report),), (m.Watch(m.PROTOCOL),),
+        (m.Heartbeat(bad_report),), (m.Leaving("bye", True, bad_report),),
     ]
 
 

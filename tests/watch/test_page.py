@@ -289,10 +289,12 @@ def test_bad_input_gets_one_line(tmp_path, monkeypatch, capsys, arguments, says)
 
 
 def test_a_port_that_is_taken_gets_one_line(bad_day, capsys):
+    folder = bad_day("pcc")
+    capsys.readouterr()  # of the simulation
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        assert main([str(bad_day("pcc")), f"--http={taken.getsockname()[1]}"]) == 1
+        assert main([str(folder), f"--http={taken.getsockname()[1]}"]) == 1
     error = capsys.readouterr().err
     assert error.startswith("watch: ") and "--http" in error and error.count("\n") == 1
 

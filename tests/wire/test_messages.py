@@ -19,7 +19,6 @@ from wbsp.sync.base import Direct, Push, WorkerRule
 from wbsp.tensors.layout import STATES, Entry, LayerState, TensorSpec
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
-from wbsp.wire.messages import watch as f
 from wbsp.wire.messages.base import MAX_MESSAGE
 from wbsp.wire.messages.reading import ReadVersion, VersionPart
 
@@ -78,7 +77,6 @@ FROM_WORKER = [
     m.Held(4, 10, chunks=2),
     m.Ask("ab12"),
     m.Ask("ab12", bytes(32)),
-    m.Watch(m.PROTOCOL),
     m.NextVersion(m.PROTOCOL),
     m.NextVersion(m.PROTOCOL, "ab12", 7, True, bytes(32), bytes(32)),
     m.AskVersion(),
@@ -148,7 +146,6 @@ FROM_SERVER = [
     m.Vacant(bytes(32)),
     m.Over("all workers finished"),
     m.Over("all workers finished", True),
-    m.FilesAt(2607),
     m.Joined(4, 40, False, 2.5, 1, frozen=True, run_examples=1 << 40),
     m.FrozenPart(1 << 20, bytes(8)),
     m.VersionAt("ab12"),
@@ -157,7 +154,6 @@ FROM_SERVER = [
     m.VersionAt("ab12", 7, "version-7.safetensors", False, 4, 2),
     m.VersionAt("ab12", last=True, fit=2, ends=True),
     m.Noted("version 7 was evaluated before"),
-    m.FilesAt(0, "no"),
 ]
 GROUP = m.ShardGroup(1 << 62, [("", 2701), ("10.0.0.2", 2702)])
 FROM_SERVER += [
@@ -206,15 +202,12 @@ FROM_SHARD = [
 BOTH = [(m.FromWorker, message) for message in FROM_WORKER] + [
     (m.FromServer, message) for message in FROM_SERVER] + [
     (s.ToShard, message) for message in TO_SHARD] + [
-    (s.FromShard, message) for message in FROM_SHARD] + [
-    (f.Read, f.Read([f.Have("events.jsonl", "3467", 1 << 40)])),
-    (f.News, f.News("ab12", "pcc/run-001", 3, "lives", True,
-                    [f.Piece("events.jsonl", "3467", 10, 14, 1 << 62, b"{}\n")]))]
-PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.Read, f.News])
+    (s.FromShard, message) for message in FROM_SHARD]
+PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard])
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {31: "aa77683241d89ed7d20f2575da9a7f44efa6e4a52941a71933142bf46141e78a"}
+BYTES = {31: "9bca2cd08db70e31844262b5e9a53065e5f803a6f569af945069abf34a9a8793"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():
@@ -290,7 +283,7 @@ def test_a_claimed_length_is_not_believed(count):
 # which has checked them. A protocol's number is refused by name.
 UNBOUNDED = {Direct, WorkerRule}
 NUMBERS = {"secret", "name", "segment", "memory", "time"}  # of 63 bits
-KINDS = [m.FromWorker, m.FromServer, s.ToShard, s.FromShard, f.Read, f.News]
+KINDS = [m.FromWorker, m.FromServer, s.ToShard, s.FromShard]
 
 
 def parts(info, path="", numbers=True):

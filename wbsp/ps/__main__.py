@@ -26,7 +26,7 @@ OF_SHARDS = "shard", "host", "port_base", "token_file", "band_width_limit"
 GROUPS = {
     "run": ["worker_num", "sync", "sync_option", "outer", "outer_option", "check_period"],
     "network": ["host", "port_base", "token_file", "wire", "transport", "band_width_limit",
-                "connect_timeout", "watch_port"],
+                "connect_timeout"],
     "end": ["epochs", "max_steps", "until", "target", "best", "best_patience", "one_run",
             "fail_if_lost"],
     "files": ["base_dir", "log_root", "resume"],

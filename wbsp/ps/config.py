@@ -193,7 +193,6 @@ class ServerConfig:
                   takes over are in a folder beside that of `base_dir`
     above:        makes the connection to the server above, of a site, from the host and a
                   function that prints a line; None: this is no site
-    watch_port:   port for remote watchers of the run's files; 0: any free one
 
     Times in seconds.
     """
@@ -224,7 +223,6 @@ class ServerConfig:
     resume: bool | str = False
     standby_of: str | None = None
     shards: ShardPlan = ShardPlan()
-    watch_port: int = 0
     above: Callable[[Host, Callable[[str], None]], Above] | None = None
 
     def __post_init__(self) -> None:

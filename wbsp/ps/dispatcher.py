@@ -19,7 +19,6 @@ from wbsp.core.engine import Engine
 from wbsp.core.site.gate import Gate
 from wbsp.limits import one_line
 from wbsp.ps.config import Above, Reporter, RunInfo
-from wbsp.ps.file_server import RunFiles
 from wbsp.ps.readers import Readers
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.sessions.admission import Admission, Begin, Entrance, Lobby
@@ -27,7 +26,7 @@ from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.replies import Replies
 from wbsp.ps.sessions.requests import Requests
-from wbsp.ps.sessions.session import WorkerSession, body_of, other_protocol
+from wbsp.ps.sessions.session import WorkerSession, body_of
 from wbsp.ps.sharding.coordinator import Shards
 from wbsp.tensors.layout import TensorSpec, total_size
 from wbsp.wire.guard import no_file_left
@@ -47,19 +46,17 @@ class Dispatcher:
     """The server's side of all messages; used only by the event loop.
 
     Args:
-        files: the process that sends the run's files.
         record: as in `Server`.
         on_initial: takes the first worker's W_0 and frozen values; None: no worker is asked.
         above: the server above, of a site; None: this is none.
     """
 
     def __init__(self, socket: ServerSocket, info: RunInfo, reporter: Reporter, shards: Shards,
-                 files: RunFiles, record: Callable[..., dict[str, Any]],
+                 record: Callable[..., dict[str, Any]],
                  on_initial: Begin | None, above: Above | None = None):
         self._socket = socket
         self._say = reporter.say
         self._clock = reporter.clock
-        self._files = files
         self._above = above
         self.info = info
         self.on = socket.on
@@ -89,7 +86,7 @@ class Dispatcher:
 
     def _handlers_of(self, *parts: Entrance | Requests) -> Handlers:
         """Return the handlers of these parts, and of the permanent ones."""
-        handlers = Handlers({m.Watch: self._tell_watcher, s.Lead: self._is_no_shard})
+        handlers = Handlers({s.Lead: self._is_no_shard})
         for part in (self.sessions, self.replication, self.readers, *parts):
             handlers.add(part.handlers())
         return handlers
@@ -322,15 +319,6 @@ class Dispatcher:
                 raise m.WireError(f"worker {session.worker} sent {type(message).__name__} out of "
                                   "turn")
             handle(session, message, *([body] if isinstance(message, _WITH_FLOATS) else []))
-
-    def _tell_watcher(self, peer: Peer, watch: m.Watch) -> None:
-        """Answer a watcher with the address of the process that serves the run's files."""
-        if session := self.sessions.get(peer.identity):
-            raise m.WireError(f"worker {session.worker} sent Watch in its session")
-        if reason := other_protocol("the watcher", watch.protocol):
-            self.sessions.answer(peer.identity, m.Refused(reason))
-        else:
-            self.sessions.answer(peer.identity, self._files.at())
 
     def _tell_worker(self, worker: int, message: m.Message) -> None:
         if session := self.sessions.of(worker):

@@ -55,9 +55,6 @@ def define_flags(sync: str | None = "pcc", sync_default: str = "", of_server: st
                         f"{of_both}")
     flags.DEFINE_string("until", None, "end the run after so long a training: 300s, 10min, 2h"
                         f"{of_both}")
-    flags.DEFINE_integer("watch_port", 0, "port that sends the run's files to `python -m "
-                         f"wbsp.watch HOST:PORT`; default: any free one{of_both}", lower_bound=0,
-                         upper_bound=65535)
     flags.DEFINE_bool("fail_if_lost", False, "end with code 1, not 0, if a worker was lost and "
                       f"did not reconnect{of_both}")
     flags.DEFINE_float("connect_timeout", timeouts.CONNECT, "seconds to wait for workers and, "
@@ -112,7 +109,7 @@ def server_config(workers: int, model: type[SyncModel], host: str, port: int,
         outer=outer_of(model, workers, FLAGS.outer, parse_options(FLAGS.outer_option)),
         wire=parse(FLAGS.wire or model.wire), fail_if_lost=FLAGS.fail_if_lost,
         log_root=FLAGS.log_root, resume=FLAGS.resume, standby_of=FLAGS.standby_of,
-        shards=ShardPlan.parse(FLAGS.shards), watch_port=FLAGS.watch_port, until=until(), **more)
+        shards=ShardPlan.parse(FLAGS.shards), until=until(), **more)
     reach = reach_of(host, port)  # the flags are good, so a token may be made
     config.token, config.reach = reach.token, reach.of_token() + reach.of_server(start_worker)
     return config

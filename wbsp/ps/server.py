@@ -24,7 +24,6 @@ from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.config import Above, AboveError, Model, Reporter, RunInfo
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.evaluation import Evaluator, EvaluatorError, EvaluatorWatch
-from wbsp.ps.file_server import RunFiles
 from wbsp.ps.full_disk import FullDisk
 from wbsp.ps.run import Run
 from wbsp.ps.series import Series
@@ -222,8 +221,6 @@ class Server:
         socket.limit(self.config.bandwidth)
         self._shards = Shards(info, socket, reporter.say,
                               lambda shard, message: self.dispatcher.hear_shard(shard, message))
-        self._files = RunFiles(reporter.folder, (info.run, info.epoch), self.config.host,
-                               self.config.watch_port, self.config.token, socket.on)
         self.above = None if self.config.above is None else self.config.above(
             socket.on, reporter.say)
         self.brought: Model | None = None  # by a site's first worker
@@ -233,7 +230,7 @@ class Server:
         if start_evaluator is not None:
             self._watch = EvaluatorWatch(start_evaluator(), reporter.say, socket.on)
             self._interrupts.at_once.append(self._watch.evaluator.kill)
-        self.dispatcher = Dispatcher(socket, info, reporter, self._shards, self._files, record,
+        self.dispatcher = Dispatcher(socket, info, reporter, self._shards, record,
                                      None if start_evaluator else
                                      self.begin if self.above is None else self._bring,
                                      self.above)
@@ -363,7 +360,6 @@ class Server:
                 return 1
             self._say(f"{error}; resuming from the newest checkpoint")
             error.standby = self.dispatcher.replication.holder
-            self._files.kill()  # the next server of this process has its own
             raise
         finally:
             self.close()
@@ -386,7 +382,6 @@ class Server:
             self._socket.close(timeouts.SERVER_LINGER)
         if self._hold is not None:
             self._hold.close()
-        self._files.close()
 
     def _guard(self, act: Callable[..., T], *args: Any) -> T | None:
         """Return what `act` returns; if it fails, print the error and return None."""

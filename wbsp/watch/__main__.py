@@ -1,10 +1,8 @@
-"""The command that shows runs, also during training: `python -m wbsp.watch runs/wbsp/run-001`, or
-`python -m wbsp.watch localhost:2606`, where a server hands out the files."""
+"""The command that shows runs, also during training: `python -m wbsp.watch runs/wbsp/run-001`."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import re
 import signal
@@ -12,7 +10,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from wbsp.command import Parser
 from wbsp.figures import find_runs
@@ -24,40 +21,30 @@ from wbsp.watch.page import html
 from wbsp.watch.run import WatchedRun, refreshed
 from wbsp.watch.server import Watch
 
-if TYPE_CHECKING:
-    from wbsp.watch.remote import Mirror
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Serve the page until interrupted, or write a report; return 0, or 1 after one line on the
     error."""
     parser = Parser(prog="wbsp watch", description="Show runs in a browser, also while they train. "
                     "Without --out a page is served until Ctrl-C.")
-    parser.add_argument("run", nargs="+", help="a run's folder, or one that holds runs; or the "
-                        "address of a server, host:port, and of its standby: host:port,host:port")
+    parser.add_argument("run", nargs="+", type=Path, help="a run's folder, or one that holds runs")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--http", type=int, default=0, metavar="PORT", help="port of 127.0.0.1 that "
                        "serves the page (default: 0, any free one, which is printed)")
     where.add_argument("--out", type=Path, metavar="FILE.html", help="write the current page into "
                        "one self-contained file, and end")
-    parser.add_argument("--token_file", metavar="FILE", help="the server's secret; default: the "
-                        "environment variable WBSP_TOKEN_FILE, else ~/.config/wbsp/token for a "
-                        "server of another machine")
+    parser.add_argument("--token_file", help=argparse.SUPPRESS)  # of an earlier release
     flags = parser.parse_args(arguments)
     try:
         if not 0 <= flags.http < 1 << 16:
             raise ValueError(f"--http={flags.http} is not a port; give 0 to 65535")
-        with contextlib.ExitStack() as stack:
-            afar = [name for name in flags.run if _is_address(name)]
-            if flags.token_file is not None and not afar:
-                raise ValueError(f"--token_file={flags.token_file} has no effect on the folders of "
-                                 "runs: it is the secret of a server, of which no HOST:PORT is "
-                                 "given")
-            ended = _interrupted() if afar else None  # so that the copies are deleted
-            found: list[Path | Mirror] = [
-                _mirror(name, flags.token_file, stack, ended) if ended and name in afar
-                else Path(name) for name in flags.run]
-            _show(found, flags, ended)
+        for folder in flags.run:
+            if _ADDRESS.fullmatch(str(folder)) and not folder.exists():
+                raise ValueError(_elsewhere(str(folder), flags.http))
+        if flags.token_file is not None:
+            raise ValueError(f"--token_file={flags.token_file} has no effect: a page reads the "
+                             "folders of runs, and asks no server; leave it out")
+        _show(flags.run, flags)
     except (OSError, ValueError, ModuleNotFoundError) as error:
         _say(_one_line(error))
         return 1
@@ -66,27 +53,20 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _is_address(name: str) -> bool:
-    return (re.fullmatch(r"[^/,]+:\d+(,[^/,]+:\d+)*", name) is not None
-            and not Path(name).exists())
+_ADDRESS = re.compile(r"[^/,]+:\d+(,[^/,]+:\d+)*")
 
 
-def _mirror(address: str, token_file: str | None, stack: contextlib.ExitStack,
-            ended: threading.Event) -> Mirror:
-    """Return a mirror of the server at that address; `stack` deletes it."""
-    from wbsp.watch.remote import mirrored
+def _elsewhere(address: str, http: int) -> str:
+    """Say how the page of a server is seen from another machine."""
+    host, port = address.split(",")[0].rsplit(":", 1)[0], http or 8000
+    return (f"{address} is an address, and a page reads the folder of a run: start it on the "
+            f"machine of that folder (wbsp watch FOLDER --http={port}), run 'ssh -L "
+            f"{port}:127.0.0.1:{port} {host}' here, and open http://localhost:{port}/")
 
-    return stack.enter_context(mirrored(address, token_file, ended))
 
-
-def _show(found: list[Path | Mirror], flags: argparse.Namespace,
-          ended: threading.Event | None) -> None:
+def _show(found: Sequence[Path], flags: argparse.Namespace) -> None:
     """Write the page of these runs, or serve it until interrupted."""
-    mirrors = {one.folder: one for one in found if not isinstance(one, Path)}
-    runs = [WatchedRun(one.run.folder, one.name, mirrors[one.run.folder].origin
-                       if one.run.folder in mirrors else None)
-            for one in named(find_runs((one if isinstance(one, Path) else one.folder
-                                         for one in found), _say))]
+    runs = [WatchedRun(one.run.folder, one.name) for one in named(find_runs(found, _say))]
     if flags.out is not None:
         write_whole(flags.out, html(_readable(runs), live=False))
         print(flags.out)
@@ -96,9 +76,7 @@ def _show(found: list[Path | Mirror], flags: argparse.Namespace,
               "(Ctrl-C ends this page, no run)", flush=True)
         # while the browser starts, this process already serves the page
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        ended = ended or _interrupted()
-        for mirror in mirrors.values():
-            mirror.follow()
+        ended = _interrupted()
         server.read(_say)
         ended.wait()
 
@@ -135,7 +113,7 @@ def _interrupted() -> threading.Event:
 def _one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno is not None and error.filename is None:
         return f"cannot serve the page: {os.strerror(error.errno)}; choose another --http"
-    return one_line(str(error), 2000)  # it may quote a server
+    return one_line(str(error), 2000)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ async function poll() {
     for (const run of runs) {
       try {
         changed = await refresh(run) || changed;
-        run.trouble = run.state.trouble;
+        run.trouble = "";
       } catch (error) {
         run.trouble = error instanceof TypeError
           ? "the page's server does not answer; what is seen here is from before" : error.message;

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,22 +21,6 @@ from wbsp.watch.spans import SpanLog
 
 _AGAIN = 5.0  # seconds until damaged files are read again, from their beginning
 _COLUMNS = (("t", "<f8"), ("seconds", "<f4"), ("lane", "<u4"), ("kind", "u1"))
-
-
-@dataclass
-class Origin:
-    """Where the files of a run come from, for the user.
-
-    trouble: why nothing new arrives from there, in one line; "": no trouble is known
-    given: the folder or address as the user gave it, which never changes
-    """
-
-    place: str
-    trouble: str = ""
-    given: str = ""
-
-    def __post_init__(self) -> None:
-        self.given = self.given or self.place
 
 
 def refreshed(runs: Iterable[WatchedRun]
@@ -65,15 +48,11 @@ def refreshed(runs: Iterable[WatchedRun]
 class WatchedRun:
     """A run called `name`; `refresh` reads what is new. Used by one thread at a time.
 
-    origin: of files that another thread copies into `folder`; None: the run writes them there
-
     Raises FileNotFoundError for a folder without run.json.
     """
 
-    def __init__(self, folder: Path, name: str, origin: Origin | None = None):
+    def __init__(self, folder: Path, name: str):
         self.folder, self.name = folder, name
-        self.origin = origin or Origin(str(folder))
-        self._told = replace(self.origin)  # as the page last received it
         self.stamp = 0  # increases with every change
         self._error: OSError | ValueError | None = None  # of the newest attempt to read
         self._again_at = 0.0  # time of the next attempt
@@ -103,8 +82,7 @@ class WatchedRun:
             self._fail(OSError(str(error)))
         except (OSError, ValueError) as error:
             self._fail(error)
-        if begun or any(changed) or self._told != self.origin:
-            self._told = replace(self.origin)
+        if begun or any(changed):
             self.stamp += 1
 
     def _fail(self, error: OSError | ValueError) -> NoReturn:
@@ -161,8 +139,7 @@ class WatchedRun:
         done = self._summary is not None and state.valid(self._summary, log, there)
         totals = self._summary if done and self._summary else state.totals(log, spans, there)
         return {
-            "name": self.name, "folder": self._told.place, "trouble": self._told.trouble,
-            "stamp": self.stamp,
+            "name": self.name, "folder": str(self.folder), "stamp": self.stamp,
             "settings": self._settings, "written": self._written(), "ended": done,
             "began": log.began, "started": bool(log.kind("start")),
             "duration": log.newest - log.began,

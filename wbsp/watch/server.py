@@ -97,9 +97,9 @@ class Watch(ThreadingHTTPServer):
             for run in self._runs:
                 try:
                     run.refresh()
-                    states.append((run.origin.given, run.state()))
+                    states.append((str(run.folder), run.state()))
                 except (OSError, ValueError) as error:  # a scraper requests again
-                    states.append((run.origin.given,
+                    states.append((str(run.folder),
                                    Unreadable(run.sync, one_line(str(error), 2000))))
             return 200, _PROMETHEUS, exposition(states).encode()
 

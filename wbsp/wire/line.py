@@ -62,7 +62,7 @@ class Line:
         """
         self._socket.send(m.encode(question), zmq.NOBLOCK)
         clock, poller = self._on.clock, self._on.network.poller()
-        end = clock.monotonic() + timeouts.WATCH_ANSWER
+        end = clock.monotonic() + timeouts.READ_ANSWER
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._monitor, zmq.POLLIN)
         while clock.monotonic() < end and not self._closed.is_set():

@@ -216,12 +216,11 @@ class Stranger:
                     self._answers.append((name, self._said[name], 60))
 
     def _is_served(self, frames):
-        """What makes a worker of it, or has the server start a process, which is not played."""
+        """What makes a worker of it, which is not played."""
         try:
             message = m.decode(m.FromWorker, frames[0])
         except m.WireError:
             return False
-        return (isinstance(message, m.Watch) or isinstance(message, m.Hello)
+        return (isinstance(message, m.Hello) and message.protocol == m.PROTOCOL
                 and (message.worker is None  # it asks for an index, and gets one
-                    or 0 <= message.worker < self._cluster.plan.workers)) and (
-                    message.protocol == m.PROTOCOL)
+                     or 0 <= message.worker < self._cluster.plan.workers))

@@ -49,7 +49,7 @@ class Server(contextlib.ExitStack):
         self.dispatcher = Dispatcher(
             self.socket, info, reporter,
             Shards(info, self.socket, reporter.say, lambda shard, message: None),
-            lambda: m.FilesAt(0), record, self.begin)
+            record, self.begin)
         self.begun = None
 
     def begin(self, vector, layout, frozen):

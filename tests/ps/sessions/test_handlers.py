@@ -8,8 +8,8 @@ from wbsp.wire.messages import codec as m
 
 def test_two_parts_take_what_each_of_them_takes():
     handlers = Handlers({m.Hello: print}, {m.Join: repr})
-    handlers.add(Handlers({m.Watch: len}, {m.Fetch: str}))
-    assert handlers.anybody == {m.Hello: print, m.Watch: len}
+    handlers.add(Handlers({m.Ask: len}, {m.Fetch: str}))
+    assert handlers.anybody == {m.Hello: print, m.Ask: len}
     assert handlers.session == {m.Join: repr, m.Fetch: str}
 
 

@@ -196,6 +196,7 @@ class Plan:
         self.checkpoints = set(checkpoints)  # there is a newer one after so many deaths
         self.runs = SimpleNamespace(current=None)
         self.interrupts, self.on = Interrupts(), HOST
+        self.config = SimpleNamespace(log_root="runs")
 
     def listen(self):
         return None
@@ -225,7 +226,7 @@ def test_lost_shards_are_counted_and_end_nothing_before_there_are_many(monkeypat
 
 
 @pytest.mark.parametrize("message", [m.Hello(m.PROTOCOL, 0, {}), m.Ask("ab12", bytes(32)),
-                                     m.Follow(m.PROTOCOL, {}, 1, "", 0), m.Watch(m.PROTOCOL)])
+                                     m.Follow(m.PROTOCOL, {}, 1, "", 0)])
 def test_a_shard_tells_a_worker_that_it_is_not_the_server(message):
     socket = ServerSocket("localhost", free_port(), None, 1)
     shard = ShardServer(socket, None, Interrupts())

@@ -590,7 +590,7 @@ class Standby:
                 self._followed(peer, message)
             case m.Held():
                 self._send(identity, m.Unknown())
-            case m.Hello() | m.Ask() | m.Watch() | m.NextVersion() | m.Evaluated():
+            case m.Hello() | m.Ask() | m.NextVersion() | m.Evaluated():
                 if isinstance(message, m.Hello):
                     self._note(message.worker, message.own)
                 self._send(identity, m.NotServing(self._reason))

@@ -375,5 +375,5 @@ def _turn_away(server: ServerSocket, reason: str) -> None:
         with contextlib.suppress(m.WireError, IndexError):
             server.received(frames[0], False, frames[1:])
             message = m.decode(m.FromWorker, frames[0].buffer)
-            if isinstance(message, m.Hello | m.Reattach | m.Follow | m.Ask | m.Watch):
+            if isinstance(message, m.Hello | m.Reattach | m.Follow | m.Ask):
                 server.reaches(identity.bytes, m.encode(m.NotServing(reason)))

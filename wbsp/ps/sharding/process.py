@@ -218,7 +218,7 @@ class ShardServer:
             WireError: the message is invalid.
         """
         message = m.decode(m.FromWorker, frame.buffer)
-        if isinstance(message, m.Hello | m.Reattach | m.Follow | m.Ask | m.Watch):
+        if isinstance(message, m.Hello | m.Reattach | m.Follow | m.Ask):
             self._send(identity, m.NotServing(
                 f"the process at port {self._socket.port} is a shard, not a server"))
 

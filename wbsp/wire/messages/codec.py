@@ -99,7 +99,6 @@ from wbsp.wire.messages.replication import (
     Vacant,
 )
 from wbsp.wire.messages.sharding import FromShard, Lead, ToShard
-from wbsp.wire.messages.watch import FilesAt, News, Read, Watch
 
 __all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "RunSettings", "ShardGroup",
            "SharedData", "WorkHeld", "WorkPlace", "Impossible", "WireError"]
@@ -107,17 +106,17 @@ __all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "RunSettings
 PROTOCOL = 31  # raise it when a message, or a type that a message embeds, changes
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving
               | AskWork | Measured | LearningRate | StopRun | Reattach | Kept | Goodbye | Elected
-              | Follow | Held | Ask | Watch | Lead | NextVersion | AskVersion
+              | Follow | Held | Ask | Lead | NextVersion | AskVersion
               | AskPast | Evaluated | AskFrozen | ReadVersion)
 FromServer = (Welcome | Joined | Refused | Ack | Granted | Directed | CutDecision | Model | Work
               | Withdrawn | Measured | LearningRate | Stop | Final | Alive | Resend | Reattached
               | Unknown | Elect | Leading | NotServing | Following | Recorded | Copy | CopyChunk
-              | AllHave | Vacant | Over | FilesAt | Challenge | VersionAt | Noted | FrozenPart
+              | AllHave | Vacant | Over | Challenge | VersionAt | Noted | FrozenPart
               | VersionPart)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders = {kind: msgspec.msgpack.Decoder(kind, dec_hook=text_of)
-             for kind in (FromWorker, FromServer, FromShard, ToShard, Read, News)}
+             for kind in (FromWorker, FromServer, FromShard, ToShard)}
 
 
 def encode(message: Message) -> bytes:

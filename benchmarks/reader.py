@@ -1,12 +1,12 @@
-"""What it costs a server to be watched, or read: the time of a push and a pull of one worker.
+"""What it costs a server that its versions are read: the time of a push and a pull of one worker.
 
-    python -m benchmarks.watched [--reader] [--quick] [--json FILE]
+    python -m benchmarks.reader [--quick] [--json FILE]
 
-Two servers under asp, whose workers do everything but compute; the run of one is followed by
-`python -m wbsp.watch HOST:PORT` all the time, or its versions are read by `wbsp.versions`. They are
-measured in turn, block by block, and compared within each turn: by the clock, and by the seconds of
-the processor that the server's own process takes. On a machine that does other work, too, or has
-fewer cores than there are processes, only the latter say something.
+Two servers under asp, whose workers do everything but compute; the versions of one are read by
+`wbsp.versions` all the time. They are measured in turn, block by block, and compared within each
+turn: by the clock, and by the seconds of the processor that the server's own process takes. On a
+machine that does other work, too, or has fewer cores than there are processes, only the latter say
+something.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,14 +28,13 @@ from benchmarks.harness import in_words, print_table, ratios, server, spread, wr
 
 SIZES = (5, 148_298)  # floats: nearly nothing but the server's own time, and the CIFAR-10 CNN
 WHAT = "clock", "processor"
-_FLAGS = ["--check_period=1"]  # where versions are read
+_SAVES = ["--check_period=1"]  # where versions are read
 _ROOT = Path(__file__).parents[1]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="floats in the model")
-    parser.add_argument("--reader", action="store_true", help="a process reads the versions")
     parser.add_argument("--turns", type=int, default=9, help="blocks of each server")
     parser.add_argument("--seconds", type=float, default=2.0, help="of a block")
     parser.add_argument("--quick", action="store_true", help="3 short turns")
@@ -45,49 +43,42 @@ def main() -> None:
     if args.quick:
         args.turns, args.seconds = 3, 0.3
     try:
-        rows = [_compare(size, args.turns, args.seconds, args.reader) for size in args.sizes]
+        rows = [_compare(size, args.turns, args.seconds) for size in args.sizes]
     except RuntimeError as error:
-        sys.exit(f"benchmarks.watched: {error}")
-    print_table(("model MB", "ms of the", "alone", "watched", "watched/alone"),
+        sys.exit(f"benchmarks.reader: {error}")
+    print_table(("model MB", "ms of the", "alone", "read", "read/alone"),
                 [(f"{4 * row['floats'] / 1e6:.1f}", what,
-                  *(f"{row[what][name]['median']:,.3f}" for name in ("alone", "watched")),
+                  *(f"{row[what][name]['median']:,.3f}" for name in ("alone", "read")),
                   in_words(row[what]["ratio"])) for row in rows for what in WHAT])
-    for row in rows if not args.reader else ():
-        print(f"what hands out the files takes {100 * row['beside']:.1f} % of a core beside "
-              f"{1000 / row['clock']['watched']['median']:,.0f} round trips a second")
     print(f"load of this machine: {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores")
-    write_json(args.json, {"watched": rows})
+    write_json(args.json, {"reader": rows})
 
 
-def _compare(size: int, turns: int, seconds: float, reader: bool) -> dict:
+def _compare(size: int, turns: int, seconds: float) -> dict:
     """Milliseconds of a round trip, by each of WHAT."""
     with contextlib.ExitStack() as stack:
         teams, processes = {}, {}
-        for name in ("alone", "watched"):
-            address = stack.enter_context(server("asp", 1, *_FLAGS[:reader]))
-            if name == "watched":
-                stack.enter_context(_reading(address) if reader else _watching(address))
+        for name in ("alone", "read"):
+            address = stack.enter_context(server("asp", 1, *_SAVES if name == "read" else []))
+            if name == "read":
+                stack.enter_context(_reading(address))
             teams[name] = stack.enter_context(start_team(wbsp_worker, [(address, 0, 1, size)]))
             processes[name] = _listener(address)
-        found: dict[str, dict[str, list[float]]] = {what: {"alone": [], "watched": []}
+        found: dict[str, dict[str, list[float]]] = {what: {"alone": [], "read": []}
                                                     for what in WHAT}
-        listener = processes["watched"]
-        helper, shares = listener if reader else _file_process(listener), list[float]()
         for turn in range(turns + 1):
             for name in teams if turn % 2 else reversed(teams):
-                before, beside, began = _used(processes[name]), _used(helper), time.monotonic()
+                before = _used(processes[name])
                 trips = teams[name].block(seconds)
                 used = _used(processes[name]) - before
-                if turn and name == "watched":
-                    shares.append((_used(helper) - beside) / (time.monotonic() - began))
                 if turn:  # the first warms up
                     found["clock"][name].append(1000 * statistics.median(trips))
                     found["processor"][name].append(1000 * used / len(trips))
         for team in teams.values():
             team.finish()
-    return {"floats": size, "beside": statistics.median(shares), **{what: {
+    return {"floats": size, **{what: {
         **{name: spread(values) for name, values in both.items()},
-        "ratio": ratios(both["watched"], both["alone"])} for what, both in found.items()}}
+        "ratio": ratios(both["read"], both["alone"])} for what, both in found.items()}}
 
 
 def _used(process: psutil.Process) -> float:
@@ -95,31 +86,11 @@ def _used(process: psutil.Process) -> float:
     return sum(process.cpu_times()[:2])
 
 
-def _file_process(server: psutil.Process) -> psutil.Process:
-    """What hands out a server's files."""
-    return next(one for one in server.children() if "wbsp.ps.file_server" in one.cmdline())
-
-
 def _listener(address: str) -> psutil.Process:
     """Return the server's process."""
     port = f"--port_base={address.rpartition(':')[2]}"
     return next(one for one in psutil.process_iter(["cmdline"])
                 if port in (one.info["cmdline"] or ()))
-
-
-@contextlib.contextmanager
-def _watching(address: str) -> Iterator[None]:
-    """Yield a page that follows the run; it has copied what there is when the block begins."""
-    with subprocess.Popen([sys.executable, "-m", "wbsp.watch", address], cwd=_ROOT, text=True,
-                          stdout=subprocess.PIPE) as page:
-        try:
-            if page.stdout is None or "http" not in page.stdout.readline():
-                raise RuntimeError("the run is not watched")
-            yield
-            if page.poll() is not None:
-                raise RuntimeError("the page has ended while it was measured")
-        finally:
-            page.terminate()
 
 
 @contextlib.contextmanager
