@@ -19,7 +19,7 @@ from wbsp.runlog.console import say
 from wbsp.runlog.folder import folder_of_worker
 from wbsp.runlog.worker import MOST, WorkerLog
 from wbsp.wire.addresses import split_addresses
-from wbsp.worker.errors import TransportError
+from wbsp.wire.errors import TransportError
 from wbsp.worker.loop import Worker
 
 SAY_EVERY = 5.0  # seconds between two lines of a worker

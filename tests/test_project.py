@@ -69,7 +69,8 @@ WALLS = {
     "environment": "process.token given", "units": "",
     "tensors": "limits",
     "core": "sync tensors limits",
-    "wire": "core.messages core.stats sync.base tensors process limits timeouts",
+    "wire": "core.agent core.messages core.resend_buffer core.rules core.stats sync.base tensors "
+            "process limits timeouts",
     "runlog": "core.stats sync.noise process limits",
     "replica": "tensors given",
     "figures": "core.stats runlog limits command",
@@ -77,7 +78,8 @@ WALLS = {
     "worker": "core.agent core.messages core.participant core.permutation core.resend_buffer "
               "core.rules core.stats core.work.sequence sync.base tensors wire saved "
               "runlog replica process environment limits timeouts given",
-    "site": "core sync.base tensors wire.messages wire.addresses wire.line worker "
+    "site": "core sync.base tensors wire.messages wire.addresses wire.client wire.errors "
+            "wire.line worker "
             "ps.__main__ ps.config ps.flags ps.checkpoint process environment timeouts command",
     "simulate": "core sync tensors runlog replica figures process heterogeneity limits units "
                 "command",
@@ -85,7 +87,7 @@ WALLS = {
              "wire.messages wire.addresses wire.sockets wire.line command",
     "run": "runlog limits timeouts environment process ps.__main__ ps.checkpoint wire.addresses "
            "command",
-    "ray": "runlog limits timeouts process worker.errors worker.next_run command",
+    "ray": "runlog limits timeouts process wire.errors worker.next_run command",
     "testing": "core sync simulate",
     "cluster": "environment",
     "saved": "ps.checkpoint replica tensors limits wire process",

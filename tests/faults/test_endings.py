@@ -26,9 +26,9 @@ from wbsp.ps.server import Server
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import BSP, Accept, Direct, Grant, Reject, create
+from wbsp.wire.errors import TransportError
 from wbsp.wire.messages.from_server import RunSettings
 from wbsp.wire.sockets import ServerSocket
-from wbsp.worker.errors import TransportError
 
 SAVE = 1_000_000
 

@@ -19,6 +19,7 @@ from wbsp.sync.base import Push
 from wbsp.tensors.codecs import parse
 from wbsp.tensors.layout import TensorSpec
 from wbsp.tensors.ops import bounds
+from wbsp.wire.client import Fetched
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.codec import CHUNK
 
@@ -62,37 +63,33 @@ class Spy(FakeWorker):
         self.starts = {0, size // 2}  # of ranges, where there are two shards
 
     def _train(self, *plan):
-        communication, join = self._transport._communication, self._transport.join
+        client, join = self._transport.client, self._transport.join
 
         def noting(*arguments):
             joined = join(*arguments)
-            sending = communication.session.sending
-            send, handle = sending.send, communication._pass_on
-            answered = communication.session.answered
+            session = client.session
+            send, receive, answered = session.sending.send, client.receive, session.answered
 
             def sent(update):
                 found = send(update)
                 self.sent.append((found.words.nbytes, found.vector.copy()))
                 return found
 
-            def passed(message, chunk, now):
+            def received(message, *rest):
                 if isinstance(message, m.Model) and message.offset in self.starts:
                     self.came.append(message)
-                fetch = handle(message, chunk, now)
-                if isinstance(message, m.Model):  # not before the runtime listens
-                    inbox = communication._inbox
-                    agent = inbox.listener.agent
-                    if message.version in (agent._inbox, agent.version):
-                        self.versions[message.version] = hash(inbox._versions._floats.tobytes())
-                return fetch
+                commands = receive(message, *rest)
+                for command in commands:
+                    if isinstance(command, Fetched):
+                        self.versions[command.version] = hash(command.vector.tobytes())
+                return commands
 
             def told(push, sent, ack, *spans):
                 self.counted = self.counted + ack.weight * sent.astype(float)
                 self.told += 1
                 answered(push, sent, ack, *spans)
 
-            sending.send, communication._pass_on = sent, passed
-            communication.session.answered = told
+            session.sending.send, client.receive, session.answered = sent, received, told
             return joined
 
         self._transport.join = noting
@@ -105,7 +102,7 @@ class Spy(FakeWorker):
 
     @property
     def unsent(self):
-        return self._transport._communication.session.sending.unsent
+        return self._transport.client.session.sending.unsent
 
 
 def initial(members):

@@ -18,10 +18,10 @@ from proxy import Proxy
 
 from wbsp.sync import BSP
 from wbsp.tensors.layout import LayerState, TensorSpec
+from wbsp.wire.errors import TransportError
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.codec import CHUNK
 from wbsp.worker.comm.transport import Transport
-from wbsp.worker.errors import TransportError
 from wbsp.worker.runtime import WorkerRuntime
 
 SYNCS = ["bsp", "asp", "ssp", "wbsp", "pcc"]

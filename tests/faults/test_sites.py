@@ -16,8 +16,8 @@ from sites import Sites, cuts
 
 from wbsp.figures.load import gather
 from wbsp.runlog.reader import read_run
+from wbsp.wire.errors import TransportError
 from wbsp.worker.comm.transport import Transport
-from wbsp.worker.errors import TransportError
 from wbsp.worker.share import Share
 
 KILLS = int(os.environ.get("WBSP_KILLS", "2"))

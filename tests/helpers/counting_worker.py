@@ -56,7 +56,7 @@ def main(plan: Plan) -> None:
     import keras
 
     import wbsp
-    from wbsp.worker.comm.communication import SendUpdate
+    from wbsp.wire.client import SendUpdate
     from wbsp.worker.comm.transport import Transport
 
     cuts = open(Path(plan.folder) / f"cuts-{plan.worker}.jsonl", "a")

@@ -46,7 +46,7 @@ class Steps:
 
 def note(plan: Plan, cuts: list[int]) -> None:
     """Note the k of each cut of this process before it leaves, and each answer as it comes."""
-    from wbsp.worker.comm.communication import SendUpdate
+    from wbsp.wire.client import SendUpdate
     from wbsp.worker.comm.transport import Transport
     from wbsp.worker.shared_participant import SharedParticipant
 

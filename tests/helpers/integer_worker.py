@@ -19,8 +19,8 @@ import numpy as np
 from integer_replica import IntegerReplica, TableReplica, forget_cuts, write_result
 
 from wbsp.environment import read_token
+from wbsp.wire.errors import TransportError
 from wbsp.worker.comm.transport import Transport
-from wbsp.worker.errors import TransportError
 from wbsp.worker.runtime import WorkerRuntime
 
 
@@ -52,7 +52,7 @@ class NotingTransport(Transport):
 
     def __init__(self, *args):
         super().__init__(*args)
-        self._session = self._communication.session
+        self._session = self.client.session
         self._answered = self._session.answered
         self.sent = self.counted = 0.0
         self.least = float("inf")  # bytes of an update

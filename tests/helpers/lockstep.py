@@ -177,7 +177,7 @@ class World:
                 idle += 1
                 self.now += 1.0
                 assert idle < 300, ("the run stands still", self.said[-5:], [
-                    (w.index, w.agent and w.agent.waiting, w.communication._pending)
+                    (w.index, w.agent and w.agent.waiting, w.client.pending)
                     for w in self.workers])
                 if idle > 100:
                     self.life.start_without_the_rest()

@@ -10,10 +10,11 @@ from wbsp.core.agent import Adopt, Cut, Leave
 from wbsp.core.participant import Participant
 from wbsp.process.host import HOST
 from wbsp.tensors.layout import TensorSpec
+from wbsp.wire.client import Client, SendUpdate
+from wbsp.wire.errors import TransportError
 from wbsp.wire.messages import codec as m
-from wbsp.worker.comm.communication import Communication, SendUpdate
+from wbsp.worker.comm.communication import Communication
 from wbsp.worker.comm.data_plane import DataPlane
-from wbsp.worker.errors import TransportError
 from wbsp.worker.metrics import Recorder
 from wbsp.worker.shared_participant import SharedParticipant
 
@@ -36,16 +37,16 @@ class Calls(deque):
         super().append((call, arguments))
 
 
-class Plain(DataPlane):
-    """What a connection, its monitor and its data plane do where there are neither shards nor
-    shared memory."""
+class Line(DataPlane):
+    """A worker's connection and its data plane, and the messages on their way."""
 
     on = HOST
-    made, all_sent, sent = True, True, 0
-    door = ""
+    made, broken, all_sent, sent = True, False, True, 0
+    host = door = ""
 
     def __init__(self):
         self.monitor = self.plane = self
+        self.up, self.down = deque(), deque()
 
     def served(self):
         pass
@@ -55,18 +56,6 @@ class Plain(DataPlane):
 
     def detach(self):
         pass
-
-    def let_go(self, now):
-        return False
-
-
-class Line(Plain):
-    """A worker's connection, and the messages on their way."""
-
-    def __init__(self):
-        super().__init__()
-        self.broken = False
-        self.up, self.down = deque(), deque()
 
     def break_off(self):
         """What is on its way is lost."""
@@ -87,7 +76,8 @@ class Worker:
         self.world, self.index, self.steps = world, index, steps
         self.identity = bytes([index + 1]) * 16
         self.line, self.calls = Line(), Calls()
-        self.communication = Communication(self.line, self.calls, "localhost:1")
+        self.client = Client(self.line, "localhost:1", HOST.scheduler.random)
+        self.communication = Communication(self.client, self.line, self.calls)
         self.shared = None
         self.x = self.anchor = np.zeros(SIZE, np.float32)
         self.made = np.zeros(SIZE)  # all that was cut
@@ -153,12 +143,12 @@ class Worker:
         self.made += update
         self.communication.request(SendUpdate(command.push, update, command.fetch))
         assert command.push.seq == len(self.cuts)
-        self.cuts.append(np.array(self.communication._pending.request.sent))
+        self.cuts.append(np.array(self.client.pending.sent))
 
     @property
     def unsent(self):
         """What was cut and not sent."""
-        unsent = self.communication.session.sending.unsent
+        unsent = self.client.session.sending.unsent
         return np.zeros(SIZE) if unsent is None else unsent
 
     def hear(self):
@@ -168,8 +158,8 @@ class Worker:
         if isinstance(message, m.Model):
             self.world.differences += message.base != m.NONE
         try:
-            self.communication._handle(message, None if body is None else memoryview(body),
-                                       self.world.now)
+            self.communication.carry_out(self.client.receive(
+                message, None if body is None else memoryview(body), self.world.now))
         except TransportError as error:
             self.refused = str(error)
             return
@@ -181,12 +171,12 @@ class Worker:
             self.shared = SharedParticipant(participant, Recorder(0.0), self.world.said.append,
                                             None)
             self.communication.listen(Noting(self), SIZE)
-        self.most_kept = max(self.most_kept, self.communication.session.kept.vectors)
+        self.most_kept = max(self.most_kept, self.client.session.kept.vectors)
 
     def reconnect(self):
         """There is a server again; what was on its way is lost."""
         self.line.broken = False
-        self.communication._introduce_again(self.world.now)
+        self.communication.carry_out(self.client.connected(self.world.now))
 
 
 class Noting:

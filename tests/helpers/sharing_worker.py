@@ -21,9 +21,9 @@ import numpy as np
 from wbsp.core.messages import Reattached
 from wbsp.core.permutation import examples
 from wbsp.tensors.layout import TensorSpec
-from wbsp.worker.comm.communication import SendUpdate
+from wbsp.wire.client import SendUpdate
+from wbsp.wire.errors import TransportError
 from wbsp.worker.comm.transport import Transport
-from wbsp.worker.errors import TransportError
 from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.share import Share
 

@@ -220,7 +220,7 @@ def test_a_worker_adopts_nothing_of_a_stranger_in_its_server_s_place(training):
     finally:
         fake.close()
     for member in members:
-        session = member._transport._communication.session
+        session = member._transport.client.session
         assert member.error is None and session.introduction.epoch == 1
         assert not member.agent.stopped and session.kept.first < 9
         member._transport.close(0.0)

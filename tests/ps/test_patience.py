@@ -15,8 +15,8 @@ from proxy import Proxy
 
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.sync.base import Push
+from wbsp.wire.errors import TransportError
 from wbsp.wire.messages import codec as m
-from wbsp.worker.errors import TransportError
 
 SIZE = 5  # floats in an integer worker's model
 IMPATIENT = """

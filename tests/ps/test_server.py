@@ -21,8 +21,8 @@ from wbsp.runlog.folder import SECRET, read_settings
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.assembly import split
+from wbsp.wire.errors import TransportError
 from wbsp.wire.messages import codec as m
-from wbsp.worker.errors import TransportError
 
 SIZE = 5  # floats in the model
 BODY = bytes(4 * SIZE)

@@ -22,7 +22,7 @@ from wbsp.core.store import Snapshot
 from wbsp.process.host import HOST
 from wbsp.sync import MODELS
 from wbsp.wire.messages import codec as m
-from wbsp.worker.comm.session import Session
+from wbsp.wire.session import Session
 
 SEEDS = 4  # of each model
 

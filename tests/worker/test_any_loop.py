@@ -17,8 +17,8 @@ from back_ends import ON_TORCH
 from jobs import both
 
 import wbsp
+from wbsp.wire.errors import TransportError
 from wbsp.worker import next_run
-from wbsp.worker.errors import TransportError
 
 jnp = pytest.importorskip("jax.numpy")
 pytestmark = pytest.mark.usefixtures("process_ends")

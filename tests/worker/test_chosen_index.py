@@ -9,8 +9,8 @@ import pytest
 from chosen_worker import train, worker
 from jobs import free_port
 
+from wbsp.wire.errors import TransportError
 from wbsp.worker import loop, next_run
-from wbsp.worker.errors import TransportError
 from wbsp.worker.loop import Worker
 
 

@@ -12,7 +12,7 @@ from jobs import both
 
 import wbsp
 from wbsp.ps.checkpoint import format as checkpoint
-from wbsp.worker.errors import TransportError
+from wbsp.wire.errors import TransportError
 
 jnp = pytest.importorskip("jax.numpy")
 pytestmark = pytest.mark.usefixtures("process_ends")

@@ -15,7 +15,7 @@ import ray
 from ray import cloudpickle
 
 from wbsp.process.private import kept_in_file
-from wbsp.worker.errors import TransportError
+from wbsp.wire.errors import TransportError
 from wbsp.worker.next_run import close_all
 
 

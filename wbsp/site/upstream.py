@@ -54,13 +54,13 @@ from wbsp.sync.base import UNFIT
 from wbsp.tensors.frozen import FrozenValues
 from wbsp.tensors.layout import total_size
 from wbsp.tensors.site_progress import SiteProgress
+from wbsp.wire.client import SendUpdate
+from wbsp.wire.errors import ForeignServer, TransportError
 from wbsp.wire.line import read_version
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.reading import AskVersion, VersionAt
-from wbsp.worker.comm.communication import SendUpdate
-from wbsp.worker.comm.inbox import Next
+from wbsp.worker.comm.communication import Next
 from wbsp.worker.comm.transport import Transport
-from wbsp.worker.errors import ForeignServer, TransportError
 from wbsp.worker.metrics import Recorder
 from wbsp.worker.shared_participant import SharedParticipant
 

@@ -23,8 +23,9 @@ from wbsp.replica.mapped import Names
 from wbsp.replica.values import Values, rank_of
 from wbsp.runlog.console import say
 from wbsp.saved import fill
+from wbsp.wire.errors import TransportError
 from wbsp.worker import loop
-from wbsp.worker.errors import TransportError, in_one_line, says_all
+from wbsp.worker.errors import in_one_line, says_all
 from wbsp.worker.share import Share
 
 _UNSOUND = (

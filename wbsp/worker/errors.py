@@ -11,45 +11,9 @@ import sys
 from collections.abc import Iterator
 from types import TracebackType
 
+from wbsp.wire.errors import TransportError
+
 _PLAIN = "_wbsp_says_all"  # attribute of such errors
-
-
-class TransportError(RuntimeError):
-    """The server cannot be reached, was lost, or refused this worker; see the message."""
-
-
-class ForeignServer(TransportError):
-    """The process at the server's address has another token, or is no server of wbsp."""
-
-
-class RunOver(TransportError):
-    """The server refused this worker because its run has ended.
-
-    Attributes:
-        follows: another run of that server follows.
-    """
-
-    follows = False
-
-
-class ServerEnds(TransportError):
-    """The server refused this worker because it ends, and serves no other run."""
-
-
-def refused(reason: str, over: bool, ends: bool = False, follows: bool = False) -> TransportError:
-    """Return the error of a refused worker.
-
-    Args:
-        reason: of the refusal.
-        over: the run has ended.
-        ends: no other run follows.
-        follows: another run of that server follows.
-    """
-    kind = ServerEnds if ends else RunOver if over else TransportError
-    error = kind(f"the server refused: {reason}")
-    if isinstance(error, RunOver):
-        error.follows = follows
-    return error
 
 
 @contextlib.contextmanager

@@ -29,16 +29,11 @@ from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.tensors.layout import Entry, LayerState, subject
 from wbsp.wire.addresses import all_here, split_addresses
+from wbsp.wire.errors import ForeignServer, RunOver, ServerEnds, TransportError
 from wbsp.wire.messages import codec as m
 from wbsp.worker.assignments import Assignments
 from wbsp.worker.comm.transport import Transport
-from wbsp.worker.errors import (
-    ForeignServer,
-    RunOver,
-    ServerEnds,
-    TransportError,
-    in_one_line,
-)
+from wbsp.worker.errors import in_one_line
 from wbsp.worker.metrics import Usage
 from wbsp.worker.next_run import Line, NextRun, line_of
 from wbsp.worker.passed import PassedRun

@@ -14,9 +14,9 @@ from wbsp import timeouts
 from wbsp.environment import Task
 from wbsp.process.forks import forget, in_child
 from wbsp.process.host import Host
+from wbsp.wire.errors import ServerEnds, TransportError
 from wbsp.wire.messages import codec as m
 from wbsp.worker.comm.transport import Transport
-from wbsp.worker.errors import ServerEnds, TransportError
 
 Line = tuple[Transport, m.Welcome]
 # Makes a connection: its arguments print a console line, and return whether to end the wait, and

@@ -8,9 +8,9 @@ on why the run ended are then the same as on the other workers.
 from __future__ import annotations
 
 from wbsp.saved import read_at
+from wbsp.wire.errors import TransportError
 from wbsp.wire.messages import codec as m
 from wbsp.worker.comm.transport import Transport
-from wbsp.worker.errors import TransportError
 
 
 class PassedRun:

@@ -22,7 +22,8 @@ from wbsp.limits import one_line
 from wbsp.process.host import HOST
 from wbsp.replica.flat import FlatReplica
 from wbsp.replica.values import Values
-from wbsp.worker.errors import TransportError, in_one_line
+from wbsp.wire.errors import TransportError
+from wbsp.worker.errors import in_one_line
 from wbsp.worker.share import Share
 
 _TEXT = 4096  # bytes of a reason

@@ -19,11 +19,11 @@ from wbsp.replica.base import Replica
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.tensors.layout import total_size
+from wbsp.wire.client import SendUpdate, Shares
+from wbsp.wire.errors import TransportError
 from wbsp.wire.messages import codec as m
 from wbsp.worker.assignments import Assignments
-from wbsp.worker.comm.communication import SendUpdate, Shares
 from wbsp.worker.comm.transport import Transport
-from wbsp.worker.errors import TransportError
 from wbsp.worker.metrics import Recorder
 from wbsp.worker.share import Share
 from wbsp.worker.shared_participant import SharedParticipant

@@ -17,7 +17,7 @@ from wbsp.process.host import HOST, Host
 from wbsp.process.throttle import Throttle
 from wbsp.wire.messages import codec as m
 from wbsp.worker.assignments import Assignments
-from wbsp.worker.comm.inbox import Next
+from wbsp.worker.comm.communication import Next
 from wbsp.worker.metrics import Recorder
 from wbsp.worker.share import Share
 

@@ -51,12 +51,12 @@ from wbsp.sync.base import UNFIT
 from wbsp.tensors.codecs import parse
 from wbsp.timeouts import NEXT_RUN
 from wbsp.wire import assembly, sockets
+from wbsp.wire.client import SendUpdate
+from wbsp.wire.errors import RunOver, TransportError
 from wbsp.wire.liveness import SHARD
 from wbsp.wire.loop import POLL, Loop
 from wbsp.wire.messages.codec import Goodbye
-from wbsp.worker.comm.communication import SendUpdate
 from wbsp.worker.comm.transport import Transport
-from wbsp.worker.errors import RunOver, TransportError
 from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.share import Share
 
@@ -197,7 +197,7 @@ class Member:
 
     @property
     def session(self):
-        return None if self.transport is None else self.transport._communication.session
+        return None if self.transport is None else self.transport.client.session
 
     @property
     def late(self):
@@ -296,13 +296,13 @@ class Member:
         """Join the run, and train until its end, or a signal."""
         cluster, process = self.cluster, self.process
         transport.member = self
-        self.sessions.append(transport._communication.session)
+        self.sessions.append(transport.client.session)
         self.replica = replica = cluster.replica(self.index, self.lives)
         share = self._share(process)
         joined = transport.join(replica.layout, replica.read, 600.0, share=share)
         self.goes_on(joined)
         replica.cuts = self.cuts
-        self._notes_what_is_sent(transport._communication.session)
+        self._notes_what_is_sent(transport.client.session)
         self.runtime = runtime = WorkerRuntime(transport, replica, welcome.rule, joined, None,
                                                cluster.say, lambda: self.leaving, share=share)
         runtime.start()

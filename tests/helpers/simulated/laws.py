@@ -229,9 +229,9 @@ class Laws:
         """The workers' processes, ended ones among them, that know or have promised a later epoch
         than this server's."""
         theirs = self._settings[machine]["epoch"]
-        return {(member.index, session._joined.owner)
+        return {(member.index, session.joined.owner)
                 for member in self.cluster.members for session in member.sessions
-                if session.member and max(session._epoch, session._promised) > theirs}
+                if session.member and max(session.epoch, session.promised) > theirs}
 
     def _voters(self, state):
         """The workers' processes in this state; "": of a worker that was no member yet."""
@@ -264,7 +264,7 @@ class Laws:
         """Law 11, of a server that goes on beside one that serves."""
         followers = self._followers(other.machine)
         workers = [member.session for member in self.cluster.members if member.session is not None]
-        mine = sum(session.member and (session.hello.worker, session._joined.owner) in followers
+        mine = sum(session.member and (session.hello.worker, session.joined.owner) in followers
                    for session in workers)
         if 2 * mine < len(workers):
             self.broken(11, f"{machine} goes on in epoch {epoch} beside {other.name}, which "

@@ -12,8 +12,8 @@ from simulated.plan import PORT
 from wbsp.ps.config import ServerConfig, ShardPlan
 from wbsp.ps.launch import prepare_server
 from wbsp.sync import create
+from wbsp.wire.errors import TransportError
 from wbsp.worker.comm.transport import Transport
-from wbsp.worker.errors import TransportError
 
 OTHER_TOKEN = b"another secret, which is as long"
 

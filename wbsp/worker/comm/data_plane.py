@@ -22,7 +22,8 @@ from wbsp.wire.shm.borrower import SharedMemory
 from wbsp.wire.shm.link import Link
 from wbsp.wire.shm.segments import PIECE
 
-Received = tuple[m.Message, memoryview | None]  # with its chunk, if it has one
+# A message with its chunk, if it has one, and the shard that sent it; None: the server.
+Received = tuple[m.Message, memoryview | None, int | None]
 
 
 class SharingEnded(Exception):
@@ -39,15 +40,13 @@ class DataPlane:
     Attributes:
         group: of shards, or None.
         memory: number of the segment that the server shares first; 0: none.
-        ready: False while vectors cannot be sent.
         lines: further sockets for messages.
-        monitors: of the connections of these, for `events`.
+        monitors: of the connections of these, for `changes`.
         where: endpoints of these connections.
     """
 
     group: m.ShardGroup | None = None
     memory = 0
-    ready = True
     lines: Sequence[QueuedSocket] = ()
     monitors: Sequence[zmq.Socket] = ()
     where: Sequence[str] = ()
@@ -89,31 +88,24 @@ class DataPlane:
             frames = arriving[0].receive(self._on.clock.monotonic())
             if frames is None:
                 del arriving[0]
-            elif (received := self._read(arriving[0], frames)) is not None:
-                return received
+            else:
+                return self._read(arriving[0], frames)
         return None
 
-    def _read(self, line: QueuedSocket, frames: Sequence[zmq.Frame]) -> Received | None:
-        """Return the message on this socket; None: it was for this plane only."""
-        return self._of_server(frames[0].buffer), frames[1].buffer if len(frames) == 2 else None
+    def _read(self, line: QueuedSocket, frames: Sequence[zmq.Frame]) -> Received:
+        """Return the message on this socket."""
+        return (self._of_server(frames[0].buffer),
+                frames[1].buffer if len(frames) == 2 else None, None)
 
-    def events(self, found: dict[Any, int], now: float) -> None:
-        """Read the monitors' events; `found`: of the poller."""
+    def changes(self, found: dict[Any, int]) -> Sequence[tuple[int, bool]]:
+        """Read the monitors' events; return the shards whose connections are new (True), or broken.
 
-    def check(self, now: float, alone: bool) -> bool:
-        """Return whether the plane is `ready`, and was not at the last check.
-
-        Args:
-            now: seconds.
-            alone: the server is lost, too, and the next one may have another plane.
-
-        Raises:
-            TransportError: a shard is unreachable for too long.
+        `found`: of the poller.
         """
-        return False
+        return ()
 
-    def woke(self, seconds: float) -> None:
-        """Handle the end of a suspension of some `seconds`."""
+    def introduce(self, shard: int, message: m.Message) -> None:
+        """Send a shard this worker's introduction."""
 
     def close(self) -> None:
         """Close the plane; unsent vectors are lost."""
@@ -155,8 +147,8 @@ class MemoryPlane(DataPlane):
         if message is None:
             return super().receive(arriving)
         if isinstance(message, m.Model) and message.place is not None:
-            return message, self._shared.borrow(message.place, message.request)
-        return message, None
+            return message, self._shared.borrow(message.place, message.request), None
+        return message, None, None
 
     def _next(self) -> m.Message | None:
         try:

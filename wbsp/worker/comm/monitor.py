@@ -17,9 +17,9 @@ from wbsp import timeouts
 from wbsp.process.host import HOST, Host
 from wbsp.process.throttle import Throttle
 from wbsp.wire.addresses import endpoints, plain_address, split_addresses
+from wbsp.wire.errors import ForeignServer, TransportError
 from wbsp.wire.liveness import SERVER, Liveness
 from wbsp.wire.sockets import HANDSHAKE_FAILED, HANDSHAKES, MISMATCH, foreign
-from wbsp.worker.errors import ForeignServer, TransportError
 
 _NOTICE = 10.0  # seconds between two lines about a lost server
 

@@ -21,18 +21,12 @@ from wbsp.replica.frozen import Frozen
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import Entry, LayerState, TensorSpec, check_layout, total_size
 from wbsp.wire.addresses import to_check
+from wbsp.wire.client import Client, Request, SendInitial, SendUpdate
+from wbsp.wire.errors import TransportError
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.codec import check
-from wbsp.worker.comm.communication import (
-    CallQueue,
-    Communication,
-    Request,
-    SendInitial,
-    SendUpdate,
-)
+from wbsp.worker.comm.communication import CallQueue, Communication, Listener
 from wbsp.worker.comm.connection import Connection
-from wbsp.worker.comm.inbox import Listener
-from wbsp.worker.errors import TransportError
 from wbsp.worker.share import Claims
 
 _GRAIN = 0.5  # seconds between two checks for an interrupt while waiting
@@ -45,6 +39,7 @@ class Transport:
 
     Attributes:
         worker: index of the worker; None: the server has not chosen it yet.
+        client: the protocol; the communication thread uses it.
         say: prints a console line.
         interrupted: called while waiting for the server; True ends the wait with a TransportError.
     """
@@ -70,7 +65,8 @@ class Transport:
         self._interrupted = interrupted
         self._connection = Connection(address, token, bandwidth, patience, self._say, share, on)
         self._calls = CallQueue(on)
-        self._communication = Communication(self._connection, self._calls, address, self._say)
+        self.client = Client(self._connection, address, on.scheduler.random, self._say, patience)
+        self._communication = Communication(self.client, self._connection, self._calls)
         self._thread: Thread | None = None
 
     def _say(self, text: str) -> None:
@@ -89,7 +85,7 @@ class Transport:
     @property
     def cut_off(self) -> bool:
         """True while the server is lost, and until it knows this worker again."""
-        return self._communication.cut_off
+        return self.client.cut_off
 
     @property
     def place(self) -> str:
@@ -101,12 +97,12 @@ class Transport:
 
         Before the first one, those of an update of `size` floats in the run's wire format.
         """
-        return self._communication.update_bytes or 4 * self._communication.session.wire.words(size)
+        return self.client.update_bytes or 4 * self.client.session.wire.words(size)
 
     @property
     def unsent(self) -> np.ndarray | None:
         """What the run's format has not sent yet, float32 [size], while no push is on its way."""
-        return self._communication.session.sending.unsent
+        return self.client.session.sending.unsent
 
     def owe(self, unsent: np.ndarray | None, decided: np.ndarray | None) -> None:
         """Begin with what an earlier process of this worker had not sent.
@@ -116,7 +112,7 @@ class Transport:
             decided: an update that it pushed after that, and that the server has decided on, or
                 None.
         """
-        self._calls.append(self._communication.session.owe, unsent, decided)
+        self._calls.append(self.client.session.owe, unsent, decided)
 
     def hello(self, expected: dict[str, str], timeout: float, series: str = "", fit: int = 0,
               leaves: bool = False, replaces: bool = False, own: bytes = b"",
@@ -131,7 +127,7 @@ class Transport:
             TransportError: no server answers within `timeout` seconds, or it refuses.
         """
         if key:
-            self._communication.session.has_been(key)
+            self.client.session.has_been(key)
         self.request(m.Hello(m.PROTOCOL, self.worker, expected,
                              own=own or self.on.scheduler.random(16), series=series, fit=fit,
                              leaves=leaves, replaces=replaces, given=given,
@@ -184,7 +180,7 @@ class Transport:
                       [] if frozen is None else frozen.layout,
                       "" if frozen is None else frozen.digest, sgd, list(local), list(entries),
                       None if share is None else share.claim)
-        self._communication.session.share = share
+        self.client.session.work = None if share is None else share.held
         try:
             check_layout(layout, () if frozen is None else frozen.layout)
         except ValueError as error:
@@ -295,7 +291,7 @@ class Transport:
                 break
             if self._interrupted():
                 raise TransportError(f"interrupted while waiting for the server at {self.address}")
-            left = max(start, self._communication.progress_at) + timeout - self.on.clock.monotonic()
+            left = max(start, self.client.progress_at) + timeout - self.on.clock.monotonic()
             if left <= 0:
                 raise TimeoutError(f"the server at {self.address} sent no {answer.__name__} "
                                    f"within {timeout:g} s")

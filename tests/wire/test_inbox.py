@@ -6,8 +6,8 @@ import pytest
 
 from wbsp.tensors.codecs import parse
 from wbsp.wire.assembly import split
+from wbsp.wire.client import Inbox
 from wbsp.wire.messages import codec as m
-from wbsp.worker.comm.inbox import Inbox
 
 OLD, NEW = m.ShardGroup(1, [("", 1), ("", 2)]), m.ShardGroup(2, [("", 3), ("", 4)])
 
@@ -19,7 +19,7 @@ def chunk(version, offset, request=5):
 
 def test_ranges_of_two_starts_of_a_server_are_no_model():
     """The later one may give a number again that was given before it died."""
-    inbox = Inbox(None, 4)
+    inbox = Inbox(4)
     assert inbox.take(*chunk(7, 0), OLD) is None
     assert inbox.take(*chunk(7, 2), NEW) is None
     vector, nbytes = inbox.take(*chunk(7, 0), NEW)
@@ -28,7 +28,7 @@ def test_ranges_of_two_starts_of_a_server_are_no_model():
 
 
 def test_a_shard_may_be_faster_than_the_answer_that_grants_a_version():
-    inbox = Inbox(None, 4)
+    inbox = Inbox(4)
     inbox.put_by(*chunk(6, 0, request=4), OLD)
     inbox.put_by(*chunk(7, 0), OLD)
     inbox.put_by(*chunk(7, 2), NEW)
@@ -55,7 +55,7 @@ def difference(seed):
 @pytest.fixture
 def inbox():
     """A worker that has version 3."""
-    inbox = Inbox(None, SIZE, INT8)
+    inbox = Inbox(SIZE, INT8)
     assert inbox.take(*model(3, np.ones(SIZE, np.float32)), None)[1] == 4 * SIZE
     return inbox
 
@@ -88,4 +88,4 @@ def test_a_difference_from_another_version_is_refused(inbox, wrong):
 
 def test_without_a_version_no_difference_can_be_added():
     with pytest.raises(m.WireError, match="this process holds version -1"):
-        Inbox(None, SIZE, INT8).take(*model(4, difference(0), 3), None)
+        Inbox(SIZE, INT8).take(*model(4, difference(0), 3), None)

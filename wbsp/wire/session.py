@@ -1,4 +1,4 @@
-"""A worker's membership in a run: its introduction to known and unknown servers."""
+"""A member's place in a run: its introduction to known and unknown servers."""
 
 from __future__ import annotations
 
@@ -9,25 +9,23 @@ import numpy as np
 from msgspec import structs
 
 from wbsp import timeouts
-from wbsp.core.messages import Span
+from wbsp.core.messages import Span, WorkHeld
 from wbsp.core.resend_buffer import ResendBuffer
 from wbsp.core.rules import RuleBroken
-from wbsp.process.host import HOST, Host
+from wbsp.core.stats import AnsweredWork
 from wbsp.sync.base import UNFIT, Push
 from wbsp.tensors.blocks import encoded, found
 from wbsp.tensors.codecs import FLOAT32, Ranges, parse
 from wbsp.tensors.error_feedback import ErrorFeedback, Sent
 from wbsp.tensors.layout import total_size
 from wbsp.tensors.ops import bounds
+from wbsp.wire.errors import TransportError
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Claim
-from wbsp.worker.comm.connection import Connection
-from wbsp.worker.errors import TransportError
-from wbsp.worker.share import Claims
 
 
 class Session:
-    """A worker's membership in a run, over all its connections; used by the communication thread.
+    """A member's place in a run, over all its connections.
 
     A worker never returns to a server of a lower epoch than the highest that it knows, because that
     server has been replaced, even if it does not know.
@@ -35,6 +33,7 @@ class Session:
     Attributes:
         hello: None before the first.
         join: None before the first.
+        joined: the answer to that, once a server has admitted this worker.
         member: a server has admitted this worker.
         kept: decided cuts that would be lost with the server.
         lacks: first push whose decision the server lacks that this worker attaches to.
@@ -47,13 +46,15 @@ class Session:
         sending: error feedback: the sent part of a cut, and the rest for the next.
         sparse: the newest update was sent as the blocks that are not zero.
         held: version that the server may add differences to; NONE: none.
-        share: of the run's shared data; None: this worker has its own data.
+        work: returns what it holds of the run's shared data; None: it has its own data.
+        epoch: of the server that this worker belongs to: the highest that it knows.
+        promised: epoch of the server that it has voted for; 0: none.
     """
 
-    def __init__(self, say: Callable[[str], None] = lambda text: None, on: Host = HOST) -> None:
-        """Start; `say`: prints a console line."""
-        self._say = say
-        self._on = on
+    def __init__(self, random: Callable[[int], bytes],
+                 say: Callable[[str], None] = lambda text: None):
+        """Start; `random`: returns so many random bytes; `say`: prints a console line."""
+        self._random, self._say = random, say
         self.hello: m.Hello | None = None
         self.join: m.Join | None = None
         self.member = False
@@ -62,19 +63,19 @@ class Session:
         self.version = 0
         self.left = False
         self.wire = FLOAT32
-        self.claim = Claim(on.scheduler.random)
+        self.claim = Claim(random)
         self.was: Claim | None = None
         self.sending = ErrorFeedback(self.wire)
         self.sparse = False
         self.held = m.NONE
-        self.share: Claims | None = None
+        self.work: Callable[[], WorkHeld] | None = None
         self._run: str | None = None  # id
-        self._joined: m.Joined | None = None
-        self._epoch = 0  # of the server that this worker belongs to: the highest that it knows
+        self.joined: m.Joined | None = None
+        self.epoch = 0
         # Of the newest answer by which a server admitted this worker: the resend buffer counts by
         # that server's ledger. A server is known earlier, from its own messages.
         self._ledger = 0
-        self._promised = 0  # epoch of the server that it has voted for; 0: none
+        self.promised = 0
         self._doubted: dict[int, float] = {}  # epoch -> time of the first request without a vote
         self._zero = 0.0  # of the run's time, in seconds of the monotonic clock
 
@@ -83,13 +84,13 @@ class Session:
         """Return Hello, with this worker's present knowledge of the run."""
         hello = self.hello
         assert hello is not None
-        if self._epoch:
-            hello = structs.replace(hello, run=self._run or "", epoch=self._epoch)
+        if self.epoch:
+            hello = structs.replace(hello, run=self._run or "", epoch=self.epoch)
         return hello if self.was is None else self.was.sealed(hello)
 
     def has_been(self, key: bytes) -> None:
         """Introduce this worker as the process with this key; as in `Welcome`, of a run before."""
-        self.was = Claim(self._on.scheduler.random, key)
+        self.was = Claim(self._random, key)
 
     def meets(self, challenge: m.Challenge) -> bool:
         """Return whether to send the introduction again, after this answer to it."""
@@ -100,10 +101,10 @@ class Session:
 
     def outdated(self, epoch: int) -> str | None:
         """Return why this worker avoids a server of this epoch, in one line, or None."""
-        if epoch >= self._epoch:
+        if epoch >= self.epoch:
             return None
         return (f"the server there is of epoch {epoch}, and this worker knows a later one of epoch "
-                f"{self._epoch}: searching for that")
+                f"{self.epoch}: searching for that")
 
     def welcomed(self, welcome: m.Welcome) -> None:
         """Handle a server's answer to Hello.
@@ -127,52 +128,51 @@ class Session:
             self.hello = structs.replace(self.hello, worker=welcome.worker, given=False)
         self.leads(welcome.epoch)
 
-    def admitted(self, joined: m.Joined) -> None:
+    def admitted(self, joined: m.Joined, now: float) -> None:
         """Note that this worker is a member. Raises RuleBroken: of a server that was replaced."""
         self._belongs(joined.epoch)
-        self._joined = joined
+        self.joined = joined
         self.member = True
         self.leads(joined.epoch, joined.ticket)
         if joined.group is not None and not self.wire.lossless and self.join is not None:
             ends = bounds(total_size(self.join.layout), len(joined.group.addresses))
             self.sending = ErrorFeedback(Ranges(self.wire, ends))
-        self._zero = self._on.clock.monotonic() - joined.now
+        self._zero = now - joined.now
         self.kept = ResendBuffer(joined.seq)
         self._ledger = joined.epoch
 
-    def reattach(self, connection: Connection, waits: bool) -> None:
-        """Introduce a member over a new connection.
+    def reattach(self, door: str, waits: bool, now: float) -> m.Reattach:
+        """Return the introduction of a member over a new connection.
 
-        `waits`: as in `Reattach`; it must hold until the server answers, so that the member must
-        receive no messages before.
+        Args:
+            door: as in `Line`.
+            waits: as in `Reattach`; it must hold until the server answers, so that the member must
+                receive no messages before.
         """
         self.lacks = None
-        assert self.hello and self.join and self._joined, "this worker is a member"
+        assert self.hello and self.join and self.joined, "this worker is a member"
         assert self.hello.worker is not None, "the server has chosen it"
-        connection.plane.post(self.claim.sealed(m.Reattach(
-            m.PROTOCOL, self.hello.worker, self._run or "", self._epoch, self.join.layout,
-            self._joined.seq, self.kept.answered, self.kept.first, self.version, self.left,
-            waits, self._on.clock.monotonic() - self._zero, connection.door,
-            self._joined.owner, ledger=self._ledger,
-            work=None if self.share is None else self.share.held())))
+        return self.claim.sealed(m.Reattach(
+            m.PROTOCOL, self.hello.worker, self._run or "", self.epoch, self.join.layout,
+            self.joined.seq, self.kept.answered, self.kept.first, self.version, self.left,
+            waits, now - self._zero, door, self.joined.owner, ledger=self._ledger,
+            work=None if self.work is None else self.work()))
 
-    def resend_lacking(self, connection: Connection) -> None:
-        """Send the sum that the server lacks, if any, once its shards are ready.
+    def lacking(self) -> tuple[AnsweredWork, np.ndarray] | None:
+        """Return the sum that the server lacks, float32 [size], and its work; None: it lacks none.
 
         Raises:
             TransportError: the buffer does not hold the sum.
         """
-        if self.lacks is None or not connection.plane.ready:
-            return
+        if self.lacks is None:
+            return None
         assert self.join
         found = self.kept.since(self.lacks)
         if found is None or found[0].first != self.lacks:
             raise TransportError(f"the server requests pushes from {self.lacks} on, which this "
                                  f"worker no longer holds: it has {found and found[0]}")
         work, total = found
-        size = total_size(self.join.layout)
-        connection.plane.put(np.zeros(size, np.float32) if total is None else total,
-                             lambda offset: m.Kept(work, offset, size))
+        return work, np.zeros(total_size(self.join.layout), np.float32) if total is None else total
 
     def encode(self, update: np.ndarray) -> Sent:
         """Return an update, float32 [size], in the run's format, and what is sent of it."""
@@ -215,9 +215,9 @@ class Session:
         self.leads(answer.epoch, answer.ticket)
 
     def _belongs(self, epoch: int) -> None:
-        if epoch < self._epoch:
+        if epoch < self.epoch:
             raise RuleBroken(f"a server of epoch {epoch} admits a worker that knows one of epoch "
-                             f"{self._epoch}: no worker returns to a lower epoch")
+                             f"{self.epoch}: no worker returns to a lower epoch")
 
     def answered(self, push: Push, sent: np.ndarray, ack: m.Ack,
                  spans: Sequence[Span] = ()) -> None:
@@ -236,14 +236,14 @@ class Session:
 
         A vote for the other server that follows the epoch before is void.
         """
-        if epoch > self._epoch:
-            self._epoch = epoch
-            self._promised = 0
+        if epoch > self.epoch:
+            self.epoch = epoch
+            self.promised = 0
             self._doubted.clear()
-        if ticket and epoch == self._epoch:
+        if ticket and epoch == self.epoch:
             self.claim.keys = ticket,
 
-    def choose(self, message: m.Elect | m.Leading | m.NotServing,
+    def choose(self, message: m.Elect | m.Leading | m.NotServing, now: float,
                attached: bool = True) -> m.Elected | None:
         """Handle a server's request for a vote, or its report that it serves; return the answer.
 
@@ -254,25 +254,25 @@ class Session:
         `attached`: a server has answered over this connection; otherwise its message may be old.
         """
         if isinstance(message, m.Leading):
-            if message.epoch == self._epoch and attached:
-                self._promised = 0
+            if message.epoch == self.epoch and attached:
+                self.promised = 0
             self.leads(message.epoch, message.ticket)
         elif isinstance(message, m.Elect):
-            return self._promise(message)
-        elif self._promised == message.released:
-            self._promised = 0
+            return self._promise(message, now)
+        elif self.promised == message.released:
+            self.promised = 0
         return None
 
-    def _promise(self, elect: m.Elect) -> m.Elected | None:
-        if (elect.since != self._epoch or elect.epoch <= elect.since
-                or self._promised not in (0, elect.epoch)):
+    def _promise(self, elect: m.Elect, now: float) -> m.Elected | None:
+        if (elect.since != self.epoch or elect.epoch <= elect.since
+                or self.promised not in (0, elect.epoch)):
             return None
-        if not self._promised and self._lacks(elect):
+        if not self.promised and self._lacks(elect, now):
             return None
-        self._promised = elect.epoch
+        self.promised = elect.epoch
         return m.Elected(elect.epoch)
 
-    def _lacks(self, elect: m.Elect) -> bool:
+    def _lacks(self, elect: m.Elect, now: float) -> bool:
         """Return whether to withhold a vote from a server with less than the durable state.
 
         A worker does so while the server with that state may still reconnect.
@@ -280,7 +280,6 @@ class Session:
         durable = self.kept.durable
         if elect.due >= durable:
             return False
-        now = self._on.clock.monotonic()
         if elect.epoch not in self._doubted:
             self._doubted[elect.epoch] = now
             self._say(f"a restarted server holds this worker's pushes below {elect.due}, and "
