@@ -387,11 +387,9 @@ class Readers:
 
     def _proven(self, peer: Peer, request: Request) -> bool:
         """Return whether the peer has proven itself; otherwise challenge it."""
-        key = self._socket.contact
-        if self._socket.challenges.proven(peer.identity, request, key) is not None:
-            return True
-        self._answer(peer, self._socket.challenges.challenge(peer.identity, request.nonce, key))
-        return False
+        return self._socket.challenges.admit(
+            lambda _, challenge: self._answer(peer, challenge), peer.identity, request,
+            self._socket.contact) is not None
 
     def _at(self, reader: _Reader, after: int) -> m.VersionAt:
         """Pin the newest version for this reader if it is newer than `after`; return it."""

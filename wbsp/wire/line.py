@@ -13,9 +13,10 @@ import zmq
 
 from wbsp import timeouts
 from wbsp.process.host import HOST, Host
+from wbsp.wire.link import Link
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.reading import ReadVersion, VersionPart
-from wbsp.wire.sockets import HANDSHAKE_FAILED, HANDSHAKES, MISMATCH, foreign, worker_socket
+from wbsp.wire.sockets import HANDSHAKE_FAILED, HANDSHAKES, worker_socket
 
 _LOOK = 0.2  # seconds between two checks whether an answer is still wanted
 
@@ -35,45 +36,41 @@ class Nobody(TimeoutError):
     """No process answers at the address."""
 
 
-class Line:
+class Line(Link):
     """A connection for one question at a time. Raises OSError in one line."""
 
     def __init__(self, context: zmq.Context, place: str, token: bytes | None,
                  closed: threading.Event, on: Host = HOST):
         """`place`: as returned by `endpoint`; `closed`: set when no answer is wanted any more."""
-        self._on = on
-        self._token = token
-        self._mismatch = False  # a process there has a token and this one none, or the reverse
         self.place, self.shown = place, place.removeprefix("tcp://")
         self.host = self.shown.rpartition(":")[0]
-        self._socket = worker_socket(context, [self.host], on.scheduler.random(16), token)
-        self._monitor = self._socket.get_monitor_socket(
-            zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-            | HANDSHAKE_FAILED)
+        super().__init__(worker_socket(context, [self.host], on.scheduler.random(16), token),
+                         token, on.network,
+                         zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+                         | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
+        self._on = on
         self._closed = closed
         self._failures = 0  # of handshakes
         self.made = False
-        self._socket.connect(place)
+        self.socket.connect(place)
 
     def ask(self, question: m.Message, answers: Any) -> m.Message:
         """Return the answer, a message of one of the types `answers`; ignore heartbeats.
 
         Raises WireError for any other message.
         """
-        self._socket.send(m.encode(question), zmq.NOBLOCK)
+        self.socket.send(m.encode(question), zmq.NOBLOCK)
         clock, poller = self._on.clock, self._on.network.poller()
         end = clock.monotonic() + timeouts.READ_ANSWER
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._monitor, zmq.POLLIN)
+        poller.register(self.socket, zmq.POLLIN)
+        poller.register(self.monitor, zmq.POLLIN)
         while clock.monotonic() < end and not self._closed.is_set():
             found = dict(poller.poll(int(1000 * _LOOK)))
-            if self._socket in found:
-                answer = m.decode(answers, self._socket.recv_multipart(copy=False)[0].buffer)
+            if self.socket in found:
+                answer = m.decode(answers, self.socket.recv_multipart(copy=False)[0].buffer)
                 if not isinstance(answer, m.Alive):
                     return answer
-            elif self._monitor in found and not self._socket.poll(0):  # else read what came before
-                event = self._on.network.event(self._monitor)
-                self._mismatch = self._mismatch or event["value"] == MISMATCH
+            elif not self.socket.poll(0) and (event := self.event()):  # else read what came before
                 self._take(event["event"])
         if not self.made:
             raise Nobody(self._nobody)
@@ -83,19 +80,13 @@ class Line:
     def _nobody(self) -> str:
         return f"no server answers at {self.shown}"
 
-    def close(self) -> None:
-        self._socket.disable_monitor()
-        self._monitor.close(0)
-        self._socket.close(0)
-
     def _take(self, event: int) -> None:
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self.made = True
         elif event & HANDSHAKE_FAILED:
             self._failures += 1
             if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL or self._failures >= HANDSHAKES:
-                raise Foreign(f"{self.shown} refused the connection: "
-                              f"{foreign(self._token, self._mismatch)}")
+                raise Foreign(f"{self.shown} refused the connection: {self.foreign}")
         elif self.made:
             raise ConnectionError(f"the connection to {self.shown} broke")
         elif event == zmq.EVENT_CONNECT_RETRIED and not self._failures:

@@ -124,6 +124,14 @@ class Challenges:
         own = self._nonce(identity)
         return Challenge(nonce, own, [mac(key, "challenge", nonce, own) for key in keys])
 
+    def admit(self, send: Callable[[bytes, m.Message], object], identity: bytes,
+              request: Request, *keys: bytes) -> Bond | None:
+        """As `proven`, and challenge a peer without a proof: `send`(identity, challenge)."""
+        bond = self.proven(identity, request, *keys)
+        if bond is None:
+            send(identity, self.challenge(identity, request.nonce, *keys))
+        return bond
+
     def proven(self, identity: bytes, request: Request, *keys: bytes) -> Bond | None:
         """Return the bond with a peer whose claim one of these keys proves; None if none does."""
         own = self._nonce(identity)

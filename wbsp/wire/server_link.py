@@ -12,15 +12,16 @@ from wbsp import timeouts
 from wbsp.limits import one_line
 from wbsp.wire.addresses import endpoint
 from wbsp.wire.guard import ConnectionGuard
+from wbsp.wire.link import Link
 from wbsp.wire.liveness import Probe
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import STRANGER, Claim
-from wbsp.wire.sockets import HANDSHAKE_FAILED, MISMATCH, TURN, ServerSocket, foreign
+from wbsp.wire.sockets import HANDSHAKE_FAILED, TURN, ServerSocket
 
 TOO_MUCH = "it sends more than was requested; each of its connections is closed"
 
 
-class ServerLink:
+class ServerLink(Link):
     """The connection of a standby to its primary, of a server to a shard, or to its standby.
 
     libzmq takes everything that a peer sends, also what was not requested. So messages are read in
@@ -38,19 +39,14 @@ class ServerLink:
     def __init__(self, server: ServerSocket, host: str, port: int, *keys: bytes):
         """`keys`: see `Claim`."""
         self.address = f"{host}:{port}"
-        self.socket = server.dealer(host)
+        super().__init__(server.dealer(host), server.token, server.on.network)
         self._server = server
-        self._network = server.on.network
-        self._monitor = self.socket.get_monitor_socket(
-            zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
-            | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
         self._guard = ConnectionGuard(1, server.on.network)
         self._guard.allow(4 * m.MAX_MODEL)  # of a peer that has proven itself
         self._probe = Probe(host, port, server.on)
         self.claim = Claim(server.on.scheduler.random, *keys)
         self.made = 0
         self.ended = 0
-        self._mismatch = False  # a process there has a token and this one none, or the reverse
         self._strange: str | None = None  # why connections fail, though a process listens there
         self.doubt: str | None = None
         self.says: str | None = None
@@ -87,13 +83,11 @@ class ServerLink:
 
     def watch(self) -> None:
         """Read the events of the connection and enforce its limits."""
-        while self._monitor.poll(0):
-            message = self._network.event(self._monitor)
+        while (message := self.event()) is not None:
             event = message["event"]
             if event & HANDSHAKE_FAILED:
-                self._mismatch = self._mismatch or message["value"] == MISMATCH
                 self._strange = ("the process there closes connections in the handshake: "
-                                 + foreign(self._server.token, self._mismatch))
+                                 + self.foreign)
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._strange = self.gone_since = None
                 self.made += 1
@@ -140,6 +134,4 @@ class ServerLink:
     def close(self, patience: float = 0.0) -> None:
         """Close the connection, `patience` seconds after the last message."""
         self._guard.close()
-        self.socket.disable_monitor()
-        self._monitor.close(0)
-        self.socket.close(int(1000 * patience))
+        super().close(patience)

@@ -77,6 +77,6 @@ def test_reasons_that_are_told_apart_are_not_without_end():
     (AnsweredWork(0, 1, 1, 1, 1.0, 0, {"late": 3}), 2),
     (AnsweredWork(0, 1, 1 << 41, 1, 1.0, 0, {}), 2)])
 def test_a_sum_that_no_worker_can_have_is_refused(work, answered):
-    session = WorkerSession(b"x", 1, Liveness(WORKER, 0.0))
+    session = WorkerSession(b"x", Liveness(WORKER, 0.0), 1)
     with pytest.raises(m.WireError, match="impossible"):
         session.check_kept(SimpleNamespace(work=work), answered)

@@ -46,18 +46,17 @@ from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.addresses import split_address
 from wbsp.wire.liveness import STANDBY, Beats, Liveness
 from wbsp.wire.messages import codec as m
+from wbsp.wire.peer import KnownPeer
 from wbsp.wire.proof import Bond, answer
 from wbsp.wire.sockets import ServerSocket
 
 
 @dataclass
-class StandbySession:
+class StandbySession(KnownPeer):
     """A standby; times are the server's own."""
 
-    identity: bytes  # of its socket
     host: str
     port: int
-    liveness: Liveness
     held: int  # number of the newest snapshot that it holds
     receiving: bool  # a snapshot is in flight, or may be until its next message
     returned: bool  # over a new connection, over which it has not reported its snapshot yet
@@ -343,7 +342,7 @@ class Replication:
             elif self.alone and now - old.liveness.heard > STANDBY.quiet:
                 self._tell(f"the standby at {old} holds no snapshot and is silent: replacing it")
                 self._standby = None
-            elif self._election is not None or self._reaches(old):
+            elif self._election is not None or old.reaches(self._socket):
                 self._sessions.send(identity, m.NotServing(f"there is a standby at {old}"))
                 return
             else:
@@ -353,7 +352,7 @@ class Replication:
         self._end_election()
         again = old is not None and old.identity == identity
         held = old.held if old is not None and again else 0
-        self._standby = StandbySession(identity, host, request.port, Liveness(STANDBY, now), held,
+        self._standby = StandbySession(identity, Liveness(STANDBY, now), host, request.port, held,
                                        again, again, bond, moved=now)
         self._sessions.queues.drop_transfer(identity)
         way = self._sessions.lending.follow(request.socket)
@@ -503,7 +502,7 @@ class Replication:
         if self._election is not None:
             self._settle(self._election, standby, now)
             return
-        if standby.liveness.lost(now, lambda: self._reaches(standby)):
+        if standby.lost(self._socket, now):
             self._lose(standby, now)
             return
         if (standby.receiving and now - standby.moved > timeouts.SNAPSHOT_STALLED
@@ -727,9 +726,6 @@ class Replication:
         self.superseded = reason
         for session in list(self._sessions):
             self._sessions.send(session.identity, m.NotServing(self.superseded))
-
-    def _reaches(self, standby: StandbySession) -> bool:
-        return self._socket.reaches(standby.identity, m.encode(m.Alive()))
 
     def _release(self, touch: float) -> None:
         """Release the votes of reconnected workers, because the standby followed this server.

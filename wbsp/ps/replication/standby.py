@@ -37,7 +37,7 @@ from wbsp.wire.liveness import PRIMARY, Beats, Liveness, Nap
 from wbsp.wire.loop import POLL, Loop
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import Denied, Lead
-from wbsp.wire.proof import Bond, Request, answer, ticket
+from wbsp.wire.proof import answer, ticket
 from wbsp.wire.server_link import ServerLink
 from wbsp.wire.sockets import ServerSocket
 
@@ -610,7 +610,7 @@ class Standby:
         if (state is not None and state.secret is not None and request.run == state.run
                 and request.protocol == m.PROTOCOL):
             key = ticket(state.secret, request.worker, request.owner, request.epoch)
-            if self._proven(identity, request, key) is None:
+            if self._socket.challenges.admit(self._send, identity, request, key) is None:
                 return
             if self._epoch and request.epoch <= self._epoch:
                 self._lead(identity, request)
@@ -653,7 +653,7 @@ class Standby:
             self._send(identity, m.Vacant(answer(contact, follow.nonce, "vacant")))
             return
         keys = [contact] if state.secret is None else [state.secret, contact]
-        bond = self._proven(identity, follow, *keys)
+        bond = self._socket.challenges.admit(self._send, identity, follow, *keys)
         if bond is None:
             return
         self._follower = peer, follow  # the server that this one becomes answers, too
@@ -666,14 +666,6 @@ class Standby:
             # It has the newer state, and serves once it knows: both must not be elected meanwhile.
             self._primary.liveness.hear(self._socket.on.clock.monotonic())
         self._send(identity, m.NotServing(self._reason, rank=rank))
-
-    def _proven(self, identity: bytes, request: Request, *keys: bytes) -> Bond | None:
-        """Return the bond with a peer that has proven its claim; otherwise challenge it."""
-        challenges = self._socket.challenges
-        bond = challenges.proven(identity, request, *keys)
-        if bond is None:
-            self._send(identity, challenges.challenge(identity, request.nonce, *keys))
-        return bond
 
     def _say_once(self, line: str, about: str = "") -> None:
         """Print a line unless it, or one with this subject `about`, was printed before."""

@@ -114,7 +114,7 @@ class SessionRegistry:
              proven: bool = False) -> WorkerSession:
         """Open a session for a worker that has introduced itself; `own`, `proven`: as in
         `WorkerSession`."""
-        session = WorkerSession(identity, worker, Liveness(WORKER, self._clock()), own=own,
+        session = WorkerSession(identity, Liveness(WORKER, self._clock()), worker, own=own,
                                 proven=proven, earlier=self.reports.get(worker),
                                 worked_at=self._clock())
         self._by_identity[identity] = self._by_worker[worker] = session
@@ -182,12 +182,11 @@ class SessionRegistry:
 
     def reaches(self, session: WorkerSession) -> bool:
         """Return whether the worker's connection exists."""
-        return self._socket.reaches(session.identity,
-                                    m.encode(session.alive()))
+        return session.reaches(self._socket)
 
     def lost(self, session: WorkerSession) -> str | None:
         """Return why the worker of this session counts as lost, or None."""
-        reason = session.liveness.lost(self._clock(), lambda: self.reaches(session))
+        reason = session.lost(self._socket, self._clock())
         return reason or ("it does not read its messages" if session.deaf else None)
 
     @property
@@ -253,11 +252,7 @@ class SessionRegistry:
 
         Otherwise challenge it over the network, and return None.
         """
-        challenges = self._socket.challenges
-        bond = challenges.proven(identity, request, *keys)
-        if bond is None:
-            self.answer(identity, challenges.challenge(identity, request.nonce, *keys))
-        return bond
+        return self._socket.challenges.admit(self.answer, identity, request, *keys)
 
     def answer(self, identity: bytes, message: m.Message) -> None:
         """Answer a peer that has not proven its identity."""

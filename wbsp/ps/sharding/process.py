@@ -28,6 +28,7 @@ from wbsp.wire.liveness import LEADING_SERVER, Liveness, Nap
 from wbsp.wire.loop import POLL, Loop
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
+from wbsp.wire.peer import KnownPeer
 from wbsp.wire.proof import SIZE, attachment
 from wbsp.wire.queues import PeerQueues
 from wbsp.wire.rate import Frames, RateLimiter
@@ -37,19 +38,20 @@ _WAITING = 256  # workers that may connect before the log names them
 
 
 @dataclass
-class _Leader:
+class _Leader(KnownPeer):
     """The server that is followed; times are seconds of the monotonic clock."""
 
-    identity: bytes
     run: str
     epoch: int
     key: bytes  # of the run's shards: a later server of the run proves itself by it
-    liveness: Liveness
     head: s.Begin | None = None  # whose floats arrive
     floats: VectorStream | None = None  # these
     shard: Shard | None = None
     collecting: deque[Iterator[Frames]] = field(default_factory=deque)
     told: dict[int, float] = field(default_factory=dict)  # name -> time of the newest Arriving
+
+    def alive(self) -> m.Message:
+        return s.Beat(0)
 
 
 class ShardServer:
@@ -110,15 +112,12 @@ class ShardServer:
         if self._over:
             return 0
         if leader is not None:
-            if leader.liveness.lost(now, lambda: self._reaches(leader)):
+            if leader.lost(self._socket, now):
                 self._forget("is lost")
         elif now - self._alone_since > timeouts.SHARD_ALONE:
             self._say(f"no server has connected for {timeouts.SHARD_ALONE:g} s")
             return 1
         return None
-
-    def _reaches(self, leader: _Leader) -> bool:
-        return self._socket.reaches(leader.identity, m.encode(s.Beat(0)))
 
     def _watch(self) -> None:
         for reason, count in self._socket.watch().items():
@@ -190,12 +189,11 @@ class ShardServer:
         # A later server of the followed run knows its key.
         later = old is not None and old.run == lead.run and lead.epoch > old.epoch
         key = old.key if old is not None and (later or old.identity == identity) else self._key
-        bond = self._socket.challenges.proven(identity, lead, key)
+        bond = self._socket.challenges.admit(self._send, identity, lead, key)
         if bond is None or len(lead.key) != SIZE:
-            self._send(identity, self._socket.challenges.challenge(identity, lead.nonce, key))
             return
         if old is not None and old.identity != identity:
-            if not later and self._reaches(old):
+            if not later and old.reaches(self._socket):
                 overtaken = old.run == lead.run and old.epoch > lead.epoch
                 self._send(identity, s.Denied(
                     f"the shard follows the server of run {old.run}, epoch {old.epoch}",
@@ -206,8 +204,8 @@ class ShardServer:
             self._forget("has been replaced")
         if self._leader is None:
             self._say(f"following the server of run {lead.run}, epoch {lead.epoch}")
-            self._leader = _Leader(identity, lead.run, lead.epoch, bond.hidden(lead.key),
-                                   Liveness(LEADING_SERVER, self._clock.monotonic()))
+            self._leader = _Leader(identity, Liveness(LEADING_SERVER, self._clock.monotonic()),
+                                   lead.run, lead.epoch, bond.hidden(lead.key))
             self._socket.guard.expect(lead.workers)
         self._send(identity, s.Led(lead.epoch))
 
@@ -229,9 +227,7 @@ class ShardServer:
         """
         if (leader is not None and leader.shard is not None
                 and (one := leader.shard.attached(present.name)) is not None):
-            challenges = self._socket.challenges
-            if challenges.proven(identity, present, one.key) is None:
-                self._send(identity, challenges.challenge(identity, present.nonce, one.key))
+            if self._socket.challenges.admit(self._send, identity, present, one.key) is None:
                 return
             leader.shard.present(identity, present.name)
             self._send(identity, s.Ready(present.name))

@@ -18,8 +18,9 @@ from wbsp.process.host import HOST, Host
 from wbsp.process.throttle import Throttle
 from wbsp.wire.addresses import endpoints, plain_address, split_addresses
 from wbsp.wire.errors import ForeignServer, TransportError
+from wbsp.wire.link import Link
 from wbsp.wire.liveness import SERVER, Liveness
-from wbsp.wire.sockets import HANDSHAKE_FAILED, HANDSHAKES, MISMATCH, foreign
+from wbsp.wire.sockets import HANDSHAKE_FAILED, HANDSHAKES
 
 _NOTICE = 10.0  # seconds between two lines about a lost server
 
@@ -147,16 +148,12 @@ class Monitor:
 
     def __init__(self, socket: zmq.Socket, address: str, patience: float,
                  say: Callable[[str], None], on: Host = HOST, token: bytes | None = None):
-        self._token = token
-        self._mismatch = False  # a process there has a token and this one none, or the reverse
         self._address = address
         self._patience = patience
         self._say = say
-        self._network = on.network
         self.route = Route(socket, address, on)
-        self.socket = socket.get_monitor_socket(
-            zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
-            | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
+        self._link = Link(socket, token, on.network)
+        self.socket = self._link.monitor
         self.made = False
         self.away: str | None = None
         self._served = False  # a peer has served, once
@@ -174,12 +171,11 @@ class Monitor:
         True: the connection is a new one, after a break or to another address, and messages on
         their way may be lost. Raises TransportError when the server refuses the connection.
         """
-        message = self._network.event(self.socket)
-        event = message["event"]
-        if self.route.left(message["endpoint"].decode()):
+        message = self._link.event()
+        if message is None or self.route.left(message["endpoint"].decode()):
             return False
+        event = message["event"]
         if event & HANDSHAKE_FAILED:
-            self._mismatch = self._mismatch or message["value"] == MISMATCH
             self._fail(event, now)
         elif event == zmq.EVENT_CONNECT_RETRIED:
             self.route.refused(now)
@@ -271,4 +267,4 @@ class Monitor:
         if self.made or len(refusing) < self.route.number:
             return  # perhaps the connection broke; libzmq tries again
         raise ForeignServer(f"the server at {self._address} refused the connection: "
-                            f"{foreign(self._token, self._mismatch)}")
+                            f"{self._link.foreign}")

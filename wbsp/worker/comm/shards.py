@@ -16,6 +16,7 @@ from wbsp.process.host import Host
 from wbsp.tensors.ops import bounds
 from wbsp.wire.addresses import endpoint
 from wbsp.wire.assembly import split
+from wbsp.wire.link import Link
 from wbsp.wire.liveness import Liveness
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
@@ -32,12 +33,11 @@ class _Shard(QueuedSocket):
     def __init__(self, context: zmq.Context, number: int, host: str, port: int,
                  token: bytes | None, limiters: tuple[RateLimiter, RateLimiter], on: Host):
         self.number, self._on = number, on
-        self.socket = worker_socket(context, [host], on.scheduler.random(16), token)
-        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED
-                                                      | zmq.EVENT_DISCONNECTED)
-        super().__init__(self.socket, *limiters)
+        self.link = Link(worker_socket(context, [host], on.scheduler.random(16), token), token,
+                         on.network, zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        super().__init__(self.link.socket, *limiters)
         self.where = endpoint(host, port)
-        self.socket.connect(self.where)
+        self.link.socket.connect(self.where)
 
     def send(self, message: m.Message, *chunk: memoryview) -> None:
         """Send a message now if possible, else later."""
@@ -46,16 +46,10 @@ class _Shard(QueuedSocket):
     def connected(self) -> bool:
         """Read the monitor's events; return whether the connection is a new one, or broken."""
         connected = False
-        while self.monitor.poll(0):
-            event = self._on.network.event(self.monitor)["event"]
-            connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        while (event := self.link.event()) is not None:
+            connected = event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
             self.clear()
         return connected
-
-    def close(self) -> None:
-        self.socket.disable_monitor()
-        self.monitor.close(0)
-        self.socket.close(0)
 
 
 class ShardPlane(DataPlane):
@@ -81,7 +75,7 @@ class ShardPlane(DataPlane):
         self.lines: Sequence[_Shard] = [
             _Shard(context, number, host or here, port, token, limiters, on)
             for number, (host, port) in enumerate(group.addresses)]
-        self.monitors = [shard.monitor for shard in self.lines]
+        self.monitors = [shard.link.monitor for shard in self.lines]
         self.where = [shard.where for shard in self.lines]
 
     def put(self, vector: np.ndarray, header: Callable[[int], m.Update | m.Kept | m.Initial],
@@ -105,11 +99,11 @@ class ShardPlane(DataPlane):
 
     def changes(self, found: dict[Any, int]) -> Sequence[tuple[int, bool]]:
         return [(shard.number, shard.connected()) for shard in self.lines
-                if shard.monitor in found]
+                if shard.link.monitor in found]
 
     def introduce(self, shard: int, message: m.Message) -> None:
         self.lines[shard].send(message)
 
     def close(self) -> None:
         for shard in self.lines:
-            shard.close()
+            shard.link.close()
