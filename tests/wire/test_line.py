@@ -30,7 +30,7 @@ def line():
         for message in messages:
             server.socket.send_multipart([identity, m.encode(message)])
         server.close(1.0)
-        assert line._monitor.poll(30_000), "the break is seen"
+        assert line.monitor.poll(30_000), "the break is seen"
         return line.ask(QUESTION, m.FromServer)
 
     yield ends
