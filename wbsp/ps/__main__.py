@@ -11,11 +11,11 @@ import sys
 from absl import flags
 
 from wbsp.command import own_flags, run
+from wbsp.core.goal import Goal
 from wbsp.environment import worker_num
 from wbsp.process.files import check_files
 from wbsp.process.streams import open_streams
 from wbsp.ps.flags import define_flags, server_config, shard_of_flags
-from wbsp.ps.goal import Goal
 from wbsp.sync import create, parse_options
 
 FLAGS = flags.FLAGS

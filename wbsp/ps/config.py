@@ -14,13 +14,14 @@ import numpy as np
 
 from wbsp import timeouts
 from wbsp.core.engine import Engine
+from wbsp.core.goal import Goal
 from wbsp.core.messages import LearningRate, Measured, Message, SharedData
 from wbsp.core.outer_optimizer import OuterOptimizer
+from wbsp.core.results import Goals
 from wbsp.limits import SHARDS
 from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint.state import AboveState, IndexOwner, RunState
 from wbsp.ps.clock import Clock
-from wbsp.ps.goal import Goal
 from wbsp.ps.series import Series
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
@@ -248,6 +249,11 @@ class ServerConfig:
             raise ValueError("--shards and --upstream do not go together: a site's server holds "
                              "its model itself; give --shards to the server above")
         self.one_run = True  # the server above serves one run, too
+
+    @property
+    def goals(self) -> Goals:
+        """Return what results of evaluations decide."""
+        return Goals(self.target, self.best, self.best_patience, self.target_accuracy)
 
     @property
     def terms(self) -> dict[str, str]:

@@ -149,7 +149,6 @@ class Evaluations:
         self._ready = False  # its network is built
         self._take = take
         self._lost = lost
-        self.newest: Evaluation | None = None
         self.missing: str | None = None  # why the final version is not evaluated and saved
         self._under_way: _UnderWay | None = None
         self.evaluated = -1  # newest evaluated version
@@ -222,10 +221,6 @@ class Evaluations:
             self.missing = reason
         self._watch = self._under_way = None
 
-    def accuracy_of(self, version: int) -> float | None:
-        """Return the accuracy of this version, 0..1, if it was evaluated last, else None."""
-        return self.newest.accuracy if self.newest and version == self.evaluated else None
-
     @property
     def _newer(self) -> bool:
         return self._engine.store.latest.version > self.evaluated
@@ -237,9 +232,9 @@ class Evaluations:
 
     def _finish(self, under_way: _UnderWay) -> None:
         self._under_way = None
-        self.newest = under_way.result.result()
+        found = under_way.result.result()
         self.evaluated = under_way.version
-        self._take(under_way.time, self.evaluated, self.newest)
+        self._take(under_way.time, self.evaluated, found)
 
     def _save(self, watch: EvaluatorWatch, whole: Future[Whole], path: pathlib.Path,
               wanted: Callable[[], bool]) -> None:

@@ -17,7 +17,7 @@ import contextlib
 import pathlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -25,11 +25,11 @@ from msgspec import structs
 
 from wbsp import timeouts
 from wbsp.core.engine import Engine
+from wbsp.core.goal import plain, validation
+from wbsp.core.results import Best, Goals, Results
 from wbsp.ps.checkpoint.epoch_versions import NAME, EpochVersion, EpochVersions
-from wbsp.ps.checkpoint.state import Best
 from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT, Checkpoints
 from wbsp.ps.config import Above, Reporter, RunInfo
-from wbsp.ps.goal import plain, validation
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.peer_log import PeerLog
 from wbsp.ps.sessions.session import WorkerSession, other_protocol
@@ -91,7 +91,6 @@ class Readers:
         take: called with the results: time at which the reader was given the version, its number,
             its metrics, and whether it is the best so far.
         tell: called with the results of an epoch's version, for the workers.
-        best: the best version so far, and its metric.
     """
 
     def __init__(self, socket: ServerSocket, info: RunInfo, reporter: Reporter,
@@ -117,7 +116,7 @@ class Readers:
         self._questions: dict[int, _Question] = {}  # worker -> its newest, not answered
         self._validates: dict[int, _Validation] = {}  # worker -> the version that it validates
         self._validated: EpochVersion | None = None  # the newest validated one
-        self._evaluated: set[int] = set()
+        self._results = Results(Goals())
         self._above: VersionsAbove | None = None  # of a site
         self._engine: Engine | None = None
         self._checkpoints: Checkpoints | None = None
@@ -126,15 +125,17 @@ class Readers:
         self._tell_all: Callable[[m.Measured], None] = lambda _: None
         self._look_at = 0.0
         self._over_since: float | None = None  # time of the run's final version
-        self.best: Best | None = None
         self._pool: Executor | None = None  # copies the best version
         self._keeping: list[Future] = []
         self._problem = ""  # why no version can be read
         self._awaited = Awaited(reporter.say)
 
     def begin(self, engine: Engine, checkpoints: Checkpoints, epochs: EpochVersions, take: Take,
-              tell: Callable[[m.Measured], None], best: Best | None) -> None:
-        """Start to offer versions; `best`: as in the checkpoint that the run resumes from."""
+              tell: Callable[[m.Measured], None], results: Results, best: Best | None) -> None:
+        """Start to offer versions, and note their `results`.
+
+        `best`: as in the checkpoint that the run resumes from
+        """
         self._engine = engine
         self._checkpoints = checkpoints
         self._epochs = epochs
@@ -142,20 +143,15 @@ class Readers:
         self._tell_all = tell
         self._tidy()  # after a server that was killed
         epochs.wanted = engine.measured is not None
-        if (goal := self._info.config.best) is None:
-            return
-        self.best = best if best is not None and goal.ranks_by(best.metric) else None
+        self._results = results
+        kept = None
         with contextlib.suppress(OSError, ValueError):
-            known = msgspec.convert(read_document(self._folder / SCORE), Best)
-            if goal.ranks_by(known.metric) and (self._folder / BEST).exists():
-                newest = replace(known, metric=goal.metric)
-                if self.best is None or newest.version != self.best.version:
-                    self.best = newest
-                return
-        if self.best is not None:
-            self._say(f"the best version so far, {self.best.version:,} ({goal.metric} "
-                      f"{self.best.value:.4g}), is in the folder of the server before; a better "
-                      "one will be kept here")
+            if (self._folder / BEST).exists():
+                kept = msgspec.convert(read_document(self._folder / SCORE), Best)
+        if results.resume(kept, best) and (best := results.best) is not None:
+            self._say(f"the best version so far, {best.version:,} ({best.metric} "
+                      f"{best.value:.4g}), is in the folder of the server before; a better one "
+                      "will be kept here")
 
     def relay(self, above: Above) -> None:
         """Have the server above decide which worker of this site validates."""
@@ -245,7 +241,7 @@ class Readers:
         problem = ""
         if found.run != self._info.run:
             problem = "it is of another run"
-        elif self._was_evaluated(version):
+        elif self._results.has(version):
             problem = f"version {version} was evaluated before"
         elif reader is None or reader.version != version:
             problem = f"version {version} was not given to this process, or is no longer kept"
@@ -256,9 +252,6 @@ class Readers:
                 self._tell_all(m.Measured(reader.of_epoch.epoch, {
                     name[:64]: value for name, value in validation(metrics).items()}))
         self._answer(peer, m.Noted(problem))
-
-    def _was_evaluated(self, version: int) -> bool:
-        return version in self._evaluated
 
     def asked_past(self, session: WorkerSession, ask: m.AskPast) -> None:
         """Handle a worker that requests the final version of an ended run, its fit's.
@@ -521,18 +514,10 @@ class Readers:
     def _found(self, t: float, version: int, metrics: dict[str, float],
                of_epoch: EpochVersion | None) -> None:
         """Handle the results of a version with a file; `of_epoch`: it is an epoch's."""
-        self._evaluated.add(version)
         self._validated = of_epoch or self._validated
-        goal = self._info.config.best
-        value = None if goal is None else goal.value(metrics)
-        best = False
-        if goal is not None and value is not None:
-            best = self.best is None or goal.better(value, self.best.value)
-            if best:
-                self.best = Best(goal.metric, value, version)
-                self._keep(self.best, metrics)
-            elif self.best is not None:
-                self.best.worse += 1
+        best = self._results.take(t, version, metrics)
+        if best and self._results.best is not None:
+            self._keep(self._results.best, metrics)
         self._take(t, version, metrics, best)
 
     def _keep(self, best: Best, metrics: dict[str, float]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from wbsp import timeouts
 from wbsp.core.engine import Engine
 from wbsp.core.messages import Measured
+from wbsp.core.results import Results
 from wbsp.core.store import Store
 from wbsp.core.work.strikes import STRIKES
 from wbsp.process.throttle import Throttle
@@ -97,13 +98,9 @@ class Run:
         self._epoch = 0  # the newest complete one
         self._epoch_loss = TrainingLoss(math.inf, dispatcher.sessions.reports, self._take_loss)
         self._readers = dispatcher.readers
-        self._found: tuple[int, Mapping[str, float]] | None = None  # newest version; metrics of it
-        self._looked_back = config.target is None and config.best_patience is None
-        self._goals = {} if config.target is None else {"target": config.target}
-        if config.best is not None and config.best is not config.target:
-            self._goals["best"] = config.best
-        self._told_of_goals = not self._goals
-        self._told_of_metric = False
+        self._results = Results(config.goals)
+        self._looked_back = False  # at earlier results, which may have ended the run
+        self._told_of_goals = not config.goals.named
         self._stopping_since: float | None = None
         self._trained_since: float | None = None  # all shared data are trained since then
         self._lacks_since: float | None = None  # nobody here can train what is left
@@ -119,7 +116,8 @@ class Run:
                                           lambda: self._first is None)
         self._readers.begin(
             self.engine, self.checkpoints, epochs,
-            self._take_found, self._tell_measured, None if state is None else state.best)
+            self._take_found, self._tell_measured, self._results,
+            None if state is None else state.best)
         if above is not None:
             self._readers.relay(above)
         if self.engine.rendezvous.ended:  # others may have its final version, and end with that
@@ -348,8 +346,9 @@ class Run:
             undone, (n, epochs) = work.ledger.undone.count, (work.data.n, work.data.epochs)
             console.result(f"not trained: {undone:,} of {n * epochs:,} examples ({epochs} epochs "
                            f"of {n:,}; {work.ledger.epoch} complete)")
-        if well and self._goals and self._found is None and self._readers.best is None:
-            flags = " and ".join(f"--{name}={goal}" for name, goal in self._goals.items())
+        results = self._results
+        if well and results.goals.named and results.newest is None and results.best is None:
+            flags = " and ".join(f"--{flag}={goal}" for flag, goal in results.goals.named.items())
             console.result(f"no version was evaluated, so {flags} had no effect "
                            "(docs/how-to/evaluation.md)")
         if missing:
@@ -446,7 +445,7 @@ class Run:
                         reports=dict(self._dispatcher.sessions.reports),
                         places=dict(info.owners), layers=info.layers, local=info.local,
                         entries=info.entries,
-                        best=copy(self._dispatcher.readers.best),
+                        best=copy(self._results.best),
                         above=None if self._above is None else self._above.state())
 
     def _start_or_tick(self, now: float, run_time: float) -> None:
@@ -659,12 +658,10 @@ class Run:
 
     def _show(self, time_: float) -> None:
         engine = self.engine
-        evaluation = self.evaluations.newest
         sessions = self._dispatcher.sessions
-        if self.evaluations.missing:
-            evaluation = None  # an old one would look like the newest
-        version, found = ((self.evaluations.evaluated, evaluation._asdict()) if evaluation
-                          else self._found or (None, {}))
+        # an old one would look like the newest
+        newest = None if self.evaluations.missing else self._results.newest
+        version, found, _ = newest or (None, {}, 0.0)
         limit = self._config.stop_samples
         done = engine.samples / max(limit, 1) if limit < math.inf else None
         self._reporter.console.update(Status(
@@ -673,61 +670,30 @@ class Run:
             sessions.silence))
 
     def _take_evaluation(self, time_: float, version: int, result: Evaluation) -> None:
+        self._results.take(time_, version, result._asdict())
         self._reporter.log.evaluation(time_, version, *result, self.engine.members,
                                     self._dispatcher.sessions.reports)
-        if result.accuracy >= self._config.target_accuracy:
-            self._requests.replies.send(self.engine.stop(
-                f"target accuracy {self._config.target_accuracy:g} reached at {time_:.1f} s "
-                f"(version {version}: {result.accuracy:.4f})", self._clock.run()))
+        self._end_by(self._results.reason)
 
     def _take_found(self, t: float, version: int, metrics: Mapping[str, float],
                     best: bool) -> None:
         """Handle a reader's results of a version, which it was given at `t`."""
-        if self._found is None or version >= self._found[0]:
-            self._found = version, metrics
         self._reporter.log.evaluated(t, version, metrics, self.engine.members)
         words = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         self._reporter.say(f"version {version:,}: {words or 'no metric'}"
                            + (" (the best so far)" if best else ""))
-        self._tell_of_metrics(metrics)
-        target = self._config.target
-        if target is not None and target.reached(metrics):
-            self._end_by(f"target {target.metric} {target.target:g} reached (version {version:,}: "
-                         f"{target.value(metrics):.4g})")
-        self._end_if_no_better()
+        for flag, goal in self._results.lacking(metrics).items():
+            what = "does not end the run" if flag == "target" else "keeps no version"
+            self._reporter.say(
+                f"no evaluation reports {goal.metric!r}; reported: {', '.join(sorted(metrics))}; "
+                f"so --{flag}={goal} {what}: restart this server with --resume and one of these "
+                "names")
+        self._end_by(self._results.reason)
 
-    def _tell_of_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Warn once, at the first evaluation, of a goal whose metric it lacks."""
-        if self._told_of_metric or not metrics:
-            return
-        self._told_of_metric = True
-        for name, goal in self._goals.items():
-            if goal.value(metrics) is None:
-                what = "does not end the run" if name == "target" else "keeps no version"
-                self._reporter.say(
-                    f"no evaluation reports {goal.metric!r}; reported: "
-                    f"{', '.join(sorted(metrics))}; so --{name}={goal} {what}: restart this server "
-                    "with --resume and one of these names")
-
-    def _end_if_no_better(self) -> None:
-        most, best = self._config.best_patience, self._readers.best
-        if most is not None and best is not None and best.worse >= most:
-            self._end_by(f"{best.worse} evaluations in a row were no better than version "
-                         f"{best.version:,} ({best.metric} {best.value:.4g})")
-
-    def _end_by(self, reason: str) -> None:
-        """End the run because of a version's results, if it has not ended."""
-        if not self.engine.done:
+    def _end_by(self, reason: str | None) -> None:
+        """End the run for this reason, unless it has ended, or there is none."""
+        if reason is not None and not self.engine.done:
             self._requests.replies.send(self.engine.stop(reason, self._clock.run()))
-
-    def _end_as_before(self) -> None:
-        """End a resumed run if earlier results had ended it."""
-        target, best = self._config.target, self._readers.best
-        if (target is not None and best is not None
-                and target.reached({best.metric: best.value})):
-            self._end_by(f"target {target.metric} {target.target:g} reached (version "
-                         f"{best.version:,}: {best.value:.4g})")
-        self._end_if_no_better()
 
     def _tell_measured(self, measured: Measured) -> None:
         """Send a reader's results of an epoch's version to all workers."""
@@ -739,7 +705,7 @@ class Run:
             return
         if not self._looked_back:
             self._looked_back = True
-            self._end_as_before()
+            self._end_by(self._results.reason)
         work = self.engine.work  # of shared data, workers validate
         if self._told_of_goals or (work is not None and not work.ledger.epoch):
             return
@@ -772,9 +738,7 @@ class Run:
 
     def _accuracy_of(self, version: int) -> float | None:
         """Return the accuracy of this version, 0..1, if it was evaluated last, else None."""
-        if self._found is not None and self._found[0] == version:
-            return self._found[1].get("accuracy")
-        return self.evaluations.accuracy_of(version)
+        return self._results.of(version, "accuracy")
 
     def _take_loss(self, loss: float, samples: int) -> None:
         """Add to the mean loss since the epoch before was complete."""
@@ -795,7 +759,7 @@ class Run:
         """Evaluate the final version and save it as a model."""
         self.evaluations.complete(now, self._reporter.folder / "model.keras", wanted)
         if reason := self.evaluations.missing:
-            accuracy = self.evaluations.accuracy_of(self.version)
+            accuracy = self._accuracy_of(self.version)
             what = "no model.keras" if accuracy is not None else "no final accuracy, no model.keras"
             self._reporter.say(f"{what}: {reason}; {CHECKPOINT} holds the final version")
 

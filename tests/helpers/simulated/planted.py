@@ -44,6 +44,7 @@ from wbsp.core.engine import Engine
 from wbsp.core.ledger import Ledger
 from wbsp.core.overflow import Reach
 from wbsp.core.rendezvous import Rendezvous
+from wbsp.core.results import Results
 from wbsp.core.stats import Report
 from wbsp.core.store import Store
 from wbsp.ps.checkpoint.resume import Runs
@@ -659,7 +660,7 @@ PLANTED = [
     Planted("any version is the last one", _any_is_last,
             Plan("pcc", readers=2, steps=40, speeds=(0.1,)), {20}, 10),
     Planted("each report counts, of a version that was evaluated, too",
-            lambda: patch.object(Readers, "_was_evaluated", lambda self, version: False),
+            lambda: patch.object(Results, "has", lambda self, version: False),
             Plan("pcc", readers=2, steps=40, speeds=(0.1,)), {21}, 10),
     Planted("all workers validate an epoch",
             lambda: patch.object(Readers, "_is_validated", lambda self, one, worker: False),

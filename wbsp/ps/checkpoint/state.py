@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 
+from wbsp.core.results import Best
 from wbsp.core.site.work import SiteWorkState
 from wbsp.core.state import EngineState
 from wbsp.core.stats import ALWAYS, MemberState, Report
@@ -62,20 +63,6 @@ class IndexOwner:
 
     owner: str  # as in `messages.Joined`; a hash, which opens nothing
     earlier: Totals | None  # totals of the worker's earlier incarnations
-
-
-@dataclass
-class Best:
-    """The best evaluated version so far, by a metric.
-
-    Attributes:
-        worse: evaluations since then, none of them better.
-    """
-
-    metric: str
-    value: Finite
-    version: Count
-    worse: Sum = 0
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wbsp.ps.goal import Goal, plain, validation
+from wbsp.core.goal import Goal, plain, validation
 
 
 @pytest.mark.parametrize("text, goal", [
