@@ -58,6 +58,7 @@ class Run:
         self._clock = clock = reporter.clock
         self._unfit = Throttle(_NOTICE)
         self._starving = Starving()
+        self._results = Results(config.goals)
         self._awaited = Awaited(reporter.say)
         self._awaited_sites = Awaited(reporter.say)
         self._trains_since = None if state is None else state.trains_since  # time of the run
@@ -98,7 +99,6 @@ class Run:
         self._epoch = 0  # the newest complete one
         self._epoch_loss = TrainingLoss(math.inf, dispatcher.sessions.reports, self._take_loss)
         self._readers = dispatcher.readers
-        self._results = Results(config.goals)
         self._looked_back = False  # at earlier results, which may have ended the run
         self._told_of_goals = not config.goals.named
         self._stopping_since: float | None = None

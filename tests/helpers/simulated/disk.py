@@ -168,7 +168,7 @@ class Disk:
     @contextlib.contextmanager
     def temporary(self, prefix):
         folder = self.path(f"/tmp/{prefix}{next(self._process.numbers)}")
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)  # one that was killed has left it
         try:
             yield folder
         finally:
