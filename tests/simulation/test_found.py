@@ -54,6 +54,14 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
           wire="topk:0.1", standby=True, kills=2, cuts=1, breaks=2, storm=0.03, absences=2, soon=3,
           drift=0.001, speeds=(3.0,)),
      [4001832]),  # joins an earlier server, and is let in by the later one: judged as if not
+    (Plan("elasticbsp", steps=30, data=(180, 4, 2), standby=True, memory=True, period=1.0, kills=1,
+          leaves=2, breaks=8, sleeps=2, absences=1, full=0.1, drift=0.001, speeds=(1.0, 3.0),
+          aimed=(("take-over", "kill"),)),
+     [4002196]),  # the simulated pool held what it could not write: law 12
+    (Plan("asp", {"refresh": "published"}, workers=2, steps=30, data=(135, 4, 1), standby=True,
+          memory=True, period=0.1, kills=3, breaks=9, storm=0.01, absences=1, worker_absences=1,
+          full=0.1, speeds=(1.0, 3.0)),
+     [3000164]),  # the same
     (BOTH, [961]),  # none of no workers elect one that waits to serve: law 4
     (BOTH, [912]),  # who knows a new server's epoch counts what it keeps as the old one did: law 1
     (BOTH, [1118]),  # who has taken over waits for a shard, and the other one is elected: law 4
@@ -157,6 +165,7 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
         "shards follow a later server", "the log's end is lost",
         "the log's end is lost, of shared data", "the log's end is lost, of a lossy format",
         "comes again for the rest", "joins an earlier server",
+        "memory of a write that failed", "memory of a write that failed, later",
         "none of no workers",
         "epoch before the answer",
         "elected beside one that waits for a shard", "elected by who loses nothing",

@@ -140,7 +140,10 @@ class Future(concurrent.futures.Future):
 
     def result(self, timeout=None):
         self._wait(math.inf)
-        return super().result(0)
+        try:
+            return super().result(0)
+        finally:
+            del self  # as the real one: an error's traceback holds this frame, and so its memory
 
     def done_by(self, deadline):
         self._wait(deadline)
@@ -190,6 +193,8 @@ class Pool:
                 future.set_exception(error)
             else:
                 future.set_result(result)
+                del result
+            del future, call, args  # as the real one
         self._busy = False
         self._ended.set_result(None)
 

@@ -1,6 +1,8 @@
 """Checkpoints are taken when nothing is pending, and a full disk does not end a run."""
 
+import gc
 import json
+import weakref
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -74,6 +76,24 @@ class Running:
         """Wait until the checkpoint that was begun is there, or has failed."""
         assert self.file.writing
         until(lambda: self.snapshots.poll(now) or not self.file.writing, "the checkpoint")
+
+
+def test_a_checkpoint_that_cannot_be_written_holds_no_memory(tmp_path, monkeypatch):
+    """A model's memory would wait for the next collection of cycles, at each attempt anew."""
+    run, taken, take = Running(tmp_path), [], Checkpoints.take
+    monkeypatch.setattr(Checkpoints, "take", lambda self, snapshot: (
+        taken.append(weakref.ref(snapshot.whole)), take(self, snapshot)))
+    gc.disable()
+    try:
+        with full_at(SIZE):
+            for seq in range(3):
+                run.round(seq, 2.0 * seq)
+                run.snapshots.poll(2.0 * seq + 1)
+                run.written(2.0 * seq + 1.5)
+        assert run.file.failed and len(taken) == 3
+        until(lambda: not any(one() for one in taken), "the thread to let go of the last", 10)
+    finally:
+        gc.enable()
 
 
 def test_a_checkpoint_waits_until_nothing_is_pending(tmp_path):
