@@ -17,6 +17,7 @@ import time
 from benchmarks.harness import print_table, spread, write_json
 from wbsp.core.messages import SharedData, Work
 from wbsp.core.shared_work import SharedWork
+from wbsp.limits import Offset
 from wbsp.sync import create
 from wbsp.sync.base import Push
 
@@ -50,7 +51,7 @@ def measure(sync: str, workers: int, rounds: int) -> dict:
     for worker in range(workers):
         work.open(worker, data, 0, None)
         work.granted(worker)
-    place = dict.fromkeys(range(workers), 0)  # of each worker in its sequence
+    place = dict.fromkeys(range(workers), Offset(0))  # of each worker in its sequence
     asks, pushes = [], []
     for number in range(rounds):
         order = draw.sample(range(workers), workers)
@@ -63,7 +64,8 @@ def measure(sync: str, workers: int, rounds: int) -> dict:
         asks.append(1e6 * (time.process_time() - begin) / workers)
         for one in told:
             assert isinstance(one.message, Work)
-            place[one.worker] += one.message.stop - one.message.start
+            given = one.message
+            place[one.worker] = Offset(place[one.worker] + given.stop - given.start)
         handed = [(Push(worker, number, 0, 1, BATCH, 0.1, to=place[worker]), draw.randrange(_LATE),
                    now + draw.uniform(0.5, 1.5)) for worker in order]
         begin = time.process_time()

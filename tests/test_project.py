@@ -79,12 +79,11 @@ WALLS = {
               "core.rules core.stats core.work.sequence sync.base tensors wire saved "
               "runlog replica process environment limits timeouts given",
     "site": "core sync.base tensors wire.messages wire.addresses wire.client wire.errors "
-            "wire.line worker "
+            "wire.line worker limits "
             "ps.__main__ ps.config ps.flags ps.checkpoint process environment timeouts command",
     "simulate": "core sync tensors runlog replica figures process heterogeneity limits units "
                 "command",
-    "watch": "core.stats runlog figures limits timeouts environment process.streams "
-             "wire.messages wire.addresses wire.sockets wire.line command",
+    "watch": "core.stats runlog figures limits process.streams command",
     "run": "runlog limits timeouts environment process ps.__main__ ps.checkpoint wire.addresses "
            "command",
     "ray": "runlog limits timeouts process wire.errors worker.next_run command",

@@ -8,7 +8,7 @@ run. These bounds only make every number safe to add, store and print, and every
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NewType
 
 from msgspec import Meta
 
@@ -68,6 +68,8 @@ else:
 
 # Counters of a run (pushes, versions, steps, epochs); exact as a float64, too.
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
+Position = NewType("Position", Count)  # in the run's work: see `wbsp.core.work_ledger`
+Offset = NewType("Offset", Count)  # in a worker's sequence of ranges: the examples in front of it
 OrNone = Annotated[int, Meta(ge=-1, le=1 << 53)]  # a Count, or `message.NONE`
 Size = Annotated[int, Meta(ge=0, le=MAX_FLOATS)]  # floats or words of a vector, or an offset in it
 Total = Annotated[int, Meta(ge=0, le=1 << 40)]  # floats of a version and of its optimizer state

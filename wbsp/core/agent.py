@@ -31,7 +31,7 @@ from wbsp.core.messages import (
 from wbsp.core.rules import RuleBroken
 from wbsp.core.stats import Phase
 from wbsp.core.work.sequence import WorkSequence
-from wbsp.limits import one_line
+from wbsp.limits import Offset, one_line
 from wbsp.sync.base import UNFIT, Direct, Push, WorkerRule
 
 
@@ -284,7 +284,7 @@ class Agent:
         """
         self._sending = False
         if self._work is not None and self._pushed is not None:
-            self._work.answer(self._pushed)
+            self._work.answer(Offset(self._pushed))
         if reason in UNFIT and self.seq > self._sound_from:
             self._unsound = True
         self.run_steps = max(self.run_steps, run_steps + self._progress.steps)
@@ -450,7 +450,7 @@ class Agent:
         """Return the positions in the push that is cut now; those up to `dropped` are in none."""
         work = self._work
         return () if work is None else work.spans(
-            work.answered if dropped is None else dropped, work.trained)
+            work.answered if dropped is None else Offset(dropped), work.trained)
 
     def _cut_if_starved(self) -> list[Command]:
         due = self._starved and self._progress.steps and self.idle and self.waiting is None

@@ -20,14 +20,16 @@ from wbsp.limits import (
     Id,
     Line,
     Mac,
+    Offset,
     OrNone,
+    Position,
     Random,
     Real,
     Reason,
     Seconds,
     Size,
 )
-from wbsp.sync.base import Direct
+from wbsp.sync.base import Direct, Push
 
 NONE = -1  # in place of a version
 EXAMPLES, EPOCHS = 1 << 40, 8000  # of shared data, at most
@@ -48,7 +50,12 @@ class Place(NamedTuple):
     nbytes: Bytes
 
 
-Span = tuple[Count, Count]  # positions of the run's work: the first, and the one behind the last
+Span = tuple[Position, Position]  # the first position, and the one behind the last
+
+
+def spans_of(push: Push) -> list[Span]:
+    """Return the positions that a site's push names."""
+    return [(Position(start), Position(stop)) for start, stop in push.spans or ()]
 
 
 class SharedData(NamedTuple):
@@ -67,14 +74,18 @@ class SharedData(NamedTuple):
 class Range(NamedTuple):
     """Positions `start` ... `stop` - 1 of one epoch, which begin at `at` in a worker's sequence."""
 
-    at: Count
-    start: Count
-    stop: Count
+    at: Offset
+    start: Position
+    stop: Position
 
     @property
-    def end(self) -> int:
-        """Position in the sequence at which the next range begins."""
-        return self.at + self.stop - self.start
+    def end(self) -> Offset:
+        """Offset in the sequence at which the next range begins."""
+        return Offset(self.at + self.stop - self.start)
+
+    def position(self, at: Offset) -> Position:
+        """Return the position at an offset, which may be in front of this range, or behind it."""
+        return Position(self.start + at - self.at)
 
 
 Spans = Annotated[list[Span], msgspec.Meta(max_length=SPANS)]
@@ -84,7 +95,7 @@ class WorkPlace(NamedTuple):
     """Start of a worker's process in the run's shared data."""
 
     data: SharedData  # of the run
-    at: Count  # in the worker's sequence
+    at: Offset  # in the worker's sequence
     epoch: Count  # complete ones of the run
     own: Spans = []  # of a resumed site: what it still holds of its claim
 
@@ -98,7 +109,7 @@ class WorkHeld(NamedTuple):
     """
 
     data: SharedData  # of the run
-    answered: Count  # end of its answered pushes in its sequence; of a site: end of its sequence
+    answered: Offset  # end of its answered pushes in its sequence; of a site: end of its sequence
     held: Annotated[list[Range], msgspec.Meta(max_length=SPANS)]  # after that
     site: bool = False
     own: Spans = []
@@ -198,9 +209,9 @@ class Work(Message, frozen=True):
     start == stop: no work is free now; another Work follows as soon as some is.
     """
 
-    at: Count  # end of the worker's sequence so far
-    start: Count
-    stop: Count
+    at: Offset  # end of the worker's sequence so far
+    start: Position
+    stop: Position
     epoch: Count  # complete ones of the run
 
 
@@ -210,7 +221,7 @@ class Withdrawn(Message, frozen=True):
     It waits for a version, and others need the work now.
     """
 
-    at: Count
+    at: Offset
 
 
 class Measured(Message, frozen=True):
@@ -286,7 +297,7 @@ class CutQuery(Message, frozen=True):
 class AskWork(Message, frozen=True):
     """Request of a worker for more of the run's work. Repeating it changes nothing."""
 
-    have: Count  # end of its sequence, as the worker knows it
+    have: Offset  # end of its sequence, as the worker knows it
     pushes: Count  # number of its next push: it has made those below
     least: Count = 0  # of a site: examples that keep its workers busy; 0: this is a worker
     ahead: Count = 0  # examples that it needs until an answer to its next request arrives

@@ -227,7 +227,7 @@ class Participant:
             return None
         end = work.trained if self._finishing else work.end
         return WorkHeld(data, work.answered, [
-            Range(r.at, r.start, min(r.stop, r.start + end - r.at)) for r in work.held
+            Range(r.at, r.start, min(r.stop, r.position(end))) for r in work.held
             if r.at < end])
 
     def _given(self, given: Range, now: float) -> None:

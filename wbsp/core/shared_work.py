@@ -26,9 +26,11 @@ from wbsp.core.messages import (
     Work,
     WorkHeld,
     WorkPlace,
+    spans_of,
 )
 from wbsp.core.work.positions import Positions
 from wbsp.core.work_ledger import WorkLedger, WorkState
+from wbsp.limits import Offset, Position
 from wbsp.sync.base import UNFIT, Push, WorkerRule
 from wbsp.sync.meter import averaged
 
@@ -120,7 +122,7 @@ class SharedWork:
         self._rule = rule
         self._sizes = GuidedSizes()
         self._able: set[int] = set()  # granted a version, and no push since for which it waits
-        self._asked: dict[int, int] = {}  # worker that requests work -> end of its sequence
+        self._asked: dict[int, Offset] = {}  # worker that requests work -> end of its sequence
         # Of these, in the order of their requests: an event must not cost O(N).
         self._due: dict[int, None] = {}  # workers that are able
         self._untold: dict[int, None] = {}  # workers not told yet that no work is free
@@ -214,7 +216,7 @@ class SharedWork:
             self.granted(worker)
         return own
 
-    def claim_all(self, worker: int, held: WorkHeld, end: int, due: int) -> list[Span]:
+    def claim_all(self, worker: int, held: WorkHeld, end: Offset, due: int) -> list[Span]:
         """Give a site what is free of its work; return that.
 
         Args:
@@ -277,20 +279,21 @@ class SharedWork:
             ValueError: no worker can have made the push.
         """
         if push.spans is not None:
-            return self.ledger.owns_all(push.worker, push.spans)
+            return self.ledger.owns_all(push.worker, spans_of(push))
         if push.to is None:
             raise ValueError(f"worker {push.worker} pushed with other data than the run's")
         if push.dropped is not None and push.dropped > push.to:
             raise ValueError(f"worker {push.worker} came to {push.to} in its work, and dropped all "
                              f"up to {push.dropped}")
         places = push.to if push.dropped is None else push.dropped, push.to
-        return all(self.ledger.owns(push.worker, place) for place in places)
+        return all(self.ledger.owns(push.worker, Offset(place)) for place in places)
 
     def examples(self, push: Push) -> int:
         """Return the number of examples in a push that `owns` was asked about."""
         if push.spans is not None:
             return sum(stop - start for start, stop in push.spans)
-        return self.ledger.examples(push.worker, push.dropped, push.to or 0)
+        return self.ledger.examples(push.worker, None if push.dropped is None else Offset(
+            push.dropped), Offset(push.to or 0))
 
     def pushed(self, push: Push, accepted: bool, finite: bool | None, waits: bool, now: float
                ) -> tuple[list[Span], bool]:
@@ -312,23 +315,25 @@ class SharedWork:
         (self._waits if waits else self.granted)(worker)
         self._sizes.trained(worker, push.samples, now)
         if push.spans is not None:
-            new = bool(push.spans) and not self.ledger.doubts(worker, push.spans)
-            lost = self.ledger.settle_all(worker, push.spans, accepted, finite)
+            spans = spans_of(push)
+            new = bool(spans) and not self.ledger.doubts(worker, spans)
+            lost = self.ledger.settle_all(worker, spans, accepted, finite)
         else:
             assert push.to is not None, "it says how far it has come: `owns`"
+            to = Offset(push.to)
             before: list[Span] = []
             if push.dropped is not None:
-                before = self.ledger.settle(worker, push.dropped, accepted=False)
-            spans = self.ledger.pushed(worker, push.to)
+                before = self.ledger.settle(worker, Offset(push.dropped), accepted=False)
+            spans = self.ledger.pushed(worker, to)
             new = bool(spans) and not self.ledger.doubts(worker, spans)
-            lost = before + self.ledger.settle(worker, push.to, accepted, finite)
+            lost = before + self.ledger.settle(worker, to, accepted, finite)
         if waits:
             self._keeps(worker)
         return lost, new
 
-    def ask(self, worker: int, have: int, sends: bool, now: float, least: int = 0,
+    def ask(self, worker: int, have: Offset, sends: bool, now: float, least: int = 0,
             ahead: int = 0) -> list[Outgoing]:
-        """Handle a worker's request for work behind position `have` of its sequence.
+        """Handle a worker's request for work behind offset `have` of its sequence.
 
         Args:
             worker: index of the worker.
@@ -382,7 +387,8 @@ class SharedWork:
             for worker in self._untold:
                 if self.ledger.held(worker):  # the others may wait for the work that it holds
                     self._sends(worker)
-                told.append(Outgoing(worker, Work(self._asked[worker], 0, 0, self.ledger.epoch)))
+                told.append(Outgoing(worker, Work(
+                    self._asked[worker], Position(0), Position(0), self.ledger.epoch)))
             self._untold.clear()
         return told
 

@@ -35,11 +35,12 @@ from wbsp.core.permutation import examples_at
 from wbsp.core.rules import RuleBroken
 from wbsp.core.work.positions import Positions, Spans
 from wbsp.core.work.strikes import Strikes, StruckState
-from wbsp.limits import SPANS, Count, Worker
+from wbsp.limits import SPANS, Offset, Position, Worker
 
 # Positions, and epochs, of each of two pushes that are searched for common examples: the search
 # must not cost more, and this many show enough.
 _COMPARED, _EPOCHS = 1 << 17, 64
+NOWHERE = Offset(-1)  # of a range that answers no request
 NOT_OWN = "its examples were given to others"  # the reason of a rejection
 
 
@@ -49,17 +50,21 @@ class _Held(NamedTuple):
     own=False: its positions are another worker's, or done; a push with any of them is rejected.
     """
 
-    at: int
-    start: int
-    stop: int
+    at: Offset
+    start: Position
+    stop: Position
     own: bool = True
 
     @property
-    def end(self) -> int:
-        return self.at + self.stop - self.start
+    def end(self) -> Offset:
+        return Offset(self.at + self.stop - self.start)
 
-    def part(self, start: int, stop: int, own: bool) -> _Held:
-        return _Held(self.at + start - self.start, start, stop, own)
+    def position(self, at: Offset) -> Position:
+        """As of a `Range`."""
+        return Position(self.start + at - self.at)
+
+    def part(self, start: Position, stop: Position, own: bool) -> _Held:
+        return _Held(Offset(self.at + start - self.start), start, stop, own)
 
     def parted(self, own: Positions) -> Iterator[_Held]:
         """Split this range; its holder owns the parts in `own`."""
@@ -82,8 +87,8 @@ class _Holder:
     that part before.
     """
 
-    done: int = 0
-    end: int = 0
+    done: Offset = Offset(0)
+    end: Offset = Offset(0)
     held: list[_Held] = field(default_factory=list)
     newest: Range | None = None  # that was given, if this is a site
 
@@ -101,7 +106,7 @@ class WorkState:
 
     data: SharedData
     undone: Spans
-    sequences: dict[Worker, tuple[Count, Count]]
+    sequences: dict[Worker, tuple[Offset, Offset]]
     given_up: Spans = field(default_factory=list)
     struck: dict[Worker, StruckState] = field(default_factory=dict)
     strikes: list[Spans] = field(default_factory=list)
@@ -123,7 +128,7 @@ class WorkLedger:
         """
         self.data = data
         total = data.epochs * data.n
-        self.undone = Positions([(0, total)] if state is None else state.undone)
+        self.undone = Positions([(Position(0), Position(total))] if state is None else state.undone)
         self.free = Positions(self.undone.spans)
         self._given_up, self._strikes = Positions(), Strikes()
         self.pardoned: list[int] = []
@@ -180,16 +185,14 @@ class WorkLedger:
         """Positions that are free in the epoch of the first free one."""
         if not self.free.spans:
             return 0
-        n = self.data.n
-        epoch = self.free.spans[0][0] // n
-        return sum(b - a for a, b in self.free.within(epoch * n, epoch * n + n))
+        epoch = self.free.spans[0][0] // self.data.n
+        return sum(b - a for a, b in self.free.within(*self._span_of(epoch)))
 
     def rest(self) -> int:
         """Positions that are undone; where epochs do not overlap, of the first incomplete one."""
         if self.data.validate == "newest":
             return self.undone.count
-        n, epoch = self.data.n, self.epoch
-        return sum(b - a for a, b in self.undone.within(epoch * n, epoch * n + n))
+        return sum(b - a for a, b in self.undone.within(*self._span_of(self.epoch)))
 
     def extend(self, epochs: int) -> None:
         """Raise the run's number of epochs.
@@ -205,9 +208,12 @@ class WorkLedger:
                              "as many, or more")
         self.data = self.data._replace(epochs=epochs)
         for positions in (self.free, self.undone):
-            positions.add(before * n, epochs * n)
+            positions.add(Position(before * n), Position(epochs * n))
 
-    def open(self, worker: int) -> int:
+    def _span_of(self, epoch: int) -> Span:
+        return Position(epoch * self.data.n), Position((epoch + 1) * self.data.n)
+
+    def open(self, worker: int) -> Offset:
         """Admit a process as `worker`; return the start of its sequence."""
         self.withdraw(worker)
         self._present.add(worker)
@@ -224,8 +230,8 @@ class WorkLedger:
         """Return the steps of `batch` examples in which this worker trains what it holds."""
         return sum(-(-(r.stop - r.start) // batch) for r in self._holders[worker].held)
 
-    def known(self, worker: int, have: int) -> Range | None:
-        """Return the range behind position `have` that this worker was given before, if any.
+    def known(self, worker: int, have: Offset) -> Range | None:
+        """Return the range behind offset `have` that this worker was given before, if any.
 
         It answers a repeated request. None: the range was answered, too.
 
@@ -239,7 +245,7 @@ class WorkLedger:
             return holder.newest
         return next((Range(r.at, r.start, r.stop) for r in holder.held if r.at == have), None)
 
-    def gives_from(self, worker: int, have: int) -> bool:
+    def gives_from(self, worker: int, have: Offset) -> bool:
         """Return whether this worker's sequence ends at `have`, so that it can be extended."""
         return self._holders[worker].end == have
 
@@ -261,8 +267,8 @@ class WorkLedger:
         holder, n = self._holders[worker], self.data.n
         start, stop = found
         if not (across and self.data.validate == "newest"):
-            stop = min(stop, start // n * n + n)
-        given = _Held(holder.end, start, min(stop, start + max(1, size)))
+            stop = min(stop, Position(start // n * n + n))
+        given = _Held(holder.end, start, min(stop, Position(start + max(1, size))))
         self.free.remove(given.start, given.stop)
         holder.held.append(given)
         holder.end = given.end
@@ -296,7 +302,7 @@ class WorkLedger:
                 return part
         return later if self.data.validate == "newest" else None
 
-    def owns(self, worker: int, to: int) -> bool:
+    def owns(self, worker: int, to: Offset) -> bool:
         """Return whether a push up to `to` may be accepted.
 
         Raises:
@@ -308,16 +314,16 @@ class WorkLedger:
                              f"{holder.end}")
         return all(r.own for r in holder.held if r.at < to)
 
-    def examples(self, worker: int, dropped: int | None, to: int) -> int:
+    def examples(self, worker: int, dropped: Offset | None, to: Offset) -> int:
         """Return the number of examples in a push up to `to`; `dropped`: as in `Push`."""
         return to - max(self._holders[worker].done, dropped or 0)
 
-    def pushed(self, worker: int, to: int) -> list[Span]:
+    def pushed(self, worker: int, to: Offset) -> list[Span]:
         """Return the positions of its own in a worker's push up to `to`."""
-        return [(r.start, min(r.stop, r.start + to - r.at)) for r in self._holders[worker].held
+        return [(r.start, min(r.stop, r.position(to))) for r in self._holders[worker].held
                 if r.own and r.at < to]
 
-    def settle(self, worker: int, to: int, accepted: bool, finite: bool | None = None
+    def settle(self, worker: int, to: Offset, accepted: bool, finite: bool | None = None
                ) -> list[Span]:
         """Settle the push up to `to`; return the positions that are given up now.
 
@@ -428,7 +434,7 @@ class WorkLedger:
         holder.held = held
         return self._answered(worker, own, accepted, finite)
 
-    def claim_all(self, worker: int, end: int, spans: Sequence[Span]) -> list[Span]:
+    def claim_all(self, worker: int, end: Offset, spans: Sequence[Span]) -> list[Span]:
         """Readmit a site; return the positions that it holds now.
 
         Args:
@@ -446,10 +452,10 @@ class WorkLedger:
         holder, n = self._holders[worker], self.data.n
         self.free.remove_all(own)
         for start, stop in own:
-            edges = [start, *range(start // n * n + n, stop, n), stop]
-            holder.held += [_Held(-1, a, b) for a, b in pairwise(edges)]  # answers no request
+            edges = [start, *map(Position, range(start // n * n + n, stop, n)), stop]
+            holder.held += [_Held(NOWHERE, a, b) for a, b in pairwise(edges)]
         holder.done = holder.end = end
-        holder.newest = Range(-1, 0, 0)
+        holder.newest = Range(NOWHERE, Position(0), Position(0))
         return own
 
     def _check(self, worker: int, spans: Sequence[Span]) -> None:
@@ -479,7 +485,7 @@ class WorkLedger:
         self._free_held(holder)
         holder.held = [r._replace(own=False) for r in holder.held]
 
-    def end(self, worker: int) -> int:
+    def end(self, worker: int) -> Offset:
         """Return the end of a worker's sequence."""
         return self._holders[worker].end
 
@@ -496,7 +502,7 @@ class WorkLedger:
         Raises:
             ValueError: no server can have accepted these positions.
         """
-        news = sorted((start, stop) for start, stop in accepted)
+        news = sorted((Position(start), Position(stop)) for start, stop in accepted)
         end = 0
         for start, stop in news:
             if not end <= start < stop <= self.data.epochs * self.data.n:
@@ -513,7 +519,7 @@ class WorkLedger:
                                for part in (r.parted(self.undone) if r.own else [r])]
         return True
 
-    def claim(self, worker: int, answered: int, held: Iterable[Range]) -> None:
+    def claim(self, worker: int, answered: Offset, held: Iterable[Range]) -> None:
         """Readmit a worker whose server was restarted or had dropped it.
 
         Args:
@@ -548,9 +554,9 @@ class WorkLedger:
                          list(self._given_up.spans), self._strikes.state())
 
 
-def _behind(ranges: Iterable[_Held], at: int) -> Iterator[_Held]:
+def _behind(ranges: Iterable[_Held], at: Offset) -> Iterator[_Held]:
     """Yield the part of a sequence behind `at`."""
     for r in ranges:
-        start = max(r.start, r.start + at - r.at)
+        start = max(r.start, r.position(at))
         if start < r.stop:
             yield r.part(start, r.stop, r.own)

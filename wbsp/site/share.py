@@ -9,8 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wbsp.core.messages import Reattached, SharedData, Span, Withdrawn, Work, WorkHeld, WorkPlace
+from wbsp.core.messages import (
+    Reattached,
+    SharedData,
+    Span,
+    Withdrawn,
+    Work,
+    WorkHeld,
+    WorkPlace,
+    spans_of,
+)
 from wbsp.core.work.positions import Positions
+from wbsp.limits import Offset
 from wbsp.process.host import Host
 from wbsp.sync.base import Push
 
@@ -30,7 +40,7 @@ class SiteShare:
         self.data, self.first_epoch, self.resumed = data, first_epoch, resumed
         self._lock = on.scheduler.condition()
         self._own, self._sent = Positions(own), list(sent)
-        self._pushes, self._end = pushes, 0
+        self._pushes, self._end = pushes, Offset(0)
 
     @property
     def claim(self) -> WorkHeld | None:
@@ -45,7 +55,7 @@ class SiteShare:
     def sends(self, push: Push) -> None:
         """Note a push that is about to be sent."""
         with self._lock:
-            self._sent, self._pushes = list(push.spans or ()), push.seq + 1
+            self._sent, self._pushes = spans_of(push), push.seq + 1
             self._own = self._own.without(self._sent)
 
     def heard(self, message: Work | Withdrawn | Reattached) -> None:
@@ -53,7 +63,7 @@ class SiteShare:
         with self._lock:
             match message:
                 case Work(at, start, stop) if at == self._end and start < stop:
-                    self._end += stop - start
+                    self._end = Offset(self._end + stop - start)
                     self._own = self._own.with_all([(start, stop)]).without(self._sent)
                 case Withdrawn(at) if at == self._end:
                     self._own = Positions()

@@ -37,6 +37,7 @@ from wbsp.core.messages import (
     StopRun,
     Withdrawn,
     WorkPlace,
+    spans_of,
 )
 from wbsp.core.messages import Work as Given
 from wbsp.core.participant import Participant
@@ -608,7 +609,7 @@ class Upstream(SiteWorker):
         if self._share is not None:
             self._share.sends(cut.push)
         transport.request(SendUpdate(cut.push, self._progress.cut, cut.fetch,
-                                     spans=cut.push.spans or ()))
+                                     spans=spans_of(cut.push)))
         transport.wake()
 
     def _adopt(self, version: int, now: float) -> None:

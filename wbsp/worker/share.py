@@ -25,11 +25,13 @@ from wbsp.core.messages import (
 )
 from wbsp.core.participant import Participant
 from wbsp.core.stats import Phase
-from wbsp.core.work.sequence import WorkSequence
+from wbsp.core.work.sequence import BEGIN, WorkSequence
+from wbsp.limits import Position
 from wbsp.process.host import HOST, Host
 
-LOOK = Range(0, 0, 0)  # in place of a batch: shows the form of examples, and is not counted
-NOTHING = Range(0, -1, -1)  # no batch yet
+_FIRST, _NONE = Position(0), Position(-1)
+LOOK = Range(BEGIN, _FIRST, _FIRST)  # shows the form of examples, and is not counted
+NOTHING = Range(BEGIN, _NONE, _NONE)  # no batch yet
 _GRAIN = 1.0  # seconds of waiting until a NOTHING
 
 
@@ -271,4 +273,4 @@ class Share:
         """Return the state for a server that this worker attaches to."""
         with self.changed:
             held = None if self._participant is None else self._participant.held()
-            return held or WorkHeld(self.data, 0, [])
+            return held or WorkHeld(self.data, BEGIN, [])

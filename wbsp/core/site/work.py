@@ -33,8 +33,8 @@ from wbsp.core.rules import RuleBroken
 from wbsp.core.shared_work import SharedWork
 from wbsp.core.work.positions import Positions
 from wbsp.core.work.sequence import Requests
-from wbsp.core.work_ledger import WorkLedger, WorkState
-from wbsp.limits import Count
+from wbsp.core.work_ledger import NOWHERE, WorkLedger, WorkState
+from wbsp.limits import Count, Offset, Position
 from wbsp.sync.base import WorkerRule
 
 
@@ -90,7 +90,7 @@ class SiteLedger(WorkLedger):
     def gives(self) -> bool:
         return bool(self.free.spans)
 
-    def settle(self, worker: int, to: int, accepted: bool, finite: bool | None = None
+    def settle(self, worker: int, to: Offset, accepted: bool, finite: bool | None = None
                ) -> list[Span]:
         """Settle a worker's push; what is given up is done, and the next cut says so."""
         pushed = self.pushed(worker, to) if accepted else []
@@ -100,13 +100,13 @@ class SiteLedger(WorkLedger):
         return lost
 
     def resent(self, accepted: Iterable[Sequence[int]]) -> bool:
-        spans = [(start, stop) for start, stop in accepted]
+        spans = [(Position(start), Position(stop)) for start, stop in accepted]
         valid = super().resent(spans)
         for span in spans if valid else ():
             self.uncut.add(*span)
         return valid
 
-    def grant(self, start: int, stop: int) -> None:
+    def grant(self, start: Position, stop: Position) -> None:
         """Handle a range from the server above.
 
         The site may have a part of it: the server gave it to others meanwhile, and now again to
@@ -194,8 +194,8 @@ class SiteWork(SharedWork):
         self.requests = Requests()
         self._set: int | None = None  # epochs, if they may be other than those of workers' loops
         self._fixed = True
-        self._end = 0  # of this site's sequence above
-        self._withdrawn = -1  # end of what was withdrawn last
+        self._end = Offset(0)  # of this site's sequence above
+        self._withdrawn = NOWHERE  # end of what was withdrawn last
         self._worth = 0  # examples in the newest cut
 
     @property
@@ -225,7 +225,7 @@ class SiteWork(SharedWork):
         self.ledger.data = place.data
         self.ledger.epochs = place.epoch
         self._set = None if wanted == place.data.epochs else place.data.epochs
-        self._end, self._withdrawn = place.at, -1
+        self._end, self._withdrawn = place.at, NOWHERE
         if resumed:
             self.ledger.keep(place.own)
 
@@ -235,7 +235,7 @@ class SiteWork(SharedWork):
         match message:
             case Work(at, start, stop, epoch) if at == self._end:
                 self.requests.answered(start == stop, now)
-                self._end += stop - start
+                self._end = Offset(self._end + stop - start)
                 if start < stop and at >= self._withdrawn:
                     ledger.grant(start, stop)
                 ledger.epochs = max(ledger.epochs, epoch)
@@ -245,7 +245,7 @@ class SiteWork(SharedWork):
             case Reattached():
                 self.requests.forget()
                 if message.joined:
-                    self._withdrawn = -1
+                    self._withdrawn = NOWHERE
                     ledger.keep(message.own)
                     ledger.epochs = max(ledger.epochs, message.epochs)
             case Stop():

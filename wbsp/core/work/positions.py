@@ -9,9 +9,9 @@ from operator import itemgetter
 
 from wbsp.core.messages import Span
 from wbsp.core.rules import RuleBroken
-from wbsp.limits import Count
+from wbsp.limits import Position
 
-Spans = list[tuple[Count, Count]]
+Spans = list[Span]
 _start = itemgetter(0)
 _FEW = 16  # ranges that are looked up one by one; a merge costs as much as the set is long
 
@@ -27,7 +27,7 @@ class Positions:
         Raises:
             ValueError: a span is empty, or they overlap, touch or are out of order.
         """
-        self.spans: list[Span] = [(start, stop) for start, stop in spans]
+        self.spans: list[Span] = [(Position(start), Position(stop)) for start, stop in spans]
         for (_, stop), (start, _) in pairwise(self.spans):
             if start <= stop:
                 raise ValueError(f"positions up to {stop - 1} and from {start} on are not apart")
@@ -35,7 +35,7 @@ class Positions:
             raise ValueError("a range of positions is empty")
         self.count = sum(stop - start for start, stop in self.spans)
 
-    def within(self, start: int, stop: int) -> list[Span]:
+    def within(self, start: Position, stop: Position) -> list[Span]:
         """Return the parts of start ... stop - 1 that are in the set."""
         spans = self.spans
         index = max(0, bisect_right(spans, start, key=_start) - 1)
@@ -47,11 +47,11 @@ class Positions:
             index += 1
         return parts
 
-    def holds(self, start: int, stop: int) -> bool:
+    def holds(self, start: Position, stop: Position) -> bool:
         """Return whether all of start ... stop - 1 is in the set."""
         return self.within(start, stop) == [(start, stop)]
 
-    def add(self, start: int, stop: int) -> None:
+    def add(self, start: Position, stop: Position) -> None:
         """Add start ... stop - 1, none of which is in the set.
 
         Raises:
@@ -129,7 +129,7 @@ class Positions:
         other.spans, other.count = [*self.spans], self.count
         return other
 
-    def remove(self, start: int, stop: int) -> None:
+    def remove(self, start: Position, stop: Position) -> None:
         """Remove the parts of start ... stop - 1 that are in the set."""
         spans = self.spans
         first = bisect_right(spans, start, key=_start)

@@ -10,7 +10,9 @@ import math
 
 from wbsp.core.messages import Range, Span
 from wbsp.core.rules import RuleBroken
+from wbsp.limits import Offset, Position
 
+BEGIN = Offset(0)  # of a sequence
 AGAIN = 5.0  # seconds after which an unanswered request for more work is repeated
 _TRIPS = 2  # round trips that held examples must last; else more are requested
 _NEWEST = 0.2  # weight of the newest duration in a mean
@@ -93,10 +95,10 @@ class Requests:
 class WorkSequence:
     """A worker's ranges, one behind the other: given, taken, trained, and answered.
 
-    answered <= trained <= taken <= end are positions in the sequence.
+    answered <= trained <= taken <= end are offsets in the sequence.
     """
 
-    def __init__(self, at: int = 0):
+    def __init__(self, at: Offset = BEGIN):
         self.answered = self.trained = self.taken = self.end = at
         self.held: list[Range] = []  # not answered
 
@@ -117,8 +119,8 @@ class WorkSequence:
         """Take the next positions for the input pipeline, up to `most` of one range, or None."""
         for r in self.held:
             if self.taken < r.end:
-                start = r.start + self.taken - r.at
-                taken = Range(self.taken, start, min(r.stop, start + most))
+                start = r.position(self.taken)
+                taken = Range(self.taken, start, min(r.stop, Position(start + most)))
                 self.taken = taken.end
                 return taken
         return None
@@ -132,18 +134,18 @@ class WorkSequence:
         if self.trained + samples > self.taken:
             raise RuleBroken(f"a step trained {samples} examples, and only "
                              f"{self.taken - self.trained} were taken")
-        self.trained += samples
+        self.trained = Offset(self.trained + samples)
 
-    def spans(self, at: int, to: int) -> tuple[Span, ...]:
+    def spans(self, at: Offset, to: Offset) -> tuple[Span, ...]:
         """Return the held positions of the run from `at` up to `to` in this sequence."""
-        return tuple((r.start + max(0, at - r.at), min(r.stop, r.start + to - r.at))
+        return tuple((max(r.start, r.position(at)), min(r.stop, r.position(to)))
                      for r in self.held if max(at, r.at) < min(to, r.end))
 
-    def answer(self, to: int) -> None:
+    def answer(self, to: Offset) -> None:
         """Note the answer to the push up to `to`. Raises RuleBroken: not so much was trained."""
         if not self.answered <= to <= self.trained:
             raise RuleBroken(f"a push up to {to} is answered, and {self.answered} to "
                              f"{self.trained} was trained since the answer before")
-        self.held = [Range(max(r.at, to), r.start + max(0, to - r.at), r.stop)
+        self.held = [Range(max(r.at, to), max(r.start, r.position(to)), r.stop)
                      for r in self.held if r.end > to]
         self.answered = to
