@@ -315,12 +315,7 @@ class _Plan:
             read_settings(folder, with_secret=True) if (folder / SETTINGS).exists() else {},
             str(folder / SETTINGS))
         if self.series.id is None:  # this process has served no run yet
-            if before:
-                self.series.restore(before)
-            elif self.runs.before is not None:
-                self.series.succeed(self.runs.before)
-            elif self.series.single:
-                self.series.past = self.runs.past
+            self.series.find(before, self.runs.before, self.runs.past)
         self.series.exceeds((before or self.runs.before or {}).get("epoch", 0))
         if not before and self.runs.before is not None:
             before = next_run(self.runs.before) or {}
@@ -394,9 +389,8 @@ class _TakeOver:
             OSError: a file or process fails; one line.
         """
         assert held is not None, "a standby serves what it holds"
-        self._plan.series.restore(held.run)
+        self._plan.series.restore(held.run, taken_over=True)
         self._plan.series.exceeds(above)
-        self._plan.series.other = None  # it was this process
         server = (self._resume(held, elected) if isinstance(held, RunCopy)
                   else self._begin(held))
         server.tell("took_over")
@@ -434,7 +428,7 @@ class _TakeOver:
                 "anew need its folder")
             return
         series.exceeds(run["epoch"])
-        series.folders[copy.run.get("fit", 1)] = folder
+        series.is_in(folder, copy.run.get("fit", 1))
 
     def _resume(self, copy: RunCopy, elected: bool) -> Server:
         """Return the server of a run that continues from a snapshot."""
@@ -449,7 +443,7 @@ class _TakeOver:
         if self._folder != runs.current:
             self._keep_best(copy.run)
             self._folder = runs.finished(self._folder)
-            self._plan.series.folders[self._plan.series.fit] = self._folder
+            self._plan.series.is_in(self._folder)
         return self._plan.server(self._socket, self._folder, self._hold, run, copy.saved, True)
 
     def _keep_best(self, run: dict[str, Any]) -> None:

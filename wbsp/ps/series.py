@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -129,11 +129,35 @@ class Series:
         """Return whether run.json is older than this state."""
         return self.note() != self.saved
 
-    def restore(self, run: dict[str, Any]) -> None:
-        """Go on from the run.json of a run that has begun, or is waited for."""
+    def save(self, write: Callable[..., Any], **others: Any) -> None:
+        """Write this state, and `others`, to run.json by write(**entries). Raises OSError."""
+        note = self.note()
+        write(**others, **note)
+        self.saved = note
+
+    def find(self, run: dict[str, Any], ended: dict[str, Any] | None, past: str | None) -> None:
+        """Go on from what an earlier process has left.
+
+        Args:
+            run: run.json of the run that is resumed; empty: none is.
+            ended: run.json of the ended run that another one follows, or None.
+            past: as in the class.
+        """
+        if run:
+            self.restore(run)
+        elif ended is not None:
+            self.succeed(ended)
+        elif self.single:
+            self.past = past
+
+    def restore(self, run: dict[str, Any], taken_over: bool = False) -> None:
+        """Go on from the run.json of a run that has begun, or is waited for.
+
+        `taken_over`: this process was the other one of that run.json.
+        """
         self.id, self.fit = run.get("series") or run.get("id"), run.get("fit", 1)
         self.secret = run.get(SECRET, "")
-        self.other = run.get("standby") or run.get("beside")
+        self.other = None if taken_over else run.get("standby") or run.get("beside")
         self.past = run.get("past")
         known = run.get("living", range(run.get("workers", 0)) if self.fit > 1 else ())
         self.living = dict.fromkeys(known, b"")  # earlier releases wrote none
@@ -173,6 +197,11 @@ class Series:
         self.followed = True
         self.have.clear()
 
+    def ended(self, readers: int, standby: bool, other: str | None, epoch: int) -> None:
+        """Note how a run has ended, for the next one; arguments as in the class, and its epoch."""
+        self.readers, self.standby, self.other = readers, standby, other
+        self.exceeds(epoch)
+
     def forget(self) -> None:
         """Expect no other run of this process."""
         self.living.clear()
@@ -202,6 +231,10 @@ class Series:
         self.saved = self.note()
         past = {} if self.past is None else {"past": self.past}
         return {"series": self.id, "fit": self.fit, **past, **self.saved}
+
+    def is_in(self, folder: Path, fit: int | None = None) -> None:
+        """Note the folder of the run with this number; None: of the present run."""
+        self.folders[self.fit if fit is None else fit] = folder
 
     # Processes.
 
@@ -277,11 +310,34 @@ class Series:
         """Note that this process has an index."""
         self.nameless.discard(self._mark(own))
 
-    def chooses(self, worker: int, own: bytes) -> None:
-        """Note that the server has chosen this index for a process with its own number."""
-        mark = self._mark(own)
-        self.chosen = {index: one for index, one in self.chosen.items() if one != mark}
-        self.chosen[worker] = mark
+    def is_outrun(self, worker: int, own: bytes, leaves: bool) -> None:
+        """Note that a worker's process has ended the run that this server waits for.
+
+        `leaves`: it comes to no other run.
+        """
+        self.outrun = True
+        if leaves:
+            self.departs(worker, own, True)
+
+    def chooses(self, worker: int, own: bytes, write: Callable[..., Any]) -> bool:
+        """Note that the server has chosen this index for a process with its own number.
+
+        `write`: as in `save`. Return whether it was not chosen before.
+
+        Raises:
+            OSError: the disk does not take that; it is not chosen.
+        """
+        before, mark = self.chosen, self._mark(own)
+        chosen = {index: one for index, one in before.items() if one != mark} | {worker: mark}
+        if chosen == before:
+            return False
+        self.chosen = chosen
+        try:
+            self.save(write)
+        except OSError:
+            self.chosen = before
+            raise
+        return True
 
     def index_of(self, own: bytes) -> int | None:
         """Return the index that was chosen for this process; None: none was."""

@@ -468,11 +468,10 @@ class Server:
         if not series.unsaved or not self._noting.due(now):
             return
         try:
-            self._record(**series.note())
+            series.save(self._record)
         except OSError as error:
             self._noting.failed(f"cannot write {SETTINGS}: {error.strerror}", now)
         else:
-            series.saved = series.note()
             self.dispatcher.replication.noted()
 
     def _hasten(self) -> None:
@@ -498,10 +497,8 @@ class Server:
             code = self._note_end()
         readers, series = self.dispatcher.readers, self.dispatcher.info.series
         self.follows = follows = isinstance(self.phase, Run) and code == 0 and series.goes_on
-        series.readers = readers.number
-        series.standby = self.dispatcher.replication.followed
-        series.other = self._record().get("standby")
-        series.exceeds(self.epoch)
+        series.ended(readers.number, self.dispatcher.replication.followed,
+                     self._record().get("standby"), self.epoch)
         if not follows and self._failure is None and self.dispatcher.replication.superseded is None:
             readers.dismiss()
         return code
@@ -516,7 +513,7 @@ class Server:
         needed = isinstance(self.phase, Run)  # else no run has ended
         try:
             FullDisk(self._say, folder).persist(
-                lambda: self._record(ended=True, **series.note()), f"cannot write {SETTINGS}",
+                lambda: series.save(self._record, ended=True), f"cannot write {SETTINGS}",
                 self._socket.on.clock, lambda: needed and self._attend())
         except OSError as error:
             if needed:

@@ -570,7 +570,7 @@ def test_an_index_belongs_to_its_process_before_a_later_server_too(single):
 
 def test_an_index_of_a_process_that_does_not_return_becomes_free():
     series = Series()
-    series.chooses(0, b"one")
+    series.chooses(0, b"one", lambda **entries: None)
     with Server(series) as server:
         server.now = timeouts.INDEX_BACK
         assert server.asked(None, own=b"two")[1].worker == 0

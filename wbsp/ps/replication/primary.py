@@ -229,16 +229,11 @@ class Replication:
         Returns:
             Why the disk does not take that, in one line; None: it has.
         """
-        series = self._info.series
-        before = series.chosen
-        series.chooses(worker, own)
-        if series.chosen != before:
-            try:
-                self._run_settings(**series.note())
-            except OSError as error:
-                series.chosen = before
-                return f"cannot write run.json: {error.strerror or error}"
-            series.saved = series.note()
+        try:
+            new = self._info.series.chooses(worker, own, self._run_settings)
+        except OSError as error:
+            return f"cannot write run.json: {error.strerror or error}"
+        if new:
             self.noted()
         return None
 

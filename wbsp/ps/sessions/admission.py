@@ -183,9 +183,7 @@ class Entrance(ABC):
             due = series.due(hello.series, hello.fit, hello.anew, self._begun)
         except ValueError as error:
             if proven and hello.worker is not None and hello.fit > series.fit:
-                series.outrun = True
-                if hello.leaves:
-                    series.departs(hello.worker, hello.own, proven)
+                series.is_outrun(hello.worker, hello.own, hello.leaves)
             self._sessions.refuse(identity, hello.worker, f"{_name(hello.worker)} {error}")
             return
         old = self._sessions.owned(hello.own)
