@@ -468,10 +468,10 @@ class Client:
 
     def _keep(self) -> None:
         """Keep the newest answered push; only now, because the member waits for its answer."""
-        answered, self._answer = self._answer, None
-        match answered:
-            case ack, SendUpdate(push=push, sent=sent, spans=spans) if sent is not None:
-                self.session.answered(push, sent, ack, spans)
+        if self._answer is not None:
+            (ack, request), self._answer = self._answer, None
+            if isinstance(request, SendUpdate) and request.sent is not None:
+                self.session.answered(request.push, request.sent, ack, request.spans)
 
     # Sending.
 
