@@ -10,7 +10,6 @@ It may start, die and restart at any time: training neither waits for it nor los
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +27,6 @@ from wbsp.wire.addresses import all_here, endpoints, split_addresses, to_check
 from wbsp.wire.line import TROUBLE, Foreign, Line, Nobody, Refused
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.reading import METRICS
-from wbsp.wire.proof import STRANGER, Claim
-from wbsp.wire.sockets import contact
 
 if TYPE_CHECKING:
     import keras
@@ -164,8 +161,6 @@ class Reader:
         self._patience = patience
         self.say = say
         self._context = on.network.context()
-        self._closed = threading.Event()  # never set: there is one thread
-        self._claim = Claim(on.scheduler.random, contact(credentials.token, on))
         self._line: Line | None = None
         self._run, self._newest = "", m.NONE  # of the newest version that was read
         self._over = False  # that version was the final one of the current run
@@ -239,11 +234,10 @@ class Reader:
                 try:
                     return self._try(place, question, kind)
                 except Foreign as error:
-                    if (other := self._credentials.other()) is None:
+                    if self._credentials.other() is None:
                         raise ConnectionError(f"{self._address}: {error}") from None
                     problem = str(error)
                     self._leave()
-                    self._claim = Claim(self._on.scheduler.random, contact(other, self._on))
                 except Refused as error:
                     raise ConnectionError(f"{self._address}: {error}") from None
                 except TROUBLE as error:
@@ -265,26 +259,8 @@ class Reader:
 
     def _try(self, place: str, question: Any, kind: Any) -> Any:
         if self._line is None:
-            self._claim.renew()
-            self._line = Line(self._context, place, self._credentials.token, self._closed,
-                              self._on)
-        for _ in range(3):
-            answer = self._line.ask(self._claim.sealed(question), m.FromServer)
-            match answer:
-                case m.Challenge():
-                    if self._claim.meets(answer) is False:
-                        raise Refused(STRANGER)
-                case m.Refused():
-                    raise Refused(one_line(answer.reason))
-                case m.NotServing():
-                    raise ConnectionError(one_line(answer.reason))
-                case m.VersionAt() if answer.ends and kind is not m.VersionAt:
-                    raise Refused("the server has ended")
-                case _ if isinstance(answer, kind):
-                    return answer
-                case _:
-                    raise m.WireError("the server sent what was not requested")
-        raise ConnectionError("the server rejects this process's proof")
+            self._line = Line(self._context, place, self._credentials.token, self._on)
+        return self._line.ask_proven(question, kind)
 
     def _leave(self) -> None:
         if self._line is not None:

@@ -124,7 +124,7 @@ def test_a_stranger_reads_and_reports_nothing(running, monkeypatch):
     with Peer(server.address) as stranger:
         stranger.send(ReadVersion(f"version-{version.number}.safetensors", 0))
         assert stranger.hears(VersionPart).data == b""
-    monkeypatch.setattr(wbsp.reading, "contact", lambda token, on: bytes(32))
+    monkeypatch.setattr(wbsp.wire.line, "contact", lambda token, on: bytes(32))
     with pytest.raises(ConnectionError, match="a process of another user or of another run"):
         next(wbsp.versions(server.address))
     assert version.number >= 0 and not server.events("evaluation")

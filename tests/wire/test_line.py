@@ -1,7 +1,6 @@
 """A line for one question at a time, to a server that ends."""
 
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
 
 import pytest
 import zmq
@@ -18,9 +17,9 @@ QUESTION = m.NextVersion(m.PROTOCOL, "", m.NONE, False)
 def line():
     """A line that is made, and its server; its next question is asked while the line is broken."""
     server, context = ServerSocket("localhost", 0), zmq.Context()
-    line = Line(context, f"tcp://127.0.0.1:{server.port}", None, Event())
+    line = Line(context, f"tcp://127.0.0.1:{server.port}", None)
     with ThreadPoolExecutor() as pool:
-        first = pool.submit(line.ask, QUESTION, m.FromServer)
+        first = pool.submit(line.ask, QUESTION)
         identity, _ = server.socket.recv_multipart()
         until(lambda: line.made, "the connection to be seen")
         server.socket.send_multipart([identity, m.encode(m.VersionAt("run", version=1))])
@@ -31,7 +30,7 @@ def line():
             server.socket.send_multipart([identity, m.encode(message)])
         server.close(1.0)
         assert line.monitor.poll(30_000), "the break is seen"
-        return line.ask(QUESTION, m.FromServer)
+        return line.ask(QUESTION)
 
     yield ends
     line.close()

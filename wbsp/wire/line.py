@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import zmq
 
 from wbsp import timeouts
+from wbsp.limits import one_line
 from wbsp.process.host import HOST, Host
 from wbsp.wire.link import Link
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.reading import ReadVersion, VersionPart
-from wbsp.wire.sockets import HANDSHAKE_FAILED, HANDSHAKES, worker_socket
+from wbsp.wire.proof import STRANGER, Claim, Request
+from wbsp.wire.sockets import HANDSHAKE_FAILED, HANDSHAKES, contact, worker_socket
 
-_LOOK = 0.2  # seconds between two checks whether an answer is still wanted
-
-
+Answer = TypeVar("Answer", bound=m.Message)
 TROUBLE = OSError, zmq.ZMQError, m.WireError  # raised by `Line`
 
 
@@ -39,35 +39,55 @@ class Nobody(TimeoutError):
 class Line(Link):
     """A connection for one question at a time. Raises OSError in one line."""
 
-    def __init__(self, context: zmq.Context, place: str, token: bytes | None,
-                 closed: threading.Event, on: Host = HOST):
-        """`place`: as returned by `endpoint`; `closed`: set when no answer is wanted any more."""
+    def __init__(self, context: zmq.Context, place: str, token: bytes | None, on: Host = HOST):
+        """`place`: as returned by `endpoint`."""
+        self._claim = Claim(on.scheduler.random, contact(token, on))
         self.place, self.shown = place, place.removeprefix("tcp://")
-        self.host = self.shown.rpartition(":")[0]
-        super().__init__(worker_socket(context, [self.host], on.scheduler.random(16), token),
-                         token, on.network,
+        host = self.shown.rpartition(":")[0]
+        super().__init__(worker_socket(context, [host], on.scheduler.random(16), token), token,
+                         on.network,
                          zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
                          | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
         self._on = on
-        self._closed = closed
         self._failures = 0  # of handshakes
         self.made = False
         self.socket.connect(place)
 
-    def ask(self, question: m.Message, answers: Any) -> m.Message:
-        """Return the answer, a message of one of the types `answers`; ignore heartbeats.
+    def ask_proven(self, question: Request, kind: type[Answer]) -> Answer:
+        """Return a server's answer, of this type; prove this process, and have the server do so.
 
-        Raises WireError for any other message.
+        Raises:
+            WireError: it is another message.
         """
+        for _ in range(3):
+            answer = self.ask(self._claim.sealed(question))
+            match answer:
+                case m.Challenge():
+                    if self._claim.meets(answer) is False:
+                        raise Refused(STRANGER)
+                case m.Refused():
+                    raise Refused(one_line(answer.reason))
+                case m.NotServing():
+                    raise ConnectionError(one_line(answer.reason))
+                case m.VersionAt() if answer.ends and kind is not m.VersionAt:
+                    raise Refused("the server has ended")
+                case _ if isinstance(answer, kind):
+                    return answer
+                case _:
+                    raise m.WireError("the server sent what was not requested")
+        raise ConnectionError("the server rejects this process's proof")
+
+    def ask(self, question: m.Message) -> m.Message:
+        """Return the answer; ignore heartbeats. Raises WireError where it is no message."""
         self.socket.send(m.encode(question), zmq.NOBLOCK)
         clock, poller = self._on.clock, self._on.network.poller()
         end = clock.monotonic() + timeouts.READ_ANSWER
         poller.register(self.socket, zmq.POLLIN)
         poller.register(self.monitor, zmq.POLLIN)
-        while clock.monotonic() < end and not self._closed.is_set():
-            found = dict(poller.poll(int(1000 * _LOOK)))
+        while (left := end - clock.monotonic()) > 0:
+            found = dict(poller.poll(math.ceil(1000 * left)))
             if self.socket in found:
-                answer = m.decode(answers, self.socket.recv_multipart(copy=False)[0].buffer)
+                answer = m.decode(m.FromServer, self.socket.recv_multipart(copy=False)[0].buffer)
                 if not isinstance(answer, m.Alive):
                     return answer
             elif not self.socket.poll(0) and (event := self.event()):  # else read what came before
@@ -108,13 +128,13 @@ def read_version(place: str, at: m.VersionAt, token: bytes | None, path: Path,
         OSError: the file cannot be written here; one line.
     """
     context = on.network.context()
-    line = Line(context, place, token, threading.Event(), on)
+    line = Line(context, place, token, on)
     try:
         with _writing(path), path.open("wb") as file:
             while True:
                 offset = file.tell()
                 try:
-                    part = line.ask(ReadVersion(at.name, offset), m.FromServer)
+                    part = line.ask(ReadVersion(at.name, offset))
                 except TROUBLE as error:
                     return str(error)
                 if not isinstance(part, VersionPart) or not part.data or part.offset != offset:
