@@ -14,7 +14,7 @@ from hostile_peer import Peer
 from jobs import until
 
 import wbsp
-import wbsp.reading
+import wbsp.wire.line
 from wbsp import timeouts
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.wire.messages.reading import ReadVersion, VersionPart
