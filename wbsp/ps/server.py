@@ -359,8 +359,7 @@ class Server:
                 self.reporter.event("superseded", reason=str(error))
                 return 1
             self._say(f"{error}; resuming from the newest checkpoint")
-            error.standby = self.dispatcher.replication.holder
-            raise
+            raise ShardLost(str(error), standby=self.dispatcher.replication.holder) from error
         finally:
             self.close()
 

@@ -51,11 +51,10 @@ class ShardLost(RuntimeError):
         later: epoch of a later server of the run, which the shard follows now; 0: none.
     """
 
-    standby: str | None = None
-
-    def __init__(self, reason: str, later: int = 0):
+    def __init__(self, reason: str, later: int = 0, standby: str | None = None):
         super().__init__(reason)
         self.later = later
+        self.standby = standby
 
 
 class ShardLink(ServerLink):
