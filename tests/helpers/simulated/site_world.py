@@ -649,7 +649,9 @@ class Sites:
         if claims and not self.plan.top_standby and claims != {lacks.total()}:
             raise Broken(17, f"the server above says that {claims} examples are not trained, and "
                          f"{lacks.total()} are")
-        said = any(f"not trained: {lacks.total():,} of" in line for line in self.said)
+        # a server above that was killed, and not started again, had no time to say it; the site has
+        dead = not any(self.codes.get(name) for name in self.tops)
+        said = dead or any(f"not trained: {lacks.total():,} of" in line for line in self.said)
         if done + lacks == Counter(range(n * epochs)) and not lacks - gone and said:
             if lacks and any(0 in self.codes.get(name, []) for name in self.tops):
                 raise Broken(17, "a server above has ended with 0, and counts examples as not "
