@@ -399,7 +399,12 @@ class Sites:
                 raise Broken(9, f"{process.name} ended with exit code {code}")
 
     def _had_served(self, name):
-        """A site's server whose run has ended was started once more, and no run is left for it."""
+        """A server whose run has ended was started once more, and no run is left for it."""
+        if name in self.tops:
+            return any(f" {name}: " in line and "has ended: this is a new run" in line
+                       for line in self.said) and any(
+                f" {name}: " in line and "no worker connected within" in line
+                for line in self.said)
         sites = [site for site in self.sites if name in site.names]
         return any(f" {name}: " in line and "has ended: this is a new run" in line
                    for line in self.said) and all(
