@@ -44,7 +44,7 @@ def test_the_shares_of_active_workers_always_sum_to_one(events):
         elif kind == "round":
             shares.end_round()
         weights = [shares.of(worker) for worker in active]
-        assert all(0 <= weight <= 1 for weight in weights)
+        assert all(0 < weight <= 1 for weight in weights)
         assert not active or math.isclose(sum(weights), 1, rel_tol=1e-12)
 
 
@@ -81,6 +81,18 @@ def test_a_newcomer_has_an_equal_share_until_a_whole_round_is_known():
     counted(shares, 0, 30), counted(shares, 1, 10), counted(shares, 2, 40)
     shares.end_round()
     assert [shares.of(w) for w in range(3)] == pytest.approx([3 / 8, 1 / 8, 1 / 2])
+
+
+def test_a_worker_without_work_in_its_first_rounds_does_not_lose_its_next_push():
+    """With weight 0, what it has trained would be in no version."""
+    assert shared([12, 0]) == [1 / 2, 1 / 2]
+    assert shared([10, 30, 0], rounds=2) == pytest.approx([1 / 6, 1 / 2, 1 / 3])
+    shares = WorkShares()
+    shares.join(0, 0.0), shares.join(1, 0.0)
+    for samples in (0, 4):
+        counted(shares, 0, 12), counted(shares, 1, samples)
+        shares.end_round()
+    assert shares.of(1) == 4 / 16
 
 
 def test_by_time_each_worker_moves_the_model_equally_fast():

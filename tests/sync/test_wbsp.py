@@ -108,12 +108,12 @@ class ByWork(Witness):
     def share(self, push):
         average = {}
         for worker, samples in self.rounds.items():
-            if samples:
-                average[worker] = samples[0]
-                for newer in samples[1:]:
-                    average[worker] = 0.7 * newer + 0.3 * average[worker]
+            for newer in samples:
+                old = average.get(worker)
+                if new := newer if old is None else 0.7 * newer + 0.3 * old:
+                    average[worker] = new  # 0 is no measurement: its next push would be lost
         n = len(self.rounds)
-        if push.worker not in average or not any(average.values()):
+        if push.worker not in average:
             return 1 / n
         share = average[push.worker] / sum(average.values()) * len(average) / n
         return pytest.approx(share, rel=1e-9)

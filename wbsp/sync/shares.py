@@ -8,8 +8,9 @@ from wbsp.sync.base import Push
 class Shares:
     """The share of each active worker, in proportion to its measurement.
 
-    A worker without a measurement has 1/N, and the others share the rest. The shares of the active
-    workers sum to one, and are exactly 1/N where all measurements are equal.
+    A worker without a measurement has 1/N, and the others share the rest; so has one that measures
+    0, because its next push, with weight 0, would be lost. The shares of the active workers sum to
+    one, and are exactly 1/N where all measurements are equal.
     """
 
     def __init__(self) -> None:
@@ -40,10 +41,10 @@ class Shares:
         self._share = None
 
     def _shares(self) -> dict[int, float]:
-        known = {worker: n for worker, n in self._known.items() if n is not None}
+        known = {worker: n for worker, n in self._known.items() if n}
         total, everyone = sum(known.values()), len(self._known)
         shares = dict.fromkeys(self._known, 1 / everyone)
-        if total and len(set(known.values())) > 1:
+        if len(set(known.values())) > 1:
             part = len(known) / everyone  # of the whole, for those that are known
             shares |= {worker: part * n / total for worker, n in known.items()}
         return shares
@@ -53,7 +54,7 @@ class WorkShares(Shares):
     """Each active worker's share in the samples of a round, smoothed over the rounds [ours].
 
     n = newest * (samples of the newest round) + (1 - newest) * (n before), or the samples alone in
-    a worker's first whole round; share = n / (sum of n over all active workers).
+    a worker's first whole round with any; share = n / (sum of n over all active workers).
 
     An active worker that pushes nothing in a round (trigger=slowest allows that) counts with zero
     samples: its share falls, and rises again with its next pushes. A worker that rejoins starts
@@ -90,7 +91,7 @@ class WorkShares(Shares):
     def end_round(self) -> None:
         for worker, new in self._counted.items():
             old = self._known[worker]
-            average = new if old is None else self._newest * new + (1 - self._newest) * old
+            average = new if not old else self._newest * new + (1 - self._newest) * old
             self._learn(worker, average)
         self._counted, self._begun = dict.fromkeys(self._known, 0), False
 
