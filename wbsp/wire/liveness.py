@@ -11,10 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from wbsp import timeouts
 from wbsp.process.host import HOST, Host
+from wbsp.wire.messages import codec as m
+from wbsp.wire.sockets import ServerSocket
 
 _BEATS = 64  # unanswered heartbeats that are remembered
 _NAP = 1.0  # seconds between two looks at the clock, of a loop that looks several times a second
@@ -88,6 +91,27 @@ class Liveness:
         if self.silent(now):
             return f"connected, but silent for {patience.silent:g} s"
         return None
+
+
+@dataclass
+class KnownPeer:
+    """A process that has connected to this one, and is known: a worker, a standby, or the server of
+    a shard; over one connection after another. `identity`: of its socket."""
+
+    identity: bytes
+    liveness: Liveness
+
+    def alive(self) -> m.Message:
+        """Return the heartbeat for it."""
+        return m.Alive()
+
+    def reaches(self, socket: ServerSocket) -> bool:
+        """Return whether its connection exists."""
+        return socket.reaches(self.identity, m.encode(self.alive()))
+
+    def lost(self, socket: ServerSocket, now: float) -> str | None:
+        """Return why it counts as lost, or None."""
+        return self.liveness.lost(now, lambda: self.reaches(socket))
 
 
 class Beats:

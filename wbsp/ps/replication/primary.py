@@ -44,9 +44,8 @@ from wbsp.ps.sessions.session import WorkerSession, disagreement, other_protocol
 from wbsp.tensors.frozen import NOTHING, FrozenValues
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.addresses import split_address
-from wbsp.wire.liveness import STANDBY, Beats, Liveness
+from wbsp.wire.liveness import STANDBY, Beats, KnownPeer, Liveness
 from wbsp.wire.messages import codec as m
-from wbsp.wire.peer import KnownPeer
 from wbsp.wire.proof import Bond, answer
 from wbsp.wire.sockets import ServerSocket
 

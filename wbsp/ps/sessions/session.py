@@ -12,8 +12,8 @@ from wbsp.ps.checkpoint.state import Totals
 from wbsp.ps.sessions.data_plane import DataPlane
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
+from wbsp.wire.liveness import KnownPeer
 from wbsp.wire.messages import codec as m
-from wbsp.wire.peer import KnownPeer
 
 _MAX_COUNT = 1 << 40  # steps or samples in one push; sums of them stay 64-bit integers
 _MAX_SECONDS = 1e9  # thirty years; sums and products in models stay finite

@@ -24,11 +24,10 @@ from wbsp.process.signals import Interrupts
 from wbsp.ps.sharding.shard import Shard
 from wbsp.runlog.console import say
 from wbsp.wire.assembly import VectorStream
-from wbsp.wire.liveness import LEADING_SERVER, Liveness, Nap
+from wbsp.wire.liveness import LEADING_SERVER, KnownPeer, Liveness, Nap
 from wbsp.wire.loop import POLL, Loop
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
-from wbsp.wire.peer import KnownPeer
 from wbsp.wire.proof import SIZE, attachment
 from wbsp.wire.queues import PeerQueues
 from wbsp.wire.rate import Frames, RateLimiter
