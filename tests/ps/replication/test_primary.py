@@ -676,6 +676,24 @@ def test_no_worker_is_admitted_while_the_standby_is_silent(world, inquiries):
     assert world.replication.doubt is None and not world.replication.voters
 
 
+@pytest.mark.parametrize(("seconds", "doubts"), [(3, False), (4, True), (40, True)])
+@pytest.mark.parametrize("wakes", [True, False])
+def test_no_worker_is_admitted_after_a_silence_before_the_standby_is_heard_anew(
+        world, wakes, seconds, doubts):
+    """It may have been elected, and serve the worker's earlier process; but not once it answers."""
+    world.holds_one()
+    assert world.replication.doubt is None
+    world.now += seconds
+    if wakes:
+        world.replication.woke(world.now)
+    for beat in (2, 3):  # perhaps from before
+        assert (world.replication.doubt is not None) == doubts
+        assert not doubts or "was not heard for a while" in world.replication.doubt
+        world.held(1, beat=beat)
+    world.held(1, beat=4, answered=2)
+    assert world.replication.doubt is None
+
+
 def test_a_standby_that_follows_ends_the_inquiry(world, inquiries):
     world.holds_one()
     said = len(world.said)

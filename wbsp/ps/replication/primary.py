@@ -50,6 +50,10 @@ from wbsp.wire.proof import Bond, answer
 from wbsp.wire.sockets import ServerSocket
 
 
+# It asks for votes after `ELECTION` by its own clock. What it heard last answers a heartbeat.
+_QUIET = timeouts.PROOF - timeouts.STANDBY_BEAT
+
+
 @dataclass
 class StandbySession(KnownPeer):
     """A standby; times are the server's own."""
@@ -68,9 +72,14 @@ class StandbySession(KnownPeer):
     asked: int | None = None  # heartbeat after which it was asked to discard its snapshots
     may_begin: bool = False  # the run, in place of this server, as far as it knows
     told: int = 0  # heartbeat after which it was told that the run has begun
+    missed: float = -math.inf  # end of the newest silence in which it could have been elected
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
+
+    def quiet(self, now: float) -> bool:
+        """Return whether it was not heard for so long that it may be elected meanwhile."""
+        return now - self.liveness.heard > _QUIET
 
 
 def objection(request: m.Follow, info: RunInfo) -> str | None:
@@ -166,10 +175,15 @@ class Replication:
     @property
     def doubt(self) -> str | None:
         """Why another server may serve the run, in one line; None: this one does."""
-        if self._election is None:
-            return None
-        return (f"the standby at {self._standby} is silent, and may have taken over: checking "
-                "which server serves")
+        standby = self._standby
+        if self._election is not None:
+            return (f"the standby at {standby} is silent, and may have taken over: checking which "
+                    "server serves")
+        if standby is not None and not self.alone and (
+                standby.beats.touch < standby.missed or standby.quiet(self._clock.now())):
+            return (f"the standby at {standby} was not heard for a while, and may have taken over: "
+                    "checking which server serves")
+        return None
 
     @property
     def voters(self) -> set[int]:
@@ -404,6 +418,8 @@ class Replication:
                                            held.answered)):
             self._sessions.answer(peer.identity, m.Unknown())
             return
+        if standby.quiet(now):
+            standby.missed = now
         standby.liveness.hear(now)
         standby.beat = held.beat
         if held.chunks != standby.chunks:
@@ -467,9 +483,11 @@ class Replication:
 
     def woke(self, now: float) -> None:
         """Handle the end of a suspension: earlier messages prove nothing any more."""
-        if self._standby is not None:
-            self._standby.beats.doubt()
-            self._standby.liveness.woke(now)
+        if (standby := self._standby) is not None:
+            if standby.quiet(now):
+                standby.missed = now
+            standby.beats.doubt()
+            standby.liveness.woke(now)
 
     def elected(self, session: WorkerSession, elected: m.Elected) -> None:
         """Handle a member's vote for this server."""
