@@ -561,8 +561,7 @@ def resumed(*here, rival=False):
     log = Log()
     engine = Engine(create("asp"), Store(f32(0, 0), 5), 3, log=log)
     engine.restore(EngineState(version=3, next_seq={0: 1, 1: 1, 2: 1}, totals=(3, 3),
-                               awaited=[0, 1, 2]))
-    engine.rendezvous.rival = rival
+                               awaited=[0, 1, 2]), rival)
     for worker in here:
         engine.attach(worker, 6, False, False, 1.0)
     if not engine.started:

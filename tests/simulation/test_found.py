@@ -1,5 +1,7 @@
 """What the simulation has found: plans that broke a law before it was mended."""
 
+import re
+
 import pytest
 from simulated.cluster import Cluster
 from simulated.command import scratch
@@ -188,10 +190,11 @@ def test_a_fixed_fault_stays_fixed(plan, seeds):
             Cluster(plan, seed, folder).run()
 
 
-def first_run(plan, *words):
-    """The first run in which a line has these words: the seed changes with the code."""
+def first_run(plan, *words, first=0):
+    """The first run in which a line has these words: the seed changes with the code, and so may
+    `first`, from which to look."""
     with scratch() as folder:
-        for seed in range(200):
+        for seed in range(first, first + 200):
             cluster = Cluster(plan, seed, folder).run()
             if any(all(word in line for word in words) for line in cluster.said):
                 return cluster
@@ -200,7 +203,7 @@ def first_run(plan, *words):
 
 def test_a_run_is_not_ended_well_where_the_standby_may_have_ended_it():
     """Two had the final version of one run, and nobody was told."""
-    cluster = first_run(IN_DOUBT, "stopping: not known whether the standby at standby:2606 has")
+    cluster = first_run(IN_DOUBT, " was given up: not known whether the standby at", first=187)
     assert cluster.codes == {"standby": [0], "server": [1]}
     assert [one.final is not None for one in cluster.members].count(True) == 1
     assert any("was given up: not known whether" in (one.given_up or "")
@@ -208,11 +211,14 @@ def test_a_run_is_not_ended_well_where_the_standby_may_have_ended_it():
 
 
 def test_who_ended_in_doubt_does_not_go_on_because_the_standby_has_ended(monkeypatch):
-    """It is started again, and the worker has not heard the refusal: one of two is not enough."""
+    """It is started again, and the worker has not heard the refusal: one of two is not enough, nor
+    is one that has voted for the standby."""
     monkeypatch.setattr(Dispatcher, "send_off", lambda self, session, reason: None)
-    cluster = first_run(IN_DOUBT, "stopping: not known whether the standby at standby:2606 has")
+    cluster = first_run(IN_DOUBT, "stopping: not known whether the standby at standby:2606 has",
+                        first=187)
     assert cluster.codes["server"] == [1, 1]
-    assert "1 of 2 workers voted for this process, more than half" in "".join(cluster.said)
+    assert any(re.search("[01] of 2 workers voted for this process, more than half", line)
+               for line in cluster.said)
 
 
 # A worker is killed as the others end, and the refusal of its next process is lost: it comes to

@@ -805,8 +805,8 @@ class Engine:
             awaited=None if awaited is None else sorted(awaited), ended=self._has_last,
             owed=sorted(owed))
 
-    def restore(self, state: EngineState) -> None:
-        """Resume from a `state`, also from one of an older release.
+    def restore(self, state: EngineState, rival: bool = False) -> None:
+        """Resume from a `state`, also from one of an older release; `rival`: as in `Rendezvous`.
 
         Raises:
             ValueError: the state does not fit this run; one line.
@@ -823,7 +823,7 @@ class Engine:
                    for worker, (seq, accepted, reason, weight, mark) in state.answers.items()}
         self.ledger = Ledger(state.next_seq, answers, state.mark)
         self.rendezvous = Rendezvous(self.rendezvous.expected, state.awaited, state.ended,
-                                     state.owed, resumed=True)
+                                     state.owed, resumed=True, rival=rival)
         self.steps, self.samples = state.totals
         self.members = {worker: Member(**vars(totals)) for worker, totals in state.members.items()}
 

@@ -37,10 +37,11 @@ class Rendezvous:
     """
 
     def __init__(self, expected: int, awaited: Iterable[int] | None = None, ended: bool = False,
-                 owed: Iterable[int] | None = None, resumed: bool = False):
+                 owed: Iterable[int] | None = None, resumed: bool = False,
+                 rival: bool = False):
         self.expected = expected
         self.resumed = resumed
-        self.rival = False
+        self.rival = rival
         self.ended = ended
         self.owed = set(range(expected) if owed is None else owed)
         self.awaited = None if awaited is None else set(awaited)

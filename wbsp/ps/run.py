@@ -400,8 +400,7 @@ class Run:
 
     def _go_on(self, state: RunState) -> None:
         """Resume from a `_state`."""
-        self.engine.restore(state)
-        self.engine.rendezvous.rival = self._dispatcher.info.rival
+        self.engine.restore(state, self._dispatcher.info.rival)
         self._dispatcher.sessions.reports.update(state.reports)
         self._dispatcher.info.owners.update(state.places)
         if state.awaited is None or state.awaited or state.owed:  # also for one that came later

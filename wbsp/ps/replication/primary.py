@@ -49,7 +49,6 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Bond, answer
 from wbsp.wire.sockets import ServerSocket
 
-
 # It asks for votes after `ELECTION` by its own clock. What it heard last answers a heartbeat.
 _QUIET = timeouts.PROOF - timeouts.STANDBY_BEAT
 
