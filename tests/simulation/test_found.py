@@ -64,6 +64,9 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
           memory=True, period=0.1, kills=3, breaks=9, storm=0.01, absences=1, worker_absences=1,
           full=0.1, speeds=(1.0, 3.0)),
      [3000164]),  # the same
+    (Plan("adsp", {"period": 0.2}, steps=30, standby=True, memory=True, kills=3, kill_workers=2,
+          breaks=8, absences=2, slow=0.3, speeds=(1.0, 3.0)),
+     [810006]),  # follows anew, and keeps what its earlier connection brought: law 12
     (BOTH, [961]),  # none of no workers elect one that waits to serve: law 4
     (BOTH, [912]),  # who knows a new server's epoch counts what it keeps as the old one did: law 1
     (BOTH, [1118]),  # who has taken over waits for a shard, and the other one is elected: law 4
@@ -168,6 +171,7 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
         "the log's end is lost, of shared data", "the log's end is lost, of a lossy format",
         "comes again for the rest", "joins an earlier server",
         "memory of a write that failed", "memory of a write that failed, later",
+        "memory of an earlier connection",
         "none of no workers",
         "epoch before the answer",
         "elected beside one that waits for a shard", "elected by who loses nothing",

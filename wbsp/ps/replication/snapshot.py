@@ -175,6 +175,9 @@ class CopyReader:
         """Expect snapshots of a server with these settings of the run."""
         self._run = run
         self._arriving = None
+        if self._link is not None and not self._link.catch_up():
+            self._link.close()  # it shares other memory from here on; only `newest` is read
+            self._link = None
         if self.newest is not None and self.newest.run["epoch"] != run["epoch"]:
             self.newest = None  # the server has continued alone since
 

@@ -133,16 +133,27 @@ class Link:
 
     def has(self, number: int) -> bool:
         """Return whether this segment was handed over; take all segments before a message."""
-        self._take_until(number)
+        with contextlib.suppress(OSError):
+            self._take_until(number)
         return number in self.segments
 
-    def catch_up(self) -> None:
-        """Take segments and notices from a link without messages; unmap released segments."""
-        self._take_until(None)
+    def catch_up(self) -> bool:
+        """Take segments and notices from a link without messages; unmap released segments.
+
+        Returns:
+            Whether more may come; False: the other end has closed it.
+        """
+        more = True
+        try:
+            self._take_until(None)
+        except OSError:
+            more = False
         self.let_go()
+        return more
 
     def _take_until(self, number: int | None) -> None:
-        with contextlib.suppress(zmq.Again, OSError):
+        """Take segments up to this one, or all that are there. Raises OSError at the end."""
+        with contextlib.suppress(zmq.Again):
             while number not in self.segments and self._next() is None:
                 pass
 
