@@ -23,6 +23,15 @@ def seconds(value: Any) -> float:
     return _quantity(value, {"": 1.0, **SECONDS}, "time")
 
 
+def step(value: Any) -> tuple[float, float | None]:
+    """Return the seconds of a step, of "20ms": (0.02, None), a step on a mini-batch; of
+    "8ms+0.1ms": (0.008, 0.0001), the fixed seconds and those of an example."""
+    first, plus, second = str(value).partition("+")
+    if not plus:
+        return seconds(value), None
+    return seconds(first), seconds(second)
+
+
 def size(value: Any) -> float:
     """Return the bytes of "600kB" or "20MB"; a bare number is bytes."""
     return _quantity(value, {"": 1.0, **BYTES}, "size")

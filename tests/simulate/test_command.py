@@ -258,3 +258,19 @@ def test_the_command_needs_no_tensorflow_for_time_alone():
                                         (24.12e9, "24.1 GB"), (3e15, "3e+03 TB")])
 def test_sizes_get_a_unit_that_suits_them(size, text):
     assert compare.in_bytes(size) == text
+
+
+def test_a_step_has_a_fixed_part_and_one_of_its_examples(tmp_path):
+    (tmp_path / "two.toml").write_text("[[workers]]\nspeed = 1\n[[workers]]\nspeed = 0.5\n")
+    for batch, steps in ((10, 75), (40, 30)):  # 20 and 40 ms; 50 and 100 ms
+        done = simulate(tmp_path, "--model=timing", "--until=1s", "--sync=asp",
+                        "--cluster=two.toml", "--step_seconds=10ms+1ms", f"--batch_size={batch}",
+                        f"--out=o{batch}", "--nofigures")
+        assert done.returncode == 0, done.stderr
+        total = read_run(tmp_path / f"o{batch}/asp/run-001").summary["total"]
+        assert abs(total["steps"] - steps) <= 2
+
+
+def test_a_cluster_file_with_step_times_takes_no_others(tmp_path):
+    bad = simulate(tmp_path, "--model=timing", "--until=1s", "--cluster=wan", "--step_seconds=1ms")
+    assert bad.returncode == 1 and "--step_seconds and wan both describe the cluster" in bad.stderr

@@ -40,7 +40,7 @@ from wbsp.simulate.study.cluster_file import read_cluster
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, create_model, simulate
 from wbsp.simulate.study.screen import LATE, best_of, closest, noise_of
-from wbsp.simulate.study.spec import ClusterSpec, Group, published
+from wbsp.simulate.study.spec import ClusterSpec, Group, StepLaw, published
 from wbsp.simulate.study.variants import Variant, variants
 from wbsp.simulate.workloads.base import check_back_end
 from wbsp.simulate.world.server import check_number
@@ -102,7 +102,9 @@ flags.DEFINE_string("server_bandwidth", None, "of the server's interface in each
 flags.DEFINE_string("apply_seconds", "0s", "the server's time for one push")
 flags.DEFINE_list("shards", None, "compare servers with these numbers of shards, each with an "
                   "interface like the server's: 1,2,4")
-flags.DEFINE_string("step_seconds", None, "compute of one step; default: " + ", ".join(
+flags.DEFINE_string("step_seconds", None, "compute of one step: 20ms, or 8ms+0.1ms, the fixed part "
+                    "and that of an example; with a cluster file whose machines have a speed: of a "
+                    "machine of speed 1; default: " + ", ".join(
     f"{name} {1000 * seconds:g}ms" for name, seconds in STEP_SECONDS.items()))
 flags.DEFINE_float("jitter", 0.0, "sigma of lognormal step times", lower_bound=0)
 flags.DEFINE_string("model_bytes", None, "time the network for a model of this size: 100MB; "
@@ -418,7 +420,9 @@ def _cluster_file() -> ClusterSpec | None:
     if FLAGS.cluster is None:
         return None
     if given := [name for name in DESCRIBING if FLAGS[name].present]:
-        raise ValueError(f"--{given[0]} and {FLAGS.cluster} both describe the cluster; give one")
+        if given != ["step_seconds"] or not read_cluster(FLAGS.cluster).relative:
+            raise ValueError(f"--{given[0]} and {FLAGS.cluster} both describe the cluster; give "
+                             "one")
     return read_cluster(FLAGS.cluster)
 
 
@@ -426,19 +430,38 @@ def _cluster() -> ClusterSpec:
     """Return the cluster of the file, or else of the flags."""
     model_bytes = _flag("model_bytes", units.size)
     if (cluster := _cluster_file()) is not None:
+        if cluster.relative:
+            seconds, law = _step_seconds()
+            cluster = cluster.timed(law or StepLaw(0.0, seconds / FLAGS.batch_size))
         return cluster if model_bytes is None else replace(cluster, model_bytes=model_bytes)
+    seconds, law = _step_seconds()
+    line = _flag("bandwidth", units.bandwidth)
+    shared = line if FLAGS.server_bandwidth is None else _flag("server_bandwidth", units.bandwidth)
+    like = Group(step_seconds=seconds, jitter=FLAGS.jitter, latency=_time("latency"), up=line,
+                 down=line)
+    if law is not None:
+        like = like.timed(law)
+    server = replace(ClusterSpec.server, ingress=shared, egress=shared,
+                     apply_seconds=_time("apply_seconds"))
+    return published(FLAGS.workers, FLAGS.heterogeneity, like, server, model_bytes)
+
+
+def _step_seconds() -> tuple[float, StepLaw | None]:
+    """Return the seconds of a step on a mini-batch, and their law if it is known.
+
+    Raises:
+        ValueError: they are bad, or neither given nor known.
+    """
     if FLAGS.step_seconds is None:
         if FLAGS.model not in STEP_SECONDS:
             raise ValueError(f"--step_seconds: how long does a step of {FLAGS.model} take? give "
                              "it, such as 20ms")
         FLAGS["step_seconds"].value = f"{STEP_SECONDS[FLAGS.model]:g}s"
-    line = _flag("bandwidth", units.bandwidth)
-    shared = line if FLAGS.server_bandwidth is None else _flag("server_bandwidth", units.bandwidth)
-    like = Group(step_seconds=_time("step_seconds"), jitter=FLAGS.jitter, latency=_time("latency"),
-                 up=line, down=line)
-    server = replace(ClusterSpec.server, ingress=shared, egress=shared,
-                     apply_seconds=_time("apply_seconds"))
-    return published(FLAGS.workers, FLAGS.heterogeneity, like, server, model_bytes)
+    seconds, example = _flag("step_seconds", units.step)
+    if example is None:
+        return seconds, None
+    law = StepLaw(seconds, example)
+    return law.seconds(FLAGS.batch_size), law
 
 
 def _experiment() -> Experiment:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from wbsp.simulate.nodes.cluster import Cluster
+from wbsp.simulate.study import worth
 from wbsp.simulate.study.cluster_file import read_cluster
-from wbsp.simulate.study.spec import Group, published
+from wbsp.simulate.study.spec import Group, StepLaw, published
 from wbsp.simulate.world.machine import INF, Incarnation, Line
 from wbsp.simulate.world.server import ServerSpec
 from wbsp.sync import create
@@ -66,6 +67,54 @@ def test_jitter_differs_between_machines_and_repeats_with_the_seed(tmp_path):
         return [machine.seconds(0, 0.0) for machine in cluster.machines(seed)]
     assert draws(0) == draws(0) != draws(1)
     assert draws(0)[0] != draws(0)[1]
+
+
+def test_the_fixed_part_of_a_step_does_not_shrink_with_the_batch(tmp_path):
+    cluster = described(tmp_path, """
+        batch_size = 100
+        [[workers]]
+        step_seconds = "10ms+1ms"
+        [[workers]]
+        step_seconds = "110ms"
+        """)
+    for batch, fixed, proportional in ((100, 0.110, 0.110), (50, 0.060, 0.055), (10, 0.020, 0.011)):
+        spec = cluster.trains(100).trains(batch)
+        assert [group.mini_batch for group in spec.groups] == pytest.approx([fixed, proportional])
+        machines = spec.machines(seed=0)
+        assert [one.seconds(0, 0.0) for one in machines] == pytest.approx([fixed, proportional])
+        half = [one.seconds(0, 0.0, share=0.5) for one in machines]  # of a directed batch
+        assert half == pytest.approx([0.01 + batch * 0.0005, proportional / 2])
+
+
+def test_each_micro_batch_takes_the_fixed_part(tmp_path):
+    [machine] = described(tmp_path, "[[workers]]\nstep_seconds = '10ms+1ms'\n").trains(
+        100).machines(seed=0)
+    assert 4 * machine.seconds(0, 0.0, share=0.25, parts=4) == pytest.approx(4 * 0.01 + 0.1)
+
+
+def test_jitter_and_changes_count_for_the_fixed_part_as_well(tmp_path):
+    [machine] = described(tmp_path, """
+        [[workers]]
+        step_seconds = "10ms+1ms"
+        changes = [{ at = 5, factor = 3 }]
+        """).trains(10).machines(seed=0)
+    assert [machine.seconds(0, t) for t in (0, 5)] == pytest.approx([0.02, 0.06])
+
+
+def test_a_speed_is_of_the_step_times_of_another_machine(tmp_path):
+    cluster = described(tmp_path, """
+        [[workers]]
+        speed = 2
+        [[workers]]
+        step_seconds = "1s"
+        """)
+    assert cluster.relative
+    with pytest.raises(ValueError, match="a speed is relative to step times"):
+        cluster.machines(seed=0)
+    timed = cluster.timed(StepLaw(0.1, 0.01)).trains(30)
+    assert not timed.relative
+    assert [group.mini_batch for group in timed.groups] == pytest.approx([0.2, 1.0])
+    assert worth.fastest(timed, 1).trains(10).groups[0].mini_batch == pytest.approx(0.1)
 
 
 def test_machines_of_a_group_begin_a_trace_at_different_places(tmp_path):
@@ -223,7 +272,10 @@ OF_SITE = "[[sites.workers]]\nstep_seconds = 1\n"
 @pytest.mark.parametrize("text, words", [
     ("", r"mine.toml: no \[\[workers\]\]"),
     ("workers = 3", r"mine.toml: workers: is not a list of tables; write \[\[workers\]\]"),
-    ("[[workers]]\ncount = 2", "mine.toml: workers: group 1: give either step_seconds or trace"),
+    ("[[workers]]\ncount = 2", "mine.toml: workers: group 1: give one of step_seconds, trace and "),
+    (WORKER + "speed = 2", "group 1: give one of step_seconds, trace and speed: how long a step"),
+    ("[[workers]]\nspeed = 0", "group 1: speed: must be above 0"),
+    ("[[workers]]\nstep_seconds = '8ms+1x'", "step_seconds: .* is not a time; give a number of us"),
     (WORKER + "step = 2", "workers: group 1: unknown key 'step'; known: count, step_seconds, "),
     (WORKER + "count = 0", "group 1: count: 0 is not a whole number of 1 or more"),
     (WORKER + "bandwidth = 100", "group 1: bandwidth: 100 is not a bandwidth; give a number of"),

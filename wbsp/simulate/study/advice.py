@@ -73,7 +73,8 @@ def steps_between(cluster: ClusterSpec, model_bytes: float) -> int | None:
     if not step:
         return None
     linked = replace(cluster, groups=tuple(
-        replace(group, step_seconds=0.0, sleep_seconds=0.0, trace=()) for group in cluster.groups))
+        replace(group, step_seconds=0.0, fixed_seconds=0.0, sleep_seconds=0.0, trace=())
+        for group in cluster.groups))
     transfers = max(linked.cycle(model_bytes), cluster.round(model_bytes))
     return max(1, round(_rounded(transfers / step, 1)))
 

@@ -115,7 +115,7 @@ def table(tried: Sequence[Sequence[Trained]]) -> str:
     rows = [[str(batch), f"{rate:g}", *(_seconds(some, batch) for some in tried)]
             for batch, rate in rates.items()]
     return (f"Seconds {tried[0][0].result.goal} by the batch, if a step takes its part of the time "
-            "(what does not shrink is `sleep_seconds` in the cluster file):\n\n"
+            "(step_seconds=8ms+0.1ms has a fixed part, which does not shrink):\n\n"
             + markdown(["batch", "rate", *labels], rows))
 
 

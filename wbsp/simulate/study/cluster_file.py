@@ -118,15 +118,21 @@ def _sites(given: Any, folder: Path) -> list[tuple[SiteSpec, tuple[Group, ...]]]
 
 def _group(given: dict[str, Any], folder: Path) -> Group:
     group = _known(given, {
-        "count": _count, "step_seconds": units.seconds, "jitter": _number,
+        "count": _count, "step_seconds": units.step, "speed": _positive, "jitter": _number,
         "trace": lambda name: _trace(folder / str(name)), "sleep_seconds": units.seconds,
         "changes": lambda changes: _pairs(changes, "at", units.seconds, "factor", _positive),
         "stalls": lambda stalls: _pairs(stalls, "from", units.seconds, "to", units.seconds),
         "join": units.seconds, "leave": units.seconds, "lose": units.seconds,
         "spread": units.seconds, "latency": units.seconds, "bandwidth": units.bandwidth,
         "up": units.bandwidth, "down": units.bandwidth})
-    if ("trace" in group) == ("step_seconds" in group):
-        raise ValueError("give either step_seconds or trace: how long a step takes")
+    if sum(key in group for key in ("trace", "step_seconds", "speed")) != 1:
+        raise ValueError("give one of step_seconds, trace and speed: how long a step takes")
+    fixed, example = group.pop("step_seconds", (0.0, None))
+    if example is None:
+        group["step_seconds"] = fixed
+    else:
+        group |= {"step_seconds": fixed + example, "fixed_seconds": fixed,
+                  "example_seconds": example}
     if "trace" in group and "jitter" in group:
         raise ValueError("jitter does not apply to trace, which has its own; give one of them")
     if "leave" in group and "lose" in group:
@@ -136,7 +142,7 @@ def _group(given: dict[str, Any], folder: Path) -> Group:
     if not come <= end:
         raise ValueError(f"leaves at {end:g} s, before it joins at {come:g} s")
     made = Group(**_directed(group, "up", "down"))
-    made.machine(0, 0)  # raises ValueError for what cannot be
+    replace(made, speed=None).machine(0, 0)  # raises ValueError for what cannot be
     return made
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from statistics import fmean
+from typing import NamedTuple
 
 from wbsp.heterogeneity import sleep_seconds
 from wbsp.simulate.world.machine import (
@@ -24,14 +25,33 @@ from wbsp.simulate.world.machine import (
 from wbsp.simulate.world.server import ServerSpec
 
 
+class StepLaw(NamedTuple):
+    """The seconds of a step: `fixed` + `example` * its examples."""
+
+    fixed: float
+    example: float
+
+    def seconds(self, examples: int) -> float:
+        """Return the seconds of a step with so many examples."""
+        return self.fixed + self.example * examples
+
+    def __str__(self) -> str:
+        return f"{1000 * self.fixed:.4g}ms+{1000 * self.example:.4g}ms"
+
+
 @dataclass(frozen=True)
 class Group:
     """A group of `count` machines that differ only by chance.
 
-    Times are in seconds, bandwidths in bytes/s. The time of a step is proportional to its examples.
+    Times are in seconds, bandwidths in bytes/s. The time of a step is a + b * examples.
 
     Attributes:
         step_seconds: mean of a step on a whole mini-batch; lognormal.
+        fixed_seconds: a, which is a part of `step_seconds`.
+        example_seconds: b, where it is given: `step_seconds` then follows from it and the batch;
+            0: b is what `step_seconds` leaves.
+        speed: how many times as fast as the machine whose step times `ClusterSpec.timed` gives;
+            None: the group has step times of its own.
         jitter: standard deviation of the logarithm.
         trace: recorded seconds of each step, in place of `step_seconds`; every machine begins at
             another one.
@@ -47,6 +67,9 @@ class Group:
 
     count: int = 1
     step_seconds: float = 0.0
+    fixed_seconds: float = 0.0
+    example_seconds: float = 0.0
+    speed: float | None = None
     jitter: float = 0.0
     trace: tuple[float, ...] = ()
     sleep_seconds: float = 0.0
@@ -67,11 +90,37 @@ class Group:
         return (fmean(self.trace) if self.trace else self.step_seconds) + self.sleep_seconds
 
     def machine(self, place: int, seed: int) -> Machine:
-        """Return the `place`-th machine of this group; `seed` is its own."""
+        """Return the `place`-th machine of this group; `seed` is its own.
+
+        Raises:
+            ValueError: it cannot be.
+        """
+        if self.speed is not None:
+            raise ValueError("a speed is relative to step times, which are not given")
         join, end = self.join + self.spread * place / self.count, min(self.leave, self.lose)
         return Machine(self._step_time(place, seed), self.latency, self.up, self.down,
                        (Incarnation(join, end, lost=self.lose < self.leave),), self.sleep_seconds,
-                       tuple(sorted(self.stalls)))
+                       tuple(sorted(self.stalls)),
+                       part=self.fixed_seconds / self.step_seconds if self.fixed_seconds else 0.0)
+
+    def trains(self, batch_size: int, of: int | None) -> Group:
+        """Return this group for mini-batches of `batch_size` examples in place of `of`, or of a
+        number that is not known."""
+        if self.example_seconds:
+            return replace(self, step_seconds=(self.fixed_seconds
+                                               + batch_size * self.example_seconds))
+        if of is None:
+            return self
+        factor, fixed = batch_size / of, self.fixed_seconds
+        return replace(self, step_seconds=fixed + factor * (self.step_seconds - fixed),
+                       trace=tuple(factor * seconds for seconds in self.trace))
+
+    def timed(self, law: StepLaw) -> Group:
+        """Return this group with step times by this law, over its speed."""
+        speed = self.speed or 1.0
+        fixed, example = law.fixed / speed, law.example / speed
+        return replace(self, step_seconds=fixed + example, fixed_seconds=fixed,
+                       example_seconds=example, speed=None)
 
     def _step_time(self, place: int, seed: int) -> StepTime:
         if self.trace:
@@ -176,14 +225,20 @@ class ClusterSpec:
                        down=min(group.down, line.down))
 
     def trains(self, batch_size: int) -> ClusterSpec:
-        """Return this spec for mini-batches of `batch_size` examples; steps take in proportion."""
-        if self.batch_size is None:
-            return self
-        factor = batch_size / self.batch_size
-        return replace(self, batch_size=batch_size, groups=tuple(
-            replace(group, step_seconds=factor * group.step_seconds,
-                    trace=tuple(factor * seconds for seconds in group.trace))
-            for group in self.groups))
+        """Return this spec for mini-batches of `batch_size` examples; steps take in proportion,
+        but for their fixed part."""
+        return replace(self, batch_size=self.batch_size and batch_size, groups=tuple(
+            group.trains(batch_size, self.batch_size) for group in self.groups))
+
+    @property
+    def relative(self) -> bool:
+        """True if the step times of a group are relative to those of another machine."""
+        return any(group.speed is not None for group in self.groups)
+
+    def timed(self, law: StepLaw) -> ClusterSpec:
+        """Return this spec with step times by this law for the groups that have only a speed."""
+        return replace(self, groups=tuple(
+            group if group.speed is None else group.timed(law) for group in self.groups))
 
     def sharded(self, count: int) -> ClusterSpec:
         """Return this spec with `count` shards, each with an interface like the server's.

@@ -1,7 +1,8 @@
 """A simulated machine: its step times, its link, and the presence of its worker.
 
 A step time is a function (index of the step, time at which the step starts) -> seconds of a whole
-mini-batch; the machine derives the time of a smaller batch. Step times compose:
+mini-batch; the machine derives the time of a smaller batch: in proportion, but for its fixed part.
+Step times compose:
 `changing(lognormal(0.1, 0.2, seed=1), [(100, 4), (200, 1)])`.
 """
 
@@ -111,6 +112,8 @@ class Machine:
         down: bytes/s of the machine's own link, from the server.
         incarnations: presence of the worker; a lost worker returns with the next incarnation.
         fixed: seconds of a mini-batch that do not depend on its size: the published sleeps.
+        part: of the time of a step on a whole mini-batch, 0..1, that every step takes, however few
+            examples it has.
         stalls: (from, to), in the order of time: the machine stands still.
         line: that all bytes between machine and server pass as well; None: there is none.
     """
@@ -123,8 +126,11 @@ class Machine:
     fixed: float = 0.0
     stalls: tuple[tuple[float, float], ...] = ()
     line: Line | None = None
+    part: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.part <= 1:
+            raise ValueError(f"part must be 0 to 1, not {self.part}")
         if not 0 <= self.latency < INF:
             raise ValueError(f"latency must be 0 s or more and finite, not {self.latency}")
         if not (self.up > 0 and self.down > 0):
@@ -148,6 +154,8 @@ class Machine:
             share: its examples, as a part of a mini-batch's usual number.
             parts: micro-batches in a mini-batch, of which the step is one.
         """
+        if self.part:
+            share = self.part + (1 - self.part) * share
         seconds = self.fixed / parts + self.step(index, now) * share
         return stalled(seconds, now, self.stalls) if self.stalls else seconds
 
