@@ -225,13 +225,15 @@ class Laws:
                 self._followed(machine, epoch, others[0])
         self._taken.add(epoch)
 
-    def _followers(self, machine):
-        """The workers' processes, ended ones among them, that know or have promised a later epoch
-        than this server's."""
-        theirs = self._settings[machine]["epoch"]
+    def _followers(self, epoch):
+        """The workers' processes, ended ones among them, that know or have promised this epoch, or
+        a later one."""
         return {(member.index, session.joined.owner)
                 for member in self.cluster.members for session in member.sessions
-                if session.member and max(session.epoch, session.promised) > theirs}
+                if session.member and max(session.epoch, session.promised) >= epoch}
+
+    def _epoch_of(self, machine):
+        return self._settings[machine]["epoch"]
 
     def _voters(self, state):
         """The workers' processes in this state; "": of a worker that was no member yet."""
@@ -250,19 +252,15 @@ class Laws:
     def _stays(self, process):
         """Law 11, of a server that was elected in place of its silent standby: half of the
         processes in the copy there follow it, or cannot follow that."""
-        voters = self._held.get(process, set())
-        epoch = self._settings[process.machine]["epoch"]
-        mine = sum(owner == "" for _, owner in voters) + len(voters & {
-            (member.index, session._joined.owner)
-            for member in self.cluster.members for session in member.sessions
-            if session.member and max(session._epoch, session._promised) >= epoch})
+        voters, epoch = self._held.get(process, set()), self._epoch_of(process.machine)
+        mine = len(voters & self._followers(epoch)) + sum(owner == "" for _, owner in voters)
         if 2 * mine < len(voters):
             self.broken(11, f"{process.name} stays in epoch {epoch}, and {mine} of {len(voters)} "
                          "processes in its standby's copy follow it")
 
     def _followed(self, machine, epoch, other):
         """Law 11, of a server that goes on beside one that serves."""
-        followers = self._followers(other.machine)
+        followers = self._followers(self._epoch_of(other.machine) + 1)
         workers = [member.session for member in self.cluster.members if member.session is not None]
         mine = sum(session.member and (session.hello.worker, session.joined.owner) in followers
                    for session in workers)
@@ -680,7 +678,8 @@ class Laws:
             self._take_over_by_votes(name)
             # Until it serves, new processes may come in place of its voters.
             other = "server" if name == "standby" else "standby"
-            self._elected[name] = self._followers(other) if other in self._settings else None
+            self._elected[name] = self._followers(
+                self._epoch_of(other) + 1) if other in self._settings else None
             self.cluster.acts_alone(name)
         if "voted for this server; continuing without one" in text:
             self._stays(self.cluster.processes[name])
