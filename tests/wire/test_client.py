@@ -376,6 +376,24 @@ def test_a_worker_that_is_no_member_introduces_itself_again():
     assert talk.posted == [HELLO, JOIN] * 2
 
 
+def test_who_is_admitted_while_it_proves_who_it_was_introduces_itself_as_a_member():
+    """The answer to its request from before the break overtakes the server's challenge."""
+    talk = Talk()
+    talk.client.session.has_been(b"of the run before")
+    talk.send(HELLO)
+    talk.receive(WELCOME)
+    talk.send(JOIN)
+    talk.breaks()
+    talk.receive(m.Unknown())
+    assert talk.number(m.Hello) == 2, "it waits for the answer to its introduction"
+    talk.receive(JOINED, WELCOME, m.Unknown())
+    assert talk.number(m.Hello) == 2 and len(talk.attempts) == 1
+    talk.receive(SAME)
+    talk.listen()
+    talk.push()
+    assert talk.number() == 1
+
+
 def test_a_server_of_another_run_is_not_joined():
     talk = Talk()
     talk.receive(WELCOME)

@@ -592,6 +592,7 @@ class Client:
                 if not self._turned_away(message.epoch) and self._take_answered(message):
                     if not message.send_initial:
                         session.admitted(message, now)
+                        self._presents = False  # as a member from here on, if it must
                         self._arrange(message, now)
                     self._do(Answered(message))
             case _:

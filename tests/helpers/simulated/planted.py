@@ -64,6 +64,7 @@ from wbsp.site.upstream import Upstream
 from wbsp.tensors.blocks import length
 from wbsp.tensors.error_feedback import ErrorFeedback, advanced
 from wbsp.wire.assembly import VectorStream
+from wbsp.wire.client import Client
 from wbsp.wire.errors import TransportError
 from wbsp.wire.liveness import Beats, Nap
 from wbsp.wire.messages import codec as m
@@ -435,6 +436,17 @@ def _one_vote_elects():
     return patch.object(Votes, "won", property(lambda self: bool(self.promised)))
 
 
+def _still_presents():
+    handle = Client._handle
+
+    def keeps(self, message, chunk, now):
+        presents = self._presents
+        handle(self, message, chunk, now)
+        if isinstance(message, m.Joined):
+            self._presents = presents
+    return patch.object(Client, "_handle", keeps)
+
+
 def _leaps_over_absent_workers(self, active):
     """Whoever is here now goes back to no other server."""
     return self.resumed and not self.ended and len(active | self.left) < self.expected
@@ -582,6 +594,9 @@ PLANTED = [
     Planted("a worker that comes in the farewell gives up",
             lambda: patch.object(wbsp.worker.loop, "RunOver", _Never),
             SeriesPlan(evaluator="works", lasts=4.0, struck=(("t1", 1, "kill", "worker"),)), {24}),
+    Planted("a worker that was admitted waits on for the answer to its introduction",
+            _still_presents, SeriesPlan("asp", {}, workers=1, breaks=12, slow=0.3, fits=4), {24},
+            10),
     # Strangers, mistakes, wild values and evaluators.
     Planted("a standby is not asked for its proof", lambda: _believed(m.Follow),
             Plan("pcc", standby=True, strangers=1, speeds=(0.1,)), {8, 9}, 10),
