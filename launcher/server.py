@@ -18,7 +18,7 @@ from wbsp.sync import create
 
 def parameter_server():
     """Return a function that serves and returns an exit code. Raises ValueError or OSError."""
-    from wbsp.ps.evaluation import EvaluatorProcess
+    from launcher.evaluator import EvaluatorProcess
     from wbsp.ps.launch import prepare_server, where_to_listen
 
     if (FLAGS.job_name == "standby") != bool(FLAGS.standby_of):
@@ -45,7 +45,7 @@ def parameter_server():
         host=host, port=port, base_dir=FLAGS.base_dir,
         start_worker=f"python {sys.argv[0]} --job_name=worker --worker_index=0")
     serve = prepare_server(settings, model, config,
-                           start_evaluator=lambda: EvaluatorProcess(experiment))
+                           start_evaluator=functools.partial(EvaluatorProcess, experiment))
     if FLAGS.job_name == "ps" and not FLAGS["heterogeneity"].present:
         say_who_sleeps()
     return serve

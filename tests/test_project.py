@@ -164,8 +164,7 @@ CALLS = {"zmq.Context", "zmq.Poller", "queue.SimpleQueue", "queue.Queue", "os.ur
          "os.fsync", "os.replace", "open"}
 # Of these, what children of a server need and Keras's side of a worker, which have no other host,
 # and names of signals and of errors.
-MAY = {"wbsp/ps/evaluation.py": {"multiprocessing", "signal"},
-       "wbsp/ps/server.py": {"signal"},
+MAY = {"wbsp/ps/server.py": {"signal"},
        "wbsp/worker/loop.py": {"threading"},
        "wbsp/worker/keras/fit.py": {"threading"},
        "wbsp/worker/ranks.py": {"datetime"},  # PyTorch takes a timeout so
@@ -202,7 +201,6 @@ def test_a_back_end_is_imported_where_a_keras_model_is_at_hand():
         "wbsp/worker/keras/train_function.py": {"keras", "tensorflow", "jax", "torch"},
         "wbsp/worker/keras/shown_version.py": {"keras"},
         "wbsp/worker/keras/passed_fit.py": {"keras"},
-        "wbsp/ps/evaluation.py": {"keras", "tensorflow"},
         "wbsp/simulate/workloads/keras.py": {"keras"},
         "wbsp/simulate/workloads/network.py": {"keras"},
         "wbsp/simulate/workloads/tensorflow.py": {"keras", "tensorflow"},

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wbsp import given, timeouts
 from wbsp.environment import Credentials, address_of_server, shown_server
@@ -123,8 +123,7 @@ def versions(address: str | None = None, *, at: str = "checkpoints", every: floa
 
     Raises:
         ValueError: an argument is wrong.
-        OSError: the token file cannot be read, or a version cannot be written to the folder for
-            temporary files (TMPDIR); one line.
+        OSError: the token file cannot be read; one line.
         ConnectionError: no server answers, or it refuses; one line.
     """
     if not isinstance(at, str) or at not in (_CHECKPOINTS, _EPOCHS):
@@ -143,6 +142,15 @@ def versions(address: str | None = None, *, at: str = "checkpoints", every: floa
     return Reader(address, credentials, patience, say, at == _EPOCHS).versions(every)
 
 
+class Known(NamedTuple):
+    """The secret of a process that was given it, in place of `Credentials`."""
+
+    token: bytes | None
+
+    def other(self) -> None:
+        """Return that there is no other one."""
+
+
 class _NoServer(ConnectionError):
     """No server has answered in time."""
 
@@ -150,9 +158,10 @@ class _NoServer(ConnectionError):
 class Reader:
     """A reader of a server's versions; after a lost connection, it searches the server again."""
 
-    def __init__(self, address: str, credentials: Credentials, patience: float,
-                 say: Callable[[str], None], epochs: bool, on: Host = HOST):
-        """Set up; the arguments are as in `versions`."""
+    def __init__(self, address: str, credentials: Credentials | Known, patience: float,
+                 say: Callable[[str], None], epochs: bool, on: Host = HOST, key: bytes = b""):
+        """Set up; the arguments are as in `versions`. `key`: as in `messages.NextVersion`."""
+        self._key = key
         self._on = on
         self._clock = on.clock
         self._address = address
@@ -182,8 +191,8 @@ class Reader:
         no run has any more."""
         while True:
             try:
-                answer = self._ask(m.NextVersion(m.PROTOCOL, self._run, self._newest, self._epochs),
-                                   m.VersionAt)
+                answer = self._ask(m.NextVersion(m.PROTOCOL, self._run, self._newest, self._epochs,
+                                                 self._key), m.VersionAt)
             except _NoServer:
                 if self._over:  # the server has ended, and its last answer was lost
                     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,13 @@ import numpy as np
 
 from wbsp.limits import one_line
 from wbsp.process.host import HOST, Host
-from wbsp.ps.checkpoint.format import Checkpoint
+from wbsp.ps.checkpoint.format import Checkpoint, read
 from wbsp.ps.checkpoint.format import load as _load
 from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT
 from wbsp.replica.values import Values
 from wbsp.tensors.frozen import FrozenValues
 from wbsp.tensors.layout import difference, namesakes, other_state, places
-from wbsp.wire.line import read_version, version_folder
+from wbsp.wire.line import read_version
 from wbsp.wire.messages.reading import VersionAt
 
 
@@ -59,13 +60,11 @@ def read_at(place: str, at: VersionAt, token: bytes | None, on: Host = HOST) -> 
     The arguments are those of `wbsp.wire.line.read_version`.
 
     Raises:
-        OSError: it cannot be kept here; one line.
         ValueError: it is damaged; one line.
     """
-    with version_folder(on) as folder:
-        path = folder / "version"
-        problem = read_version(place, at, token, path, on)
-        return _load(path) if problem is None else problem
+    file = io.BytesIO()
+    problem = read_version(place, at, token, file, on)
+    return read(file, f"version {at.version}") if problem is None else problem
 
 
 def assign(saved: Checkpoint, model: Any, of: str) -> None:

@@ -7,6 +7,7 @@ import math
 import signal
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,9 +21,10 @@ from wbsp.process.signals import Interrupts
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.ps.checkpoint.writer import CHECKPOINT
 from wbsp.ps.config import Reporter, RunInfo, ServerConfig
-from wbsp.ps.evaluation import Evaluation, EvaluatorError, EvaluatorWatch
+from wbsp.ps.evaluation import EvaluatorError, EvaluatorWatch
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.server import Server
+from wbsp.reading import Known, Reader
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import BSP, Accept, Direct, Grant, Reject, create
@@ -44,20 +46,38 @@ class Judge:
         self._blocks, self._fails = blocks, fails
         self._signs = itertools.repeat(0) if hangs else itertools.count()
         self.thinking, self.killed = threading.Event(), threading.Event()
+        self._problem = None
 
-    def initial(self):
-        return np.ones(5, np.float32), IntegerReplica(0).layout
+    def __call__(self, at):
+        self._at = at
+        threading.Thread(target=self.reads, daemon=True).start()
+        return self
+
+    def problem(self):
+        return self._problem
 
     def signs(self):
         return next(self._signs)
 
-    def evaluate(self, snapshot):
-        self._do(snapshot.version)
-        return Evaluation(1.0, 0.5, 0.9)
-
-    def save(self, snapshot, path):
-        self._do(SAVE)
-        path.write_bytes(b"keras")
+    def reads(self):
+        at = self._at
+        reader = Reader(at.address, Known(at.token), 1.0, lambda line: None, False, key=at.key)
+        newest = None
+        try:
+            while (version := reader.next(0.0)) is not None:
+                if version.number != newest:
+                    self._do(version.number)
+                    version.report(loss=1.0, accuracy=0.5, top5=0.9)
+                    newest = version.number
+                if version.last:
+                    self._do(SAVE)
+                    at.model.write_bytes(b"keras")
+        except EvaluatorError as error:
+            self._problem = error
+        except ConnectionError:
+            assert self.killed.wait(PATIENCE)
+        finally:
+            reader.close()
 
     def _do(self, what):
         if what >= self._blocks:
@@ -85,7 +105,7 @@ class Run:
         self.console = Console("", self.output)
         reporter = Reporter(folder, ServerLog(folder, model.name, tensorboard=False), self.console)
         self.server = Server(model, socket, RunInfo(config, model.rule, RunSettings(), 1),
-                             reporter, self.interrupts, start_evaluator=judge and (lambda: judge))
+                             reporter, self.interrupts, start_evaluator=judge)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def starts(self):
@@ -284,7 +304,7 @@ class Seconds:
 
 def test_an_evaluator_that_hangs_is_said_and_then_given_up():
     on, said, judge = Seconds(), [], Judge(hangs=True)
-    watch = EvaluatorWatch(judge, said.append, on)
+    watch = EvaluatorWatch(lambda at: judge, "", None, Path(), said.append, on)
     watch.look("the evaluation of version 3")
     while on.now < 299:
         on.now += 0.5
@@ -302,7 +322,7 @@ def test_an_evaluator_that_hangs_is_said_and_then_given_up():
 
 def test_an_evaluator_that_works_may_take_its_time():
     on, said, judge = Seconds(), [], Judge()
-    watch = EvaluatorWatch(judge, said.append, on)
+    watch = EvaluatorWatch(lambda at: judge, "", None, Path(), said.append, on)
     for _ in range(1000):
         on.now += 1
         watch.look("the evaluation of version 3")
@@ -361,17 +381,13 @@ def test_a_good_end_is_evaluated_and_saved(tmp_path):
 
 
 def test_an_evaluator_that_cannot_begin_ends_the_run_and_tells_those_that_wait(tmp_path):
-    judge, waiting = Judge(), threading.Event()
-
-    def initial():
-        if waiting.is_set():
-            raise EvaluatorError("no such data")
-    judge.initial = initial
+    judge = Judge()
+    judge.reads = lambda: None
     run = Run(tmp_path, judge).starts()
     member = run.member()
     sessions = run.server.dispatcher.sessions
     until(lambda: any(session.joined for session in list(sessions)), "a worker")
-    waiting.set()
+    judge._problem = EvaluatorError("no such data")
     with pytest.raises(TransportError, match="the run has ended before it began .*no such data"):
         member.ends(20)
     assert run.ends() == 1

@@ -9,7 +9,6 @@ import signal
 import forked
 import numpy as np
 import pytest
-from full_disk import full_at
 from hostile_peer import Peer
 from jobs import until
 
@@ -187,17 +186,6 @@ def test_patience_without_a_metric_is_refused(jobs):
     server = jobs.server("--best_patience=3")
     assert server.ends() == 1
     assert server.find("--best_patience=3 needs a metric to compare versions by")
-
-
-def test_a_reader_whose_disk_is_full_fails_in_one_line_and_nobody_waits_for_it(running):
-    server, workers = running("--until=4s")
-    with full_at(100), pytest.raises(OSError, match="cannot keep a version .*free some") as error:
-        next(wbsp.versions(server.address))
-    assert "\n" not in str(error.value)
-    server.until("lost the evaluator at")
-    for job in (*workers, server):
-        job.ends_well()
-    assert not server.find("waiting for the evaluator")
 
 
 def test_a_reader_that_cannot_read_a_version_says_so_and_gives_up(running, monkeypatch):

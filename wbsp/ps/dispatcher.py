@@ -47,13 +47,14 @@ class Dispatcher:
 
     Args:
         record: as in `Server`.
-        on_initial: takes the first worker's W_0 and frozen values; None: no worker is asked.
+        on_initial: takes the first worker's W_0 and frozen values.
         above: the server above, of a site; None: this is none.
+        key: of the server's own evaluator, for which the first version waits; b"": it has none.
     """
 
     def __init__(self, socket: ServerSocket, info: RunInfo, reporter: Reporter, shards: Shards,
                  record: Callable[..., dict[str, Any]],
-                 on_initial: Begin | None, above: Above | None = None):
+                 on_initial: Begin, above: Above | None = None, key: bytes = b""):
         self._socket = socket
         self._say = reporter.say
         self._clock = reporter.clock
@@ -63,8 +64,9 @@ class Dispatcher:
         self.sessions = SessionRegistry(socket, info.config, reporter, shards, info.series)
         self.replication = Replication(info, record, socket, self.sessions, reporter)
         self.readers = Readers(socket, info, reporter, self._tell_worker,
-                               self.sessions.idle_at_work, self.sessions.log)
-        self._lobby = Lobby(info, self.sessions, self._clock, self.replication, on_initial)
+                               self.sessions.idle_at_work, self.sessions.log, key)
+        self._lobby = Lobby(info, self.sessions, self._clock, self.replication, on_initial,
+                            lambda: self.readers.ready)
         self.entrance: Entrance = self._lobby
         self._handlers = self._handlers_of(self._lobby)
         self._look_at = -math.inf  # own time of the next check of all workers

@@ -26,7 +26,7 @@ from wbsp.ps.checkpoint.state import check_run
 from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT
 from wbsp.ps.clock import Clock
 from wbsp.ps.config import Reporter, RunInfo, ServerConfig, ShardPlan
-from wbsp.ps.evaluation import Evaluator
+from wbsp.ps.evaluation import Evaluator, EvaluatorAt
 from wbsp.ps.full_disk import FullDisk
 from wbsp.ps.readers import SCORE
 from wbsp.ps.replication.election import Standing
@@ -119,7 +119,7 @@ class _Plan:
     config: ServerConfig
     runs: Runs
     interrupts: Interrupts
-    start_evaluator: Callable[[], Evaluator] | None = None
+    start_evaluator: Callable[[EvaluatorAt], Evaluator] | None = None
     on: Host = HOST
     series: Series = field(default_factory=Series)
     sockets: list[ServerSocket] = field(default_factory=list)
@@ -457,7 +457,7 @@ class _TakeOver:
 
 
 def prepare_server(settings: dict[str, str], model: SyncModel, config: ServerConfig,
-                   start_evaluator: Callable[[], Evaluator] | None = None,
+                   start_evaluator: Callable[[EvaluatorAt], Evaluator] | None = None,
                    on: Host = HOST) -> Callable[[], int]:
     """Check all settings and listen; return a function that serves and returns an exit code.
 

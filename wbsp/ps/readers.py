@@ -14,6 +14,7 @@ requests stay open until the results are known, or cannot be had.
 from __future__ import annotations
 
 import contextlib
+import hmac
 import pathlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
@@ -48,7 +49,7 @@ _WAITED = 0.05  # of an epoch: the longest wait of a fast worker for what the ot
 _CAUSE = "processes that evaluate versions"  # of lines
 _LOOK = 2.0  # seconds between two checks of the readers' connections
 
-Take = Callable[[float, int, Mapping[str, float], bool], None]
+Take = Callable[[float, int, Mapping[str, float], bool, bool], None]
 
 
 @dataclass
@@ -61,6 +62,9 @@ class _Reader:
     t: float = 0.0  # seconds of the run at which it was given that
     told: bool = False  # it was told that no other version follows
     epochs: bool = False  # it reads only versions of epochs
+    own: bool = False  # the server has started it
+    reported: int = m.NONE  # version of its newest report
+    last: bool = False  # its version is the run's final one
 
 
 @dataclass
@@ -88,20 +92,21 @@ class Readers:
 
     Attributes:
         versions: sends the versions.
-        take: called with the results: time at which the reader was given the version, its number,
-            its metrics, and whether it is the best so far.
+        take: called with the results: time of the version, its number, its metrics, whether it is
+            the best so far, and whether the server's own evaluator has reported them.
         tell: called with the results of an epoch's version, for the workers.
     """
 
     def __init__(self, socket: ServerSocket, info: RunInfo, reporter: Reporter,
                  answer: Callable[[int, m.Message], None],
-                 idle: Callable[[int, float], float], log: PeerLog):
+                 idle: Callable[[int, float], float], log: PeerLog, key: bytes):
         """Start.
 
         Args:
             answer: sends a worker a message.
             idle: returns the seconds since a worker's newest sign of work, from a time on.
             log: of what peers cause.
+            key: of the server's own evaluator; b"": it has none.
         """
         self._socket = socket
         self._info = info
@@ -112,6 +117,8 @@ class Readers:
         self._answer_worker = answer
         self._idle = idle
         self._log = log
+        self._key = key
+        self._own = False  # its evaluator has come
         self._readers: dict[bytes, _Reader] = {}
         self._questions: dict[int, _Question] = {}  # worker -> its newest, not answered
         self._validates: dict[int, _Validation] = {}  # worker -> the version that it validates
@@ -178,12 +185,33 @@ class Readers:
     @property
     def some(self) -> bool:
         """True if a process evaluates versions."""
-        return bool(self._readers) or (self._epochs is not None and self._epochs.wanted)
+        epochs = self._epochs is not None and self._epochs.wanted
+        return bool(self._readers or self._key) or epochs
 
     @property
     def number(self) -> int:
-        """Number of readers."""
-        return len(self._readers)
+        """Number of readers, without the server's own."""
+        return sum(not reader.own for reader in self._readers.values())
+
+    @property
+    def ready(self) -> bool:
+        """False while the server's own evaluator has not come yet."""
+        return self._own or not self._key
+
+    @property
+    def own_work(self) -> str | None:
+        """What the server's own evaluator works at; None: it waits for a version."""
+        reader = next((one for one in self._readers.values() if one.own), None)
+        if reader is None:  # its connection may have ended, where it hangs
+            return "reading versions" if self._own else "the network and the test set"
+        if reader.version not in (m.NONE, reader.reported):
+            return f"the evaluation of version {reader.version}"
+        return "the file model.keras" if reader.last and not reader.told else None
+
+    @property
+    def own_has_all(self) -> bool:
+        """True if the server's own evaluator has reported on the final version, and saved it."""
+        return any(reader.own and reader.told for reader in self._readers.values())
 
     def handlers(self) -> Handlers:
         """Return the handlers for readers' messages."""
@@ -224,8 +252,11 @@ class Readers:
                 self._answer(peer, m.Refused(f"{_MOST} processes read this run's versions, which "
                                              "is the limit"))
                 return
-            reader = self._readers[peer.identity] = _Reader(peer.host)
-            self._log.tell(_CAUSE, f"a process at {reader.host} evaluates versions")
+            own = bool(self._key) and hmac.compare_digest(question.key, self._key)
+            reader = self._readers[peer.identity] = _Reader(peer.host, own=own)
+            self._own = self._own or own
+            if not own:
+                self._log.tell(_CAUSE, f"a process at {reader.host} evaluates versions")
         reader.epochs = question.epochs
         if question.epochs and self._epochs is not None:
             self._epochs.wanted = True
@@ -247,10 +278,12 @@ class Readers:
             problem = f"version {version} was not given to this process, or is no longer kept"
         else:
             metrics = plain(found.metrics)
-            self._found(reader.t, version, metrics, reader.of_epoch)
+            self._found(reader.t, version, metrics, reader.of_epoch, reader.own)
             if reader.of_epoch is not None:
                 self._tell_all(m.Measured(reader.of_epoch.epoch, {
                     name[:64]: value for name, value in validation(metrics).items()}))
+        if reader is not None:
+            reader.reported = version
         self._answer(peer, m.Noted(problem))
 
     def asked_past(self, session: WorkerSession, ask: m.AskPast) -> None:
@@ -299,7 +332,7 @@ class Readers:
             if not self._socket.reaches(identity, alive):
                 del self._readers[identity]
                 self._tidy()
-                if not reader.told:
+                if not (reader.told or reader.own):
                     self._log.tell(_CAUSE, f"lost the evaluator at {reader.host}")
 
     def _tell_of_results(self, now: float) -> None:
@@ -344,10 +377,11 @@ class Readers:
         if self._over_since is None:
             self._over_since = now
         self.poll()
-        if (len(self._readers) < self._info.series.readers
+        if (self.number < self._info.series.readers
                 and now - self._over_since < timeouts.OTHERS_BACK):
             return True
-        waiting = [reader.host for reader in self._readers.values() if not reader.told]
+        waiting = [reader.host for reader in self._readers.values()
+                   if not (reader.told or reader.own)]
         left = self._over_since + timeouts.EVALUATOR_HANGS - now
         if waiting and left <= 0:
             self._say(f"version {final} was not evaluated within {timeouts.EVALUATOR_HANGS:g} s of "
@@ -387,16 +421,17 @@ class Readers:
     def _at(self, reader: _Reader, after: int) -> m.VersionAt:
         """Pin the newest version for this reader if it is newer than `after`; return it."""
         nothing = m.VersionAt(self._info.run, fit=self._info.series.fit)
-        saved = self._checkpoints and self._checkpoints.saved
-        if not saved:
+        file = self._checkpoints
+        if file is None or (saved := file.saved) is None:
             return nothing
-        version, final = saved
+        (version, final), made = saved, file.made
         newest = None if self._epochs is None else self._epochs.newest
         if reader.epochs and not final:
             if newest is None or newest.version == after or not self._there(newest):
                 return nothing
-            version = newest.version
-        if version == after:
+            version, made = newest.version, newest.t
+        # the server's own saves what it has read before, too
+        if version == after and not (final and reader.own and not reader.last):
             reader.told = final
             return structs.replace(nothing, last=final)
         name = NAME.format(version)
@@ -407,10 +442,12 @@ class Readers:
             self._tell(f"its file cannot be linked ({error.strerror})")
             return nothing
         if reader.version != version:
-            reader.version, reader.t = version, self._clock.run()
+            reader.version = version
+            reader.t = self._clock.run() if made is None else made
             reader.of_epoch = newest if newest and newest.version == version else None
             self._tidy()
         self._tell("")
+        reader.last = final
         return structs.replace(nothing, version=version, name=self.versions.word_for(name),
                                last=final,
                                epoch=reader.of_epoch.epoch if reader.of_epoch else m.NONE)
@@ -512,13 +549,13 @@ class Readers:
     # Results.
 
     def _found(self, t: float, version: int, metrics: dict[str, float],
-               of_epoch: EpochVersion | None) -> None:
+               of_epoch: EpochVersion | None, own: bool = False) -> None:
         """Handle the results of a version with a file; `of_epoch`: it is an epoch's."""
         self._validated = of_epoch or self._validated
         best = self._results.take(t, version, metrics)
         if best and self._results.best is not None:
             self._keep(self._results.best, metrics)
-        self._take(t, version, metrics, best)
+        self._take(t, version, metrics, best, own)
 
     def _keep(self, best: Best, metrics: dict[str, float]) -> None:
         beside = self._folder / f".{best.version}-{BEST}"

@@ -20,7 +20,7 @@ from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.checkpoint.writer import CHECKPOINT, Checkpoints
 from wbsp.ps.config import Above, Model, Reporter
 from wbsp.ps.dispatcher import Dispatcher
-from wbsp.ps.evaluation import Evaluation, Evaluations, EvaluatorWatch
+from wbsp.ps.evaluation import METRICS, EvaluatorError, EvaluatorWatch
 from wbsp.ps.full_disk import FullDisk
 from wbsp.ps.replication.primary import Source
 from wbsp.ps.starving import Starving
@@ -33,6 +33,7 @@ from wbsp.tensors.layout import TensorSpec
 _NAMED = 5  # workers in one line, at most
 _STILL = 60.0  # seconds without a sign of work, until a worker is named
 _NOTICE = 15.0  # seconds between two lines on one subject
+_LOOK = 0.002  # seconds between two checks for messages of the evaluator, after training
 
 
 class Run:
@@ -80,11 +81,10 @@ class Run:
         self._replication = dispatcher.replication
         self.checkpoints = Checkpoints(reporter.folder, layout, self.engine, config.check_period,
                                        self._checkpoint_begins, reporter.say, dispatcher.on, frozen)
-        self.evaluations = Evaluations(self.engine, layout, watch, config.check_period,
-                                       self._take_evaluation, self._go_without_evaluations)
+        self._watch = watch
         epochs = EpochVersions(reporter.folder, layout, self.engine, dispatcher.on, frozen)
         self.snapshots = Snapshots(self.engine, self._state, self.checkpoints, self._replication,
-                                   self.evaluations, epochs)
+                                   epochs)
         self._replication.begin(
             Source(self.snapshots, layout, lambda: self.checkpoints.settled, frozen),
             anew=state is None)
@@ -143,7 +143,7 @@ class Run:
         """
         self.hasty = True
         self.checkpoints.hurry()
-        self.evaluations.stop(reason)
+        self._stop_evaluator(reason)
         if not self.engine.done:
             self._stop(reason, ends=not failed)
         elif failed:
@@ -187,7 +187,7 @@ class Run:
         engine = self.engine
         now = self._clock.now()
         run_time = self._clock.run()
-        self.evaluations.prepare()
+        self._look_at_evaluator()
         self._dispatcher.poll_standby()
         if self._replication.superseded is not None:
             self._reporter.say(f"stopping: {self._replication.superseded}")
@@ -207,7 +207,6 @@ class Run:
                     self._above.farewell()
             return self._ending(now, safe)
         self._start_or_tick(now, run_time)
-        self.evaluations.poll()
         self.snapshots.poll(run_time)
         self._reporter.log.attempt("the mean training loss", self._training_loss.poll, run_time)
         self._readers.poll()
@@ -326,7 +325,7 @@ class Run:
         follows = well and good and self._dispatcher.sessions.series.goes_on
         self._dispatcher.sessions.planes.end(self._reason, follows)
         if well:
-            self._complete(now, wanted)
+            self._complete(wanted)
         self._replication.end(self._reason, follows)
         log = self._reporter.log
         log.attempt("the mean training loss", self._training_loss.tell)
@@ -659,7 +658,7 @@ class Run:
         engine = self.engine
         sessions = self._dispatcher.sessions
         # an old one would look like the newest
-        newest = None if self.evaluations.missing else self._results.newest
+        newest = None if self._watch and self._watch.missing else self._results.newest
         version, found, _ = newest or (None, {}, 0.0)
         limit = self._config.stop_samples
         done = engine.samples / max(limit, 1) if limit < math.inf else None
@@ -668,19 +667,19 @@ class Run:
             self._training_loss.newest, version, found.get("loss"), found.get("accuracy"),
             sessions.silence))
 
-    def _take_evaluation(self, time_: float, version: int, result: Evaluation) -> None:
-        self._results.take(time_, version, result._asdict())
-        self._reporter.log.evaluation(time_, version, *result, self.engine.members,
-                                    self._dispatcher.sessions.reports)
-        self._end_by(self._results.reason)
-
-    def _take_found(self, t: float, version: int, metrics: Mapping[str, float],
-                    best: bool) -> None:
-        """Handle a reader's results of a version, which it was given at `t`."""
-        self._reporter.log.evaluated(t, version, metrics, self.engine.members)
-        words = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        self._reporter.say(f"version {version:,}: {words or 'no metric'}"
-                           + (" (the best so far)" if best else ""))
+    def _take_found(self, t: float, version: int, metrics: Mapping[str, float], best: bool,
+                    own: bool) -> None:
+        """Handle results of a version of `t`; `own`: of the server's own evaluator."""
+        log, members = self._reporter.log, self.engine.members
+        if own:  # the line on the run's state has them
+            loss, accuracy, top5 = (metrics.get(name, math.nan) for name in METRICS)
+            log.evaluation(t, version, loss, accuracy, top5, members,
+                           self._dispatcher.sessions.reports)
+        else:
+            log.evaluated(t, version, metrics, members)
+            words = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+            self._reporter.say(f"version {version:,}: {words or 'no metric'}"
+                               + (" (the best so far)" if best else ""))
         for flag, goal in self._results.lacking(metrics).items():
             what = "does not end the run" if flag == "target" else "keeps no version"
             self._reporter.say(
@@ -748,16 +747,43 @@ class Run:
         self._reporter.log.training(self._clock.run(), self.version, loss, samples,
                                     self.engine.members, self._dispatcher.sessions.reports)
 
-    def _go_without_evaluations(self, reason: str) -> None:
-        target = self._config.target_accuracy
-        unseen = ("" if target == math.inf else
-                  f"; --target_accuracy={target:g} can no longer be checked")
-        self._reporter.say(f"continuing without evaluations: {reason}{unseen}")
+    def _look_at_evaluator(self) -> None:
+        """Go on without an evaluator that has failed.
 
-    def _complete(self, now: float, wanted: Callable[[], bool]) -> None:
-        """Evaluate the final version and save it as a model."""
-        self.evaluations.complete(now, self._reporter.folder / "model.keras", wanted)
-        if reason := self.evaluations.missing:
+        Raises:
+            EvaluatorError: it does not fit the run.
+        """
+        if self._watch is None:
+            return
+        try:
+            self._watch.look(self._readers.own_work)
+        except EvaluatorError as error:
+            if error.fatal or not self._readers.ready:
+                raise
+            target = self._config.target_accuracy
+            unseen = ("" if target == math.inf else
+                      f"; --target_accuracy={target:g} can no longer be checked")
+            self._reporter.say(f"continuing without evaluations: {error}{unseen}")
+            self._stop_evaluator(str(error))
+
+    def _stop_evaluator(self, reason: str) -> None:
+        if self._watch is not None:
+            self._watch.stop(reason)
+
+    def _complete(self, wanted: Callable[[], bool]) -> None:
+        """Wait until the final version is evaluated, and saved as a model."""
+        watch = self._watch
+        if watch is None:
+            return
+        try:
+            while watch.missing is None and not self._readers.own_has_all:
+                if not wanted():
+                    raise EvaluatorError("interrupted")
+                watch.look(self._readers.own_work)
+                self._dispatcher.on.clock.sleep(_LOOK)
+        except EvaluatorError as error:
+            watch.stop(str(error))
+        if reason := watch.missing:
             accuracy = self._accuracy_of(self.version)
             what = "no model.keras" if accuracy is not None else "no final accuracy, no model.keras"
             self._reporter.say(f"{what}: {reason}; {CHECKPOINT} holds the final version")

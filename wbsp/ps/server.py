@@ -18,12 +18,13 @@ import numpy as np
 from wbsp import timeouts
 from wbsp.core.engine import Engine
 from wbsp.core.store import UNSENT
+from wbsp.process.own_address import EVERY_INTERFACE
 from wbsp.process.signals import Interrupts
 from wbsp.process.throttle import Throttle
 from wbsp.ps.checkpoint.state import RunState
 from wbsp.ps.config import Above, AboveError, Model, Reporter, RunInfo
 from wbsp.ps.dispatcher import Dispatcher
-from wbsp.ps.evaluation import Evaluator, EvaluatorError, EvaluatorWatch
+from wbsp.ps.evaluation import Evaluator, EvaluatorAt, EvaluatorError, EvaluatorWatch
 from wbsp.ps.full_disk import FullDisk
 from wbsp.ps.run import Run
 from wbsp.ps.series import Series
@@ -46,7 +47,7 @@ _QUIET = 1.0  # seconds behind a run's summary: most scripts end there, and noth
 
 
 class Waiting:
-    """A server without W_0 yet: the first worker sends it, or the evaluator makes it.
+    """A server without W_0 yet, which the first worker sends.
 
     Attributes:
         hasty: a signal or a failure has ended the run before it began.
@@ -55,7 +56,8 @@ class Waiting:
     version = 0
 
     def __init__(self, server: Server, watch: EvaluatorWatch | None):
-        """Start to wait; `watch`: of the evaluator while it builds its network, or None."""
+        """Start to wait; `watch`: of the evaluator while it builds its network; None: there is
+        none."""
         self._server, self._watch = server, watch
         self.hasty = self._failed = self._told = False
         self._over_since: float | None = None  # time since which no worker can join
@@ -96,13 +98,8 @@ class Waiting:
             return None if awaited or not told else True
         if self._server.above is not None and self._goes_on_above(self._server.above):
             return None
-        initial = None if self._watch is None else self._watch.initial()
-        if initial is not None and self._wanted:
-            try:
-                self._server.begin(*initial)
-            except ValueError as error:
-                raise EvaluatorError(str(error)) from None
-            return None
+        if self._watch is not None:
+            self._watch.look(dispatcher.readers.own_work)
         sessions = self._server.dispatcher.sessions
         series = sessions.series
         say = self._server.reporter.say
@@ -153,13 +150,6 @@ class Waiting:
         self._server.begin(vector, model.layout, frozen=frozen)
         return True
 
-    @property
-    def _wanted(self) -> bool:
-        """Whether the run is to begin: the first one, or another that a worker asks to join."""
-        dispatcher = self._server.dispatcher
-        return not dispatcher.info.series.later or any(
-            session.joined for session in dispatcher.sessions)
-
     def _awaits_others(self, series: Series) -> bool:
         """Return whether the earlier run's standby or readers must still learn that no run follows.
         """
@@ -194,8 +184,7 @@ class Server:
     Args:
         record: writes changes of the run's settings to its folder, and returns all settings; raises
             OSError if they cannot be written.
-        start_evaluator: starts the evaluator; None: versions are not evaluated, and the first
-            worker sends W_0.
+        start_evaluator: starts the server's own evaluator; None: it has none.
         hold: lock on the folder against other servers, until this one is closed.
 
     Attributes:
@@ -204,7 +193,8 @@ class Server:
 
     def __init__(self, model: SyncModel, socket: ServerSocket, info: RunInfo, reporter: Reporter,
                  interrupts: Interrupts, record: Callable[..., dict[str, Any]] = dict,
-                 start_evaluator: Callable[[], Evaluator] | None = None, hold: IO | None = None):
+                 start_evaluator: Callable[[EvaluatorAt], Evaluator] | None = None,
+                 hold: IO | None = None):
         """Start the shards.
 
         Raises:
@@ -228,12 +218,13 @@ class Server:
         self._interrupts = interrupts
         self._interrupts.at_once.append(reporter.console.abandon)
         if start_evaluator is not None:
-            self._watch = EvaluatorWatch(start_evaluator(), reporter.say, socket.on)
-            self._interrupts.at_once.append(self._watch.evaluator.kill)
+            here = "localhost" if self.config.host in EVERY_INTERFACE else self.config.host
+            self._watch = EvaluatorWatch(start_evaluator, f"{here}:{socket.port}", socket.token,
+                                         reporter.folder, reporter.say, socket.on)
+            self._interrupts.at_once.append(self._watch.kill)
         self.dispatcher = Dispatcher(socket, info, reporter, self._shards, record,
-                                     None if start_evaluator else
                                      self.begin if self.above is None else self._bring,
-                                     self.above)
+                                     self.above, self._watch.key if self._watch else b"")
         self.phase: Waiting | Run = Waiting(self, self._watch)
         # In the order in which they are served, after received messages.
         self._parts: list[Part] = [self._shards, self.dispatcher]
@@ -370,7 +361,7 @@ class Server:
         has ended.
         """
         if self._watch is not None:
-            self._watch.evaluator.close()
+            self._watch.close()
         self.phase.abandon()
         if self.above is not None:
             self.above.close()

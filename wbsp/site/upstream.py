@@ -531,8 +531,12 @@ class Upstream(SiteWorker):
                      ) -> Future[str | None]:
         assert self._transport is not None, "its server has answered"
         self._reads = self._reads or self._on.scheduler.pool("wbsp-above-versions")
-        return self._reads.submit(read_version, self._transport.place, at, self._token, path,
-                                  self._on)
+        place = self._transport.place
+
+        def read() -> str | None:
+            with path.open("wb") as file:
+                return read_version(place, at, self._token, file, self._on)
+        return self._reads.submit(read)
 
     def told(self) -> list[Measured | LearningRate]:
         told, self._told = self._told, []

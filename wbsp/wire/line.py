@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import zmq
 
@@ -113,58 +109,34 @@ class Line(Link):
             raise Nobody(self._nobody)
 
 
-def read_version(place: str, at: m.VersionAt, token: bytes | None, path: Path,
+def read_version(place: str, at: m.VersionAt, token: bytes | None, file: IO[bytes],
                  on: Host = HOST) -> str | None:
-    """Read a version's file into `path`; return why it cannot be read, None: it is read.
+    """Read a version's file into `file`; return why it cannot be read, None: it is read.
 
     Args:
         place: of the server that named the file, as returned by `endpoint`.
         at: which file it is.
         token: of the run, or None.
-        path: the file to write.
+        file: an empty one.
         on: the host that this process runs on.
 
     Raises:
-        OSError: the file cannot be written here; one line.
+        OSError: `file` cannot be written.
     """
     context = on.network.context()
     line = Line(context, place, token, on)
     try:
-        with _writing(path), path.open("wb") as file:
-            while True:
-                offset = file.tell()
-                try:
-                    part = line.ask(ReadVersion(at.name, offset))
-                except TROUBLE as error:
-                    return str(error)
-                if not isinstance(part, VersionPart) or not part.data or part.offset != offset:
-                    return f"the server at {line.shown} no longer has it"
-                file.write(part.data)
-                if file.tell() >= part.size:
-                    return None
+        while True:
+            offset = file.tell()
+            try:
+                part = line.ask(ReadVersion(at.name, offset))
+            except TROUBLE as error:
+                return str(error)
+            if not isinstance(part, VersionPart) or not part.data or part.offset != offset:
+                return f"the server at {line.shown} no longer has it"
+            file.write(part.data)
+            if file.tell() >= part.size:
+                return None
     finally:
         line.close()
         context.destroy(0)
-
-
-@contextlib.contextmanager
-def version_folder(on: Host = HOST) -> Iterator[Path]:
-    """Make a temporary folder for a version; delete it at the end.
-
-    Raises:
-        OSError: it cannot be made; one line.
-    """
-    with contextlib.ExitStack() as stack:
-        with _writing(Path(os.environ.get("TMPDIR") or "/tmp")):
-            folder = stack.enter_context(on.disk.temporary("wbsp-version-"))
-        yield folder
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Name place and remedy in an OSError of the body."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(f"cannot keep a version in {path}: {error.strerror or error}; free some "
-                      "space there, or name another folder by TMPDIR") from error

@@ -29,7 +29,6 @@ class PassedRun:
 
         Raises:
             TransportError: it cannot be read.
-            OSError: it cannot be written here.
             ValueError: it is damaged.
         """
         self.number = welcome.passes

@@ -518,14 +518,14 @@ class Cluster:
             self.machines[name].on_change = lambda path, data: self.laws.written(name, path, data)
         return self.machines[name]
 
-    def process(self, name):
-        process = self.processes[name] = self.world.process(name, name)
+    def process(self, name, machine=None):
+        process = self.processes[name] = self.world.process(name, machine or name)
         if self.plan.rates is not None and name in ("server", "standby"):
             process.rate = self.plan.rates[name == "standby"]
         process.host = Host(Clock(process.monotonic, process.sleep, lambda: "one day",
                                   process.monotonic),
                             Scheduler(process),
-                            Network(process), Disk(process, self.machine(name),
+                            Network(process), Disk(process, self.machine(process.machine),
                                                    self.folder / "scratch"),
                             Memory(process), Lines(self, name))
         return process
@@ -550,7 +550,7 @@ class Cluster:
                     standby_of=f"server:{PORT}" if name == "standby" else None, **self._flags)
                 serve = prepare_server(
                     settings, model, config,
-                    (lambda: self.start_evaluator(process)) if plan.evaluator else None,
+                    (lambda at: self.start_evaluator(process, at)) if plan.evaluator else None,
                     process.host)
             except (ValueError, OSError) as error:
                 self.say(f"{name}: {error}")
@@ -597,9 +597,9 @@ class Cluster:
                               draw=random.Random(f"dense {seed} {index}"))
         return (TableReplica if plan.sparse else IntegerReplica)(index, plan.size, seed=seed)
 
-    def start_evaluator(self, process):
+    def start_evaluator(self, process, at):
         self.notes["evaluator"] = 1
-        return SimulatedEvaluator(process, self.plan, random.Random(f"evaluator {self.number}"))
+        return SimulatedEvaluator(self, process, random.Random(f"evaluator {self.number}"), at)
 
     # Others who are there.
 

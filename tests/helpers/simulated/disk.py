@@ -165,16 +165,6 @@ class Disk:
             self._process.sleep(machine.slow * world.rng.expovariate(1))
         machine.sync(_Inode())
 
-    @contextlib.contextmanager
-    def temporary(self, prefix):
-        folder = self.path(f"/tmp/{prefix}{next(self._process.numbers)}")
-        folder.mkdir(parents=True, exist_ok=True)  # one that was killed has left it
-        try:
-            yield folder
-        finally:
-            if self._process.alive:
-                self.remove(folder)
-
     def remove(self, folder):
         self.step()
         machine = self.machine

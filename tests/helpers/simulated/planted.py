@@ -50,7 +50,7 @@ from wbsp.core.store import Store
 from wbsp.ps.checkpoint.resume import Runs
 from wbsp.ps.checkpoint.snapshots import Snapshots
 from wbsp.ps.checkpoint.writer import Checkpoints
-from wbsp.ps.evaluation import Evaluations
+from wbsp.ps.evaluation import EvaluatorWatch
 from wbsp.ps.readers import Readers
 from wbsp.ps.replication.election import Candidate, Standing, Votes, rank_of
 from wbsp.ps.replication.primary import Replication
@@ -299,7 +299,7 @@ def _any_is_last():
 def _dead_evaluator_ends_it():
     def stop(self, reason):
         raise RuntimeError(reason)
-    return patch.object(Evaluations, "stop", stop)
+    return patch.object(EvaluatorWatch, "stop", stop)
 
 
 def _no_word_of_handshakes():

@@ -124,13 +124,9 @@ class Replica:
 class LongSave(SimulatedEvaluator):
     """It takes its time to save a fit's model, while the server answers its workers."""
 
-    def initial(self):
-        replica = Replica(self._plan, 1)
-        return replica.read(), replica.layout
-
-    def save(self, snapshot, path):
-        self._process.sleep(self._plan.lasts)
-        super().save(snapshot, path)
+    def save(self):
+        self._own.sleep(self._plan.lasts)
+        super().save()
 
 
 class Block(loop.Loop):
@@ -609,8 +605,8 @@ class Series(Cluster):
         return any(codes[-1] == 0 for name, codes in self.codes.items()
                    if name in ("server", "standby"))
 
-    def start_evaluator(self, process):
-        return LongSave(process, self.plan, self.rng)
+    def start_evaluator(self, process, at):
+        return LongSave(self, process, self.rng, at)
 
     def _draw_faults(self, horizon):
         plan = self.plan

@@ -32,6 +32,8 @@ _FLOAT = "F32"  # type of all tensors
 _MOST_HEADER = 100_000_000  # bytes; safetensors reads no more, either
 _MOST_NAME = NAME + 40  # characters: with what begins it
 _MOST_SAID = 2000  # characters of an error
+# What reading a damaged file raises.
+_DAMAGED = ValueError, TypeError, ArithmeticError, RecursionError, MemoryError
 
 
 class _Tensor(msgspec.Struct):
@@ -109,9 +111,22 @@ def load(path: pathlib.Path) -> Checkpoint:
     except FileNotFoundError:
         raise FileNotFoundError(f"no checkpoint at {shown(path)}, so no run can be resumed; start "
                                 "without --resume") from None
-    except (ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
-        reason = one_line(str(error), _MOST_SAID) or type(error).__name__
-        raise ValueError(f"{shown(path)} is not a wbsp checkpoint: {reason}") from None
+    except _DAMAGED as error:
+        raise _damaged(shown(path), error) from None
+
+
+def read(file: IO[bytes], name: str) -> Checkpoint:
+    """Read an open checkpoint. Raises ValueError, in one line that begins with `name`, if it is
+    damaged."""
+    try:
+        return _read(file)
+    except _DAMAGED as error:
+        raise _damaged(name, error) from None
+
+
+def _damaged(name: str, error: Exception) -> ValueError:
+    reason = one_line(str(error), _MOST_SAID) or type(error).__name__
+    return ValueError(f"{name} is not a wbsp checkpoint: {reason}")
 
 
 class _Header(NamedTuple):

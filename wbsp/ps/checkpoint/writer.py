@@ -49,6 +49,7 @@ class Checkpoints:
         self._write_at = 0.0
         self._limited = True
         self.failed = False  # to write the newest
+        self.made: float | None = None  # seconds of the run of the version in the file, if known
         self._demanded = -1  # decisions under this mark are to be durable at once
 
     def hurry(self) -> None:
@@ -121,7 +122,7 @@ class Checkpoints:
             if self.failed:
                 self._say(f"{path} is written again")
             self.failed = False
-            self._written, mark = snapshot.newest, snapshot.mark
+            self._written, self.made, mark = snapshot.newest, snapshot.t, snapshot.mark
         del writing  # its error's traceback would hold it, and with it the snapshot's memory
         self._write_at = now + max(self._period, took / CHECKPOINT_SHARE)
         return mark

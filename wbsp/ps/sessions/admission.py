@@ -507,14 +507,16 @@ class Lobby(Entrance):
     wait.
 
     Attributes:
-        begin: ends the lobby; None: the evaluator makes W_0, and no worker is asked.
+        begin: ends the lobby.
+        ready: returns whether a worker may be asked.
         bringer: the worker that was asked for W_0 and has not failed.
     """
 
     def __init__(self, info: RunInfo, sessions: SessionRegistry, clock: Clock, other: OtherServer,
-                 begin: Begin | None):
+                 begin: Begin, ready: Callable[[], bool]):
         super().__init__(info, sessions, clock, other)
         self._begin = begin
+        self._ready = ready
         self.bringer: WorkerSession | None = None
         self._stream: VectorStream  # of W_0
         self._progress_at = 0.0
@@ -582,7 +584,8 @@ class Lobby(Entrance):
             waiting.progress.note_received(now)
 
     def check(self) -> None:
-        """Refuse a worker that was asked for W_0 and does not send it."""
+        """Ask for W_0, and refuse a worker that was asked and does not send it."""
+        self._ask_for_initial()
         late = self.bringer
         if late is not None and self._clock.now() - self._progress_at > timeouts.INITIAL_STALLED:
             self._refuse(late, f"worker {late.worker} was asked for the initial model and sent "
@@ -598,8 +601,8 @@ class Lobby(Entrance):
                 "to resume from"))
 
     def _ask_for_initial(self) -> None:
-        """Request W_0 from a worker, unless one sends it or the evaluator makes it."""
-        if self._begin is None or self.bringer is not None:
+        """Request W_0 from a worker, unless one sends it."""
+        if self.bringer is not None or not self._ready():
             return
         for session in self._sessions:
             if session.joined and session.layout is not None:

@@ -27,6 +27,7 @@ class NextVersion(Message, frozen=True):
     run: Id = ""  # of the versions that it had; "": it had none
     after: OrNone = NONE  # the newest version that it had
     epochs: bool = False  # it evaluates only the versions of epochs
+    key: Mac = b""  # of the process that the server itself has started to evaluate
     nonce: Mac = b""  # this and the next: see `wbsp.wire.proof`
     proof: Mac = b""
 

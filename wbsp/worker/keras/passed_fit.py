@@ -19,8 +19,8 @@ from wbsp.worker.loop import Worker
 class PassedFit:
     """Such a `fit`, from `on_train_begin` on.
 
-    Raises TransportError if the final version cannot be read, OSError if it cannot be written
-    here, ValueError for a model of another layout.
+    Raises TransportError if the final version cannot be read, ValueError for a model of another
+    layout.
     """
 
     def __init__(self, worker: Worker, model: keras.Model, fit: Fit):
