@@ -673,7 +673,16 @@ class Laws:
         cluster.notes[f"votes after {how}"] += 1
 
     def said(self, name, text):
-        """A line for a person, or a summary."""
+        """A line for a person, or a summary. The process that says it may catch an error of a law.
+        """
+        try:
+            self._said(name, text)
+        except Exception as error:
+            if error not in self.cluster.world.failures:
+                self.cluster.world.failures.append(error)
+            raise
+
+    def _said(self, name, text):
         if "taking over from the server at" in text and "voted for this standby" in text:
             self._take_over_by_votes(name)
             # Until it serves, new processes may come in place of its voters.
@@ -681,6 +690,8 @@ class Laws:
             self._elected[name] = self._followers(
                 self._epoch_of(other) + 1) if other in self._settings else None
             self.cluster.acts_alone(name)
+        if "resuming from version" in text:  # its earlier copies count no more
+            self._held.pop(self.cluster.processes[name], None)
         if "voted for this server; continuing without one" in text:
             self._stays(self.cluster.processes[name])
         if "has taken over (epoch" in text and self._settings.get(name, {}).get("beside"):
