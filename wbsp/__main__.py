@@ -62,12 +62,17 @@ def _main() -> int | str | None:
 def _run(name: str, flags: list[str]) -> int | str | None:
     module, _ = COMMANDS[name]
     if name == "advise":
-        if not flags or flags[0].startswith("-") and not asks_for_help(flags):
-            print("wbsp: name a cluster, a TOML file or one that wbsp has: wbsp advise wan",
-                  file=sys.stderr)
+        asked = asks_for_help(flags)
+        named = bool(flags) and not flags[0].startswith("-")
+        recorded = any(one.startswith("--from") for one in flags)
+        if not (asked or named or recorded):
+            print("wbsp: name a cluster, a TOML file or one that wbsp has: wbsp advise wan; or a "
+                  "run: wbsp advise --from=RUN", file=sys.stderr)
             return 2
-        flags = ["--advise=CLUSTER" if asks_for_help(flags) else f"--advise={flags[0]}",
-                 *flags[not asks_for_help(flags):]]
+        if asked:
+            flags = ["--advise=CLUSTER", *flags]
+        elif named:
+            flags = [f"--advise={flags[0]}", *flags[1:]]
     sys.argv = [f"wbsp {name}", *flags]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -24,6 +24,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ from wbsp.runlog.folder import run_folder
 from wbsp.simulate.study import advice, batches, compare, worth
 from wbsp.simulate.study.cluster_file import read_cluster
 from wbsp.simulate.study.progress import Progress
+from wbsp.simulate.study.recorded import Recorded, predicted, recorded
 from wbsp.simulate.study.runs import Plan, create_model, simulate
 from wbsp.simulate.study.screen import LATE, best_of, closest, noise_of
 from wbsp.simulate.study.spec import ClusterSpec, Group, StepLaw, published
@@ -67,12 +69,13 @@ ABOUT = {
                      "training are real, machines and network are simulated.",
     "wbsp advise": "Say whether a cluster is faster than its fastest machine alone, and with which "
                    "model and batch. CLUSTER is a TOML file, or the name of one that wbsp has."}
-NAME = "wbsp advise" if any(one.startswith("--advise") for one in sys.argv) else "wbsp simulate"
+NAME = "wbsp advise" if any(one.startswith(("--advise", "--from")) for one in sys.argv) else (
+    "wbsp simulate")
 GROUPS = {
     "run": ["sync", "sync_option", "outer", "outer_option", "wire", "model", "dataset", "data_dir",
             "batch_size", "shared_data", "examples", "optimizer", "lr", "lr_decays", "lr_steps",
             "test_images", "check_period", "seeds", "seed"],
-    "network": ["advise", "cluster", *DESCRIBING, "shards", "model_bytes"],
+    "network": ["advise", "from", "cluster", *DESCRIBING, "shards", "model_bytes"],
     "end": ["target_accuracy", "epochs", "max_steps", "until"],
     "files": ["out", "figures", "verbose"]}
 
@@ -92,6 +95,8 @@ flags.DEFINE_string("cluster", None, "TOML file that describes the cluster, in p
 flags.DEFINE_string("advise", None, "TOML file of a cluster: rank all models on it, by default "
                     + ", ".join(f"--{name}={value}" for name, value in advice.FLAGS.items())
                     + "; wbsp advise CLUSTER is the same")
+flags.DEFINE_string("from", None, "folder of a recorded run: advise on the cluster that it was, by "
+                    "its step times, transfers, batch and losses; wbsp advise --from=RUN")
 flags.DEFINE_integer("workers", 2, "number of workers", lower_bound=1)
 flags.DEFINE_enum("heterogeneity", "none", list(heterogeneity.SLEEPS), heterogeneity.FLAG_HELP)
 flags.DEFINE_string("bandwidth", "none", "of each worker's link in each direction: 1Gbit, 20MB, "
@@ -162,6 +167,8 @@ def main(argv: list[str]) -> int:
 
 def run() -> str:
     """Run what the flags say; return the text for standard output."""
+    if FLAGS["from"].value is not None:
+        _from_run()
     if FLAGS.advise is not None:
         _advised()
     elif FLAGS.verbose:
@@ -173,6 +180,9 @@ def run() -> str:
                     for variant in models for count in counts]
     progress = Progress()
     try:
+        if FLAGS["from"].value is not None and plan.experiment is None:
+            scaled = [(advice.scaled(variant, own), own) for variant, own in compared]
+            return predicted(_recorded(), scaled, FLAGS.seed, None)
         if FLAGS.advise is None:
             results = [_result(variant, own, progress) for variant, own in compared]
             text = compare.table(results)
@@ -309,8 +319,27 @@ def _advised() -> None:
     for name, value in {**advice.FLAGS, "sync": advice.SYNC}.items():
         if not FLAGS[name].present:
             setattr(FLAGS, name, value)
-    if not (FLAGS["sync"].present or FLAGS.shared_data) and read_cluster(FLAGS.advise).sites:
+    given = _cluster_file()
+    if not (FLAGS["sync"].present or FLAGS.shared_data) and given and given.sites:
         FLAGS["sync"].value = [*advice.SYNC, *advice.SITES]
+
+
+def _from_run() -> None:
+    """Have the recorded run be the cluster of the advice, and train nothing unless a network is
+    named."""
+    if FLAGS.advise is not None or FLAGS.cluster is not None:
+        raise ValueError(f"--from={FLAGS['from'].value} and {FLAGS.advise or FLAGS.cluster} both "
+                         "describe the cluster; give one")
+    FLAGS["advise"].value = FLAGS["from"].value
+    if not FLAGS["model"].present:
+        FLAGS["model"].value = TIMING
+        FLAGS["model"].present = 1
+
+
+@cache
+def _recorded() -> Recorded:
+    """Return what the run of --from tells."""
+    return recorded(str(FLAGS["from"].value))
 
 
 def _variants() -> list[Variant]:
@@ -420,9 +449,12 @@ def _cluster_file() -> ClusterSpec | None:
     if FLAGS.cluster is None:
         return None
     if given := [name for name in DESCRIBING if FLAGS[name].present]:
-        if given != ["step_seconds"] or not read_cluster(FLAGS.cluster).relative:
+        if (given != ["step_seconds"] or FLAGS["from"].value is not None
+                or not read_cluster(FLAGS.cluster).relative):
             raise ValueError(f"--{given[0]} and {FLAGS.cluster} both describe the cluster; give "
                              "one")
+    if FLAGS["from"].value is not None:
+        return _recorded().cluster
     return read_cluster(FLAGS.cluster)
 
 
