@@ -89,11 +89,15 @@ def shared_batch(
     images, labels = in_memory(images, labels)
     order_key, augment_key = keys(seed, 2)
     shape = images.shape[1:]
-    kinds = tf.TensorSpec([PART, *shape], tf.float32), tf.TensorSpec([PART], labels.dtype)
+    text = is_text(images)
+    kinds = (tf.TensorSpec([PART, *shape], tf.int32 if text else tf.float32),
+             tf.TensorSpec([PART, *labels.shape[1:]], tf.int32 if text else labels.dtype))
 
     def part(first):
         chosen = shuffled(tf.range(first, first + PART), len(labels), order_key)
         x = tf.ensure_shape(tf.gather(images, chosen), [PART, *shape])
+        if text:
+            return _bytes(x, tf.ensure_shape(tf.gather(labels, chosen), x.shape))
         if augmented:
             x = augment(x, *_flip_and_contrast(_draws(augment_key, first, PART)))
         else:
@@ -106,7 +110,8 @@ def shared_batch(
         with tf.device("CPU:0"):
             firsts = tf.range(start, start + count, PART)
             x, y = tf.map_fn(part, firsts, fn_output_signature=kinds)
-            return tf.reshape(x, [-1, *shape])[:count], tf.reshape(y, [-1])[:count]
+            return (tf.reshape(x, [-1, *shape])[:count],
+                    tf.reshape(y, [-1, *labels.shape[1:]])[:count])
 
     return batch
 
@@ -117,7 +122,7 @@ def test(images: np.ndarray, labels: np.ndarray, batch_size: int) -> tf.data.Dat
     return (
         tf.data.Dataset.from_tensor_slices((images, labels))
         .batch(batch_size)
-        .map(lambda x, y: (standardize(x), y))
+        .map(_bytes if is_text(images) else lambda x, y: (standardize(x), y))
         .prefetch(2)
         .with_options(untuned())
     )
@@ -165,6 +170,15 @@ def standardize(images: tf.Tensor, contrast: tf.Tensor | float = 1.0) -> tf.Tens
     return tf.cast(images, tf.float32) * scale[:, None, None] + shift[:, None, None]
 
 
+def is_text(images: tf.Tensor) -> bool:
+    """Return whether the examples are windows of bytes, which pass as they are."""
+    return len(images.shape) == 2
+
+
+def _bytes(seen: tf.Tensor, wanted: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return tf.cast(seen, tf.int32), tf.cast(wanted, tf.int32)
+
+
 def _order(count: int, seed: Sequence[int] | tf.Tensor) -> tf.Tensor:
     """Return a pass over `count` examples, int32 [count]."""
     return tf.random.experimental.stateless_shuffle(tf.range(count), seed=seed)
@@ -177,6 +191,8 @@ def _batch_of(
 
     def batch(chosen, seed):
         x = tf.ensure_shape(tf.gather(images, chosen), [batch_size, *images.shape[1:]])
+        if is_text(images):
+            return _bytes(x, tf.ensure_shape(tf.gather(labels, chosen), x.shape))
         if not augmented:
             return standardize(x), tf.gather(labels, chosen)
         draws = tf.random.stateless_uniform([2, batch_size], seed=seed)

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from models import gpt
+
 if TYPE_CHECKING:
     import keras
 
@@ -21,6 +23,7 @@ KNOWN = {
     "alexnet": "models.cifar_alexnet:build",
     "small": "models.small:build",
 }
+NAMES = (*KNOWN, "gpt")  # gpt has options, and reads text
 IMAGENET = {
     "alexnet": "models.imagenet_alexnet:build",
     "vgg16": "models.applications:vgg16",
@@ -39,8 +42,10 @@ def build(
 
     for CIFAR-10 and shapes10: [batch, 32, 32, 3] to [batch, 10]
     for `dataset` "imagenet":  [batch, image_size, image_size, 3] to [batch, classes]
+    for stdlib:                int32 [batch, context] bytes to [batch, context, 256]
 
-    `name` is one of `KNOWN`, for ImageNet one of `IMAGENET`, or `module:function` for a network of
+    `name` is one of `KNOWN`, for ImageNet one of `IMAGENET`, for stdlib `gpt` with its options
+    (`models.gpt`), or `module:function` for a network of
     your own: `function()` must return a built `keras.Model`; `module` is searched in the current
     folder, too. Defaults are the published `image_size` and 1000 `classes`.
     `weight_decay` adds the L2 term of the TensorFlow tutorial, weight_decay * sum(w^2) / 2, to the
@@ -48,6 +53,11 @@ def build(
     both convolutions, but never adds it.
     """
     side = check(name, dataset, image_size)
+    if (form := gpt.shape(name)) is not None:
+        if weight_decay:
+            raise ValueError(f"weight_decay={weight_decay} has no effect on the model {name!r}: "
+                             "its decay is adamw's, as adamw:decay=0.1")
+        return gpt.build(form, seed)
     if dataset == "imagenet" and name in IMAGENET:
         return _function(IMAGENET[name])(seed, weight_decay, side, classes or 1000)
     if ":" not in name:
@@ -66,14 +76,22 @@ def build(
 def check(name: str, dataset: str, image_size: int | None = None) -> int:
     """Raise ValueError unless there is such a network for the data set; needs no Keras.
 
-    Returns the pixels of a side of its images: `image_size`, or the published number.
+    Returns the pixels of a side of its images: `image_size`, or the published number; 0: none.
     """
     known = IMAGENET if dataset == "imagenet" else KNOWN
+    if gpt.shape(name) is not None:
+        if dataset != gpt.DATASET:
+            raise ValueError(f"model {name!r} reads bytes, not {dataset}: its data set is "
+                             f"{gpt.DATASET}")
+        return 0
+    if dataset == gpt.DATASET:
+        raise ValueError(f"{dataset} is text, which model {name!r} does not read: choose gpt, or "
+                         "gpt:width=128:layers=4, say")
     if name not in known and ":" not in name:
         other = {**KNOWN, **IMAGENET}.get(name)
         raise ValueError(
             f"{'unknown ' if other is None else f'{dataset} has no '}model {name!r}: choose one of "
-            f"{', '.join(known)}, or give module:function"
+            f"{', '.join(known if dataset == 'imagenet' else NAMES)}, or give module:function"
         )
     if dataset != "imagenet":
         return 32
@@ -83,6 +101,11 @@ def check(name: str, dataset: str, image_size: int | None = None) -> int:
             f"{name} needs images of at least {least} pixels a side, not --image_size={image_size}"
         )
     return image_size or published
+
+
+def dataset_of(name: str) -> str:
+    """Return the data set of a model for which none is named."""
+    return "cifar10" if gpt.shape(name) is None else gpt.DATASET
 
 
 def _check_own(model: keras.Model, name: str, side: int, classes: int) -> None:

@@ -7,11 +7,15 @@ mini-batch that is split into micro-batches, each a step to Keras, counts as one
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
+
+from models.adamw import EPSILON, NAME, RATE, AdamW, adamw
+from models.gpt import shape
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -54,17 +58,20 @@ def optimizer(
     Args:
         name: of the network.
         lr: initial learning rate; None: the published one under plain SGD, a tenth of it with
-            Nesterov's momentum, 0.001 under Adam.
+            Nesterov's momentum, 0.001 under Adam, 0.003 under AdamW.
         micro_batches: steps into which a mini-batch is split.
         dataset: of ImageNet the published rates and clips are others.
         decays: {local steps: factor of the rate from there on}; None: the published ones.
-        kind: name of the optimizer; plain SGD is the published one.
+        kind: name of the optimizer; plain SGD is the published one. AdamW comes with options, and
+            at a plain rate: its schedule is that of the run (`models.adamw`).
     """
-    make = OPTIMIZERS[kind]
     (initial, published), clip = SCHEDULES.get(name, OWN), {}
     if dataset == "imagenet" and name in IMAGENET:
         initial, norm = IMAGENET[name]
         published, clip = {}, {"clipnorm": norm}
+    if (options := adamw(kind)) is not None:
+        return _adamw(options, RATE if lr is None else lr)
+    make = OPTIMIZERS[kind]
     initial = {"sgd": initial, "nesterov": initial / 10, "adam": ADAM_RATE}[kind]
     initial, decays = initial if lr is None else lr, published if decays is None else decays
     if not decays:
@@ -79,7 +86,8 @@ def compile(
     dataset: str = "cifar10", decays: Mapping[int, float] | None = None,
     kind: str | None = None, **options: Any,
 ) -> keras.Model:
-    """Compile `model` like the named network, with top-1 and top-5 accuracy.
+    """Compile `model` like the named network, with top-1 and top-5 accuracy; of text also with the
+    loss in bits a byte.
 
     A model that is already compiled keeps its own optimizer (at learning rate `lr`, if given) and
     its own loss. Others get an `optimizer` of these arguments; None: plain SGD. `options` go to
@@ -96,7 +104,10 @@ def compile(
         if lr is not None:
             chosen = type(chosen).from_config({**chosen.get_config(), "learning_rate": lr})
     else:
-        chosen = optimizer(name, lr, micro_batches, dataset, decays, kind or "sgd")
+        chosen = optimizer(name, lr, micro_batches, dataset, decays, kind or usual(name))
+        if isinstance(chosen, keras.optimizers.AdamW):
+            chosen.exclude_from_weight_decay([v for v in model.trainable_variables
+                                              if len(v.shape) < 2])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(
         optimizer=chosen,
@@ -104,10 +115,29 @@ def compile(
         metrics=[
             keras.metrics.SparseCategoricalAccuracy(name="accuracy"),
             keras.metrics.SparseTopKCategoricalAccuracy(k=5, name="top5"),
+            *([keras.metrics.MeanMetricWrapper(bits_per_byte, name="bits_per_byte")]
+              if shape(name) else []),
         ],
         **options,
     )
     return model
+
+
+def usual(name: str) -> str:
+    """Return the optimizer of a network for which none is named."""
+    return "sgd" if shape(name) is None else NAME
+
+
+def bits_per_byte(wanted: Any, logits: Any) -> Any:
+    """Return the loss of each byte in bits."""
+    nats = keras.losses.sparse_categorical_crossentropy(wanted, logits, from_logits=True)
+    return nats / math.log(2)
+
+
+def _adamw(options: AdamW, rate: float) -> keras.optimizers.Optimizer:
+    return keras.optimizers.AdamW(
+        rate, weight_decay=options.decay, beta_1=options.beta1, beta_2=options.beta2,
+        epsilon=EPSILON, global_clipnorm=options.clip or None)
 
 
 def own_devices(say: Callable[[str], None]) -> tf.distribute.Strategy:

@@ -23,6 +23,7 @@ from reproduction.command import run_command
 from reproduction.real import measured, own_work, twin
 
 from wbsp import command, heterogeneity
+from wbsp.core.goal import Goal
 from wbsp.figures import find_runs
 from wbsp.figures.table import markdown
 from wbsp.runlog.reader import Run
@@ -83,7 +84,7 @@ def again(run: Run, variant: Variant, experiment, target: float) -> Run:
     base = pathlib.Path(FLAGS.out, "virtual", variant.folder).absolute()
     return twin(run, base, 0, variant.label, lambda: Plan(
         measured(run, experiment.model_bytes), experiment, BATCH, FLAGS.epochs * experiment.size,
-        target=target, check_period=FLAGS.check_period,
+        target=Goal.of(target), check_period=FLAGS.check_period,
         settings={"model": FLAGS.model, "dataset": FLAGS.dataset}))
 
 

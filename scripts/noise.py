@@ -43,6 +43,7 @@ from reproduction.trainings import (
 )
 
 from wbsp import command
+from wbsp.core.goal import Goal
 from wbsp.figures.table import markdown
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, simulate
@@ -136,7 +137,8 @@ def train(run: Run) -> None:
         images, look = 10_000, max(20, 10_000 // batch // run.workers)
     plan = Plan(cluster, Experiment("small", "cifar10", batch, run.rate, run.data_dir, images,
                                     decays),
-                batch, stop_samples=examples, check_period=look * seconds, target=run.target)
+                batch, stop_samples=examples, check_period=look * seconds,
+                target=Goal.of(run.target))
     empty(run.folder)
     progress = Progress()
     progress.begin(run.folder.name)

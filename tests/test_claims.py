@@ -12,6 +12,7 @@ from functools import cache
 import pytest
 from quadratic import QuadraticWorkload
 
+from wbsp.core.goal import Goal
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.nodes.server import Evaluator
 from wbsp.simulate.workloads.base import TimingWorkload
@@ -75,7 +76,7 @@ class Race:
             model, workers, workload, ServerSpec(self.bandwidth, self.bandwidth),
             model_bytes=MODEL, evaluator=Evaluator(
                 lambda version: {"accuracy": float(reached(version))}, self.period,
-                target=self.target))
+                target=Goal.of(self.target)))
         cluster.run(until)
         times = [e.time for e in cluster.evaluations if e.metrics["accuracy"] >= self.target]
         return min(times, default=float("inf")), cluster

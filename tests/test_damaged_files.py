@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from made_runs import write_run
 
 import wbsp.export
+from wbsp.core.goal import Goal
 from wbsp.figures.load import find_runs, gather, readable, times_to
 from wbsp.process.token import read_token
 from wbsp.ps.checkpoint import format as checkpoint
@@ -41,7 +42,7 @@ def whole(run):
 
 def figures(folder):
     for stats in gather(readable(find_runs([folder]), lambda line: None)):
-        times_to([stats], 0.5)
+        times_to([stats], Goal.of(0.5))
         assert isinstance(stats.name, str)
         for of in ("versions", "version_number", "staleness", "steps", "workers", "seconds",
                    "shares", "total_shares", "last_accuracy", "duration"):

@@ -71,9 +71,9 @@ WALLS = {
     "core": "sync tensors limits",
     "wire": "core.agent core.messages core.resend_buffer core.rules core.stats sync.base tensors "
             "process limits timeouts",
-    "runlog": "core.stats sync.noise process limits",
+    "runlog": "core.goal core.stats sync.noise process limits",
     "replica": "tensors given",
-    "figures": "core.stats runlog limits command",
+    "figures": "core.goal core.stats runlog limits command",
     "ps": "core sync tensors wire runlog replica process environment limits timeouts units command",
     "worker": "core.agent core.messages core.participant core.permutation core.resend_buffer "
               "core.rules core.stats core.work.sequence sync.base tensors wire saved "

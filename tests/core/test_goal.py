@@ -9,6 +9,7 @@ from wbsp.core.goal import Goal, plain, validation
     ("accuracy:0.9", Goal("accuracy", True, 0.9)),
     ("val_loss:0.25", Goal("val_loss", False, 0.25)),
     ("mean_absolute_error:1e-3", Goal("mean_absolute_error", False, 1e-3)),
+    ("bits_per_byte:2.5", Goal("bits_per_byte", False, 2.5)),
     ("min:rate:-2", Goal("rate", False, -2.0)),
     ("max:top1_error:3", Goal("top1_error", True, 3.0))])
 def test_a_target_names_a_metric_and_what_is_better(text, goal):
@@ -30,6 +31,22 @@ def test_a_value_that_is_as_good_as_the_target_reaches_it():
     assert [high.reached({"a": v}) for v in (0.4, 0.5, 0.6)] == [False, True, True]
     assert [low.reached({"a": v}) for v in (0.4, 0.5, 0.6)] == [True, True, False]
     assert not high.reached({"b": 1.0}) and not Goal("a", True).reached({"a": 1.0})
+    assert not any(goal.reached({"a": float("nan")}) for goal in (high, low))
+
+
+def test_a_goal_is_given_as_a_text_or_as_an_accuracy():
+    assert Goal.of("loss:2.0") == Goal("loss", False, 2.0)
+    assert Goal.of(0.85) == Goal("accuracy", True, 0.85) == Goal.of(Goal.of(0.85))
+    assert Goal.of(None) is None and Goal.of(float("inf")) is None
+    assert [Goal.of(one).text for one in (0.85, "loss:2.5", "val_accuracy:0.5")] == [
+        "85 %", "loss 2.5", "50 %"]
+    assert (Goal.of(0.85).whole, Goal.of("loss:2.5").whole) == ("85 % accuracy", "loss 2.5")
+
+
+def test_the_best_value_is_a_number():
+    nan = float("nan")
+    assert Goal("loss", False).best([3.0, nan, 2.0]) == 2.0 == Goal("a", True).best([1.0, 2.0, nan])
+    assert Goal("loss", False).best([nan]) is None
 
 
 @pytest.mark.parametrize("asked", ["loss", "val_loss", "min:val_loss"])

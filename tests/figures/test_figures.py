@@ -86,3 +86,15 @@ def test_runs_are_found_below_a_folder_once_each(make_run, tmp_path):
     make_run("runs/bsp/run-001", "bsp")
     runs = find_runs([tmp_path / "runs", tmp_path / "runs" / "wbsp" / "run-001"])
     assert [run.settings["sync"] for run in runs] == ["bsp", "wbsp"]
+
+
+def test_a_target_may_be_of_another_metric(make_run, tmp_path):
+    """The loss of these runs is 2.3 less their accuracy, which grows by 0.1 a second."""
+    runs = [make_run("a", "wbsp", text="Python 3"), make_run("b", "bsp", text="Python 3")]
+    files = draw(runs, tmp_path / "figures", target="loss:1.8")
+    assert tmp_path / "figures/time_to_target.png" in files
+    page = (tmp_path / "figures/figures.md").read_text()
+    assert "## Time to loss 1.8" in page and "| time to loss 1.8 |" in page
+    by_accuracy = draw(runs, tmp_path / "others", target=0.5)
+    assert len(by_accuracy) == len(files)
+    assert [run.time_to("loss:1.8") for run in runs] == [run.time_to(0.5) for run in runs]

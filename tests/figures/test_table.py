@@ -1,5 +1,6 @@
 """figures.md holds the numbers of the figures."""
 
+from wbsp.core.goal import Goal
 from wbsp.figures.load import gather
 from wbsp.figures.table import write_table
 
@@ -19,7 +20,7 @@ def read(path):
 def test_table_has_the_numbers_of_the_runs(make_run, tmp_path):
     statistics = gather([make_run("bsp", "bsp", 7, accuracy=lambda t: min(0.9, 0.05 * t)),
                     make_run("wbsp", "wbsp", 7, stale=(0, 1))])
-    tables = read(write_table(statistics, tmp_path / "figures.md", target=0.5))
+    tables = read(write_table(statistics, tmp_path / "figures.md", target=Goal.of(0.5)))
     bsp, wbsp = tables["Runs"]
     assert (bsp[""], bsp["sync"], bsp["seed"], bsp["workers"]) == ("1", "bsp", "7", "2")
     assert (bsp["time to 50 %"], wbsp["time to 50 %"]) == ("10.90", "5.90")
@@ -43,7 +44,7 @@ def test_the_versions_of_a_site_are_all_counted(site_run, tmp_path):
 
 def test_a_missing_measurement_is_a_dash(make_run, tmp_path):
     statistics = gather([make_run("run", "wbsp", rounds=0, ended=False)])
-    tables = read(write_table(statistics, tmp_path / "figures.md", target=0.5))
+    tables = read(write_table(statistics, tmp_path / "figures.md", target=Goal.of(0.5)))
     [row] = tables["Runs"]
     assert {row[name] for name in ("time to 50 %", "final accuracy", "compute %", "max")} == {"-"}
     assert tables["Time to 50 % accuracy"][0]["mean"] == "-"

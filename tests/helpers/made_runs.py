@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+from wbsp.core.goal import Goal
 from wbsp.core.stats import Member, Report
 from wbsp.runlog.folder import write_settings
 from wbsp.runlog.reader import Run, read_run
@@ -27,7 +28,7 @@ def result(label: str, *seconds: float | None) -> Result:
     """Runs of a model that reached the target of 85 % at `seconds`, or never (None)."""
     settings = {"model": "small", "dataset": "shapes10", "optimizer": None}
     runs = tuple(SimpleNamespace(time_to=lambda _, at=at: at, settings=settings) for at in seconds)
-    return Result(label, runs, 0.85)  # type: ignore[arg-type]
+    return Result(label, runs, Goal.of(0.85))  # type: ignore[arg-type]
 
 
 def write_run(folder: Path, sync: str, seed: int = 0, options: dict | None = None, rounds: int = 20,

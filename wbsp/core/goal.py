@@ -7,13 +7,14 @@ only results of such data, so both forms mean the same metric, unless one proces
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 # Parts of the names of metrics where less is better.
-_LESS = ("loss", "error", "mae", "mse", "rmse", "mape", "msle", "perplexity", "divergence")
+_LESS = ("loss", "error", "mae", "mse", "rmse", "mape", "msle", "perplexity", "divergence", "bits")
 
 
+ACCURACY = "accuracy"  # the metric of a target without a name
 _VALIDATION = "val_"
 
 
@@ -70,6 +71,46 @@ class Goal(NamedTuple):
             raise ValueError(f"--{flag}={text}: write {form}")
         return cls(name, most, target)
 
+    @classmethod
+    def of(cls, target: Goal | str | float | None) -> Goal | None:
+        """Return a goal that is given in any form: METRIC:VALUE, an accuracy of 0..1, or None, as
+        an infinite one is.
+
+        Raises:
+            ValueError: the text has another form; one line.
+        """
+        if isinstance(target, str):
+            return cls.parse("target", target, valued=True)
+        if isinstance(target, Goal) or target is None:
+            return target
+        return cls(ACCURACY, True, target) if math.isfinite(target) else None
+
+    @classmethod
+    def usual(cls, settings: Mapping[str, Any]) -> Goal:
+        """Return the metric of a run without a target, by its settings: of text the loss."""
+        return cls("loss", False) if "text" in settings else cls(ACCURACY, True)
+
+    @property
+    def text(self) -> str:
+        """The goal as people read it: "85 %", which is of accuracy, or "loss 2"."""
+        return "" if self.target is None else self.say(self.target)
+
+    @property
+    def whole(self) -> str:
+        """The goal as people read it, with its metric: "85 % accuracy", "loss 2"."""
+        return f"{self.text} accuracy" if self.text.endswith("%") else self.text
+
+    def say(self, value: float, digits: str = "g") -> str:
+        """Return a value of the metric as people read it."""
+        if self.metric.removeprefix(_VALIDATION) == ACCURACY:
+            return f"{100 * value:{digits}} %"
+        return f"{self.metric} {value:{digits}}"
+
+    def best(self, values: Iterable[float]) -> float | None:
+        """Return the best of the values that are numbers, or None."""
+        known = [value for value in values if math.isfinite(value)]
+        return (max if self.most else min)(known, default=None)
+
     def better(self, value: float, than: float) -> bool:
         """Return whether `value` is better than `than`."""
         return value > than if self.most else value < than
@@ -90,10 +131,11 @@ class Goal(NamedTuple):
         return short, f"{_VALIDATION}{short}"
 
     def reached(self, metrics: Mapping[str, float]) -> bool:
-        """Return whether these metrics reach the goal."""
+        """Return whether these metrics reach the goal; a value that is no number reaches none."""
         value = self.value(metrics)
-        return (value is not None and self.target is not None
-                and not self.better(self.target, value))
+        if value is None or self.target is None:
+            return False
+        return value >= self.target if self.most else value <= self.target
 
     def __str__(self) -> str:
         ordered = f"{'max' if self.most else 'min'}:{self.metric}"

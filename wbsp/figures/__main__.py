@@ -21,6 +21,16 @@ def _window(text: str) -> tuple[float, float]:
     return start, end
 
 
+def _target(text: str) -> float | str:
+    if ":" in text:
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no target; give an accuracy, such as 0.85, "
+                                         "or METRIC:VALUE, such as loss:2.0") from None
+
+
 def _say(line: str) -> None:
     print(f"figures: {line}", file=sys.stderr)
 
@@ -32,8 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("run_dir", nargs="+", help="a run's folder, or one that holds runs")
     parser.add_argument("--out", type=Path, help="folder of the figures (default: a folder "
                         "`figures` in the first run_dir)")
-    parser.add_argument("--target", type=float, help="accuracy, 0..1, for the time-to-target bars "
-                        "(default: they are not drawn)")
+    parser.add_argument("--target", type=_target, help="accuracy, 0..1, or METRIC:VALUE, such as "
+                        "loss:2.0, for the time-to-target bars (default: they are not drawn)")
     parser.add_argument("--window", type=_window, metavar="START:END", help="seconds shown in the "
                         "timelines (default: a dozen steps of the slowest worker)")
     flags = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Bars: time to a target accuracy, how each worker spent its time, and how stale updates were."""
+"""Bars: time to a target, how each worker spent its time, and how stale updates were."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
+from wbsp.core.goal import ACCURACY, Goal
 from wbsp.figures import style
 from wbsp.figures.colors import PHASE_COLORS, sync_look
 from wbsp.figures.load import MOST_WORKERS, Reached, RunStatistics, by_group, times_to
 
 
 def draw_time_to_target(statistics: Sequence[RunStatistics], path: Path,
-                        target: float) -> Path | None:
+                        target: Goal) -> Path | None:
     """Draw a bar for each group: the mean over the seeds, a dot for each seed, and the ratio to the
     fastest rival.
 
@@ -26,7 +27,7 @@ def draw_time_to_target(statistics: Sequence[RunStatistics], path: Path,
         return None
     ends = [max(reached.times, default=reached.waited) for reached in groups]
     divisor, unit = style.time_unit(max(ends))
-    texts = [_describe(reached, unit, divisor) for reached in groups]
+    texts = [_describe(reached, target, unit, divisor) for reached in groups]
     width = 7.0  # inches of the bars and the texts beside them
     figure, [[axes]] = style.new_figure(1, 1, width + 2.5, 1.3 + 0.55 * len(groups))
     for row, (reached, end, text) in enumerate(zip(groups, ends, texts, strict=True)):
@@ -45,16 +46,19 @@ def draw_time_to_target(statistics: Sequence[RunStatistics], path: Path,
     axes.set_yticks(range(len(groups)), [textwrap.fill(r.group, 28) for r in groups])
     room = [end * width / max(1, width - 0.2 - style.text_inches(text))
             for end, text in zip(ends, texts, strict=True)]
-    axes.set(xlabel=f"time to {100 * target:g} % accuracy ({unit})", ylim=(len(groups) - 0.4, -0.6),
+    axes.set(xlabel=f"time to {target.whole} ({unit})", ylim=(len(groups) - 0.4, -0.6),
              xlim=(0, max(room) / divisor))
-    style.set_title(axes, f"Time to {100 * target:g} % accuracy: the mean, and a dot a run")
+    style.set_title(axes, f"Time to {target.whole}: the mean, and a dot a run")
     axes.grid(axis="y", visible=False)
     return style.save(figure, path)
 
 
-def _describe(reached: Reached, unit: str, divisor: float) -> str:
+def _describe(reached: Reached, target: Goal, unit: str, divisor: float) -> str:
     if not reached.times:
-        best = "no evaluation" if reached.best is None else f"best {100 * reached.best:.1f} %"
+        best = "no evaluation"
+        if reached.best is not None:
+            of_accuracy = target.metric == ACCURACY
+            best = f"best {target.say(reached.best, '.1f' if of_accuracy else '.4g')}"
         return f"not reached in {reached.waited / divisor:.3g} {unit} ({best})"
     text = f"{reached.mean / divisor:.3g} {unit}"
     if not reached.complete:

@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
+from wbsp.core.goal import Goal
 from wbsp.figures.colors import GREY
 from wbsp.figures.load import RunStatistics, by_group
 from wbsp.figures.style import legend_below, line_look, new_figure, save, set_title, time_unit
 
 
 def draw_curves(statistics: Sequence[RunStatistics], path: Path,
-                target: float | None = None) -> Path | None:
+                target: Goal | None = None) -> Path | None:
     """Draw the four panels into `path`; return None if no version was ever evaluated.
 
     A group of several seeds is its mean with a band from the lowest to the highest seed, as far as
@@ -40,13 +41,18 @@ def draw_curves(statistics: Sequence[RunStatistics], path: Path,
                                         lambda one: one.run.evaluations.loss)):
                 lines = [(of_x(one), of_y(one)) for one in members]
                 _draw_group(axes[row, column], lines, label, look)
-    if target is not None:
-        for panel in axes[0]:
-            panel.axhline(100 * target, color=GREY, linestyle=":", linewidth=1.2)
-        # At the left, where all curves are still low.
-        axes[0, 0].annotate(f"target {100 * target:g} %", (0, 100 * target), (3, 2), fontsize=8,
-                            xycoords=("axes fraction", "data"), textcoords="offset points",
-                            color=GREY)
+    if target is not None and (place := _place(target)) is not None:
+        row, height = place
+        for panel in axes[row]:
+            panel.axhline(height, color=GREY, linestyle=":", linewidth=1.2)
+        # At the left, where all accuracies are still low.
+        axes[row, 0].annotate(f"target {target.text}", (0, height), (3, 2), fontsize=8,
+                              xycoords=("axes fraction", "data"), textcoords="offset points",
+                              color=GREY)
+    if all("text" in one.run.settings for one in statistics):
+        bits = axes[1, 1].secondary_yaxis("right", functions=(lambda nats: nats / np.log(2),
+                                                              lambda bits: bits * np.log(2)))
+        bits.set_ylabel("bits a byte")
     set_title(axes[0, 0], "over time")
     set_title(axes[0, 1], "over the steps of all workers")
     axes[0, 0].set(ylabel="accuracy (%)")
@@ -54,6 +60,15 @@ def draw_curves(statistics: Sequence[RunStatistics], path: Path,
     axes[1, 1].set(xlabel="summed worker steps")
     legend_below(figure, *axes[0, 0].get_legend_handles_labels())
     return save(figure, path)
+
+
+def _place(target: Goal) -> tuple[int, float] | None:
+    """Return the row of panels in which a target lies, and its height there; None: in none."""
+    if target.target is None:
+        return None
+    rows = {"accuracy": (0, 100.0), "loss": (1, 1.0), "bits_per_byte": (1, float(np.log(2)))}
+    row, unit = rows.get(target.metric.removeprefix("val_"), (None, 0.0))
+    return None if row is None else (row, unit * target.target)
 
 
 def _draw_group(axes: Axes, lines: list[tuple[np.ndarray, np.ndarray]], label: str,

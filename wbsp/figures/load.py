@@ -18,6 +18,7 @@ from typing import Any, TypedDict
 import msgspec
 import numpy as np
 
+from wbsp.core.goal import Goal
 from wbsp.core.stats import Phase, sum_phases
 from wbsp.limits import Count, Worker, one_line, text_of
 from wbsp.runlog.files import shown, undamaged
@@ -303,14 +304,14 @@ def by_group(statistics: Sequence[RunStatistics]) -> dict[str, list[RunStatistic
 
 @dataclass
 class Reached:
-    """The time to the target accuracy of a group of runs that differ by the seed."""
+    """The time to the target of a group of runs that differ by the seed."""
 
     group: str
     sync: str
     times: list[float]  # seconds, of the runs that reached it
     runs: int
     waited: float  # duration of the longest of its runs, in seconds
-    best: float | None  # highest accuracy of all its evaluations, 0..1; None without evaluations
+    best: float | None  # value of the target's metric of all its evaluations; None without any
     rival: str | None = None  # the fastest group of another model
     ratio: float | None = None  # own mean / the rival's mean
 
@@ -325,7 +326,7 @@ class Reached:
         return float(np.mean(self.times)) if self.times else np.nan
 
 
-def times_to(statistics: Sequence[RunStatistics], target: float) -> list[Reached]:
+def times_to(statistics: Sequence[RunStatistics], target: Goal) -> list[Reached]:
     """Return the groups from the fastest to the slowest, then those that did not always reach
     `target`.
 
@@ -335,11 +336,12 @@ def times_to(statistics: Sequence[RunStatistics], target: float) -> list[Reached
     groups = []
     for group, members in by_group(statistics).items():
         times = [t for one in members if (t := one.run.time_to(target)) is not None]
-        known = [float(a) for one in members for a in one.run.evaluations.accuracy
-                 if np.isfinite(a)]
+        best = target.best(float(value) for one in members for value in one.run.metric(target))
         groups.append(Reached(group, members[0].sync, times, len(members),
-                              max(one.duration for one in members), max(known, default=None)))
-    groups.sort(key=lambda r: (not r.complete, not r.times, r.mean if r.times else -(r.best or 0)))
+                              max(one.duration for one in members), best))
+    sign = -1 if target.most else 1
+    groups.sort(key=lambda r: (not r.complete, not r.times,
+                               r.mean if r.times else sign * (r.best or 0)))
     complete = [reached for reached in groups if reached.complete]
     for own in complete:
         others = [r for r in complete if _family(r.sync) != _family(own.sync)]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from wbsp.core.goal import Goal
 from wbsp.core.stats import sum_phases
 from wbsp.figures.load import MOST_WORKERS, RunStatistics, times_to
 
@@ -13,13 +14,13 @@ _NONE = "-"
 
 
 def write_table(statistics: Sequence[RunStatistics], path: Path,
-                target: float | None = None) -> Path:
+                target: Goal | None = None) -> Path:
     """Write `path`: a row for each run, for each group's time to `target`, and for each worker."""
     lines = ["# Numbers of the figures", "",
              "Times in seconds; shares in % of the workers' time; staleness of accepted pushes in "
              "versions. A dash stands for what was not measured or not reached.", "", "## Runs", "",
              "The number is that of the run's timeline and trace.", ""]
-    goal = [] if target is None else [f"time to {100 * target:g} %"]
+    goal = [] if target is None else [f"time to {target.text}"]
     phases = [*sum_phases(one for stats in statistics for one in stats.seconds.values())]
     lines.append(markdown(
         ["", "run", "sync", "seed", "workers", *goal, "final accuracy", "versions",
@@ -28,7 +29,7 @@ def write_table(statistics: Sequence[RunStatistics], path: Path,
         ([str(number), *_run_row(stats, phases, target)]
          for number, stats in enumerate(statistics, 1))))
     if target is not None:
-        lines += ["", f"## Time to {100 * target:g} % accuracy", "", markdown(
+        lines += ["", f"## Time to {target.whole}", "", markdown(
             ["group", "mean", "lowest", "highest", "runs that reached it", "fastest rival",
              "time / the rival's"], _target_rows(statistics, target))]
     lines += ["", "## Workers", "", markdown(
@@ -38,7 +39,7 @@ def write_table(statistics: Sequence[RunStatistics], path: Path,
     return path
 
 
-def _run_row(stats: RunStatistics, phases: list[str], target: float | None) -> list[str]:
+def _run_row(stats: RunStatistics, phases: list[str], target: Goal | None) -> list[str]:
     stale = stats.staleness
     steps = [stats.steps[worker] for worker in stats.workers]
     named = ", ".join(f"{w}: {n}" for w, n in stats.steps.items())
@@ -52,7 +53,7 @@ def _run_row(stats: RunStatistics, phases: list[str], target: float | None) -> l
             f"`{command}`" if (command := stats.run.settings.get("command")) else _NONE]
 
 
-def _target_rows(statistics: Sequence[RunStatistics], target: float) -> Iterator[list[str]]:
+def _target_rows(statistics: Sequence[RunStatistics], target: Goal) -> Iterator[list[str]]:
     for reached in times_to(statistics, target):
         yield [reached.group, _number(reached.mean), _number(min(reached.times, default=None)),
                _number(max(reached.times, default=None)), f"{len(reached.times)} of {reached.runs}",

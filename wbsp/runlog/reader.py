@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypedDict
 import msgspec
 import numpy as np
 
+from wbsp.core.goal import Goal
 from wbsp.core.stats import Lane, Phase
 from wbsp.runlog.files import read_document, shown, undamaged
 from wbsp.runlog.folder import read_settings
@@ -114,13 +115,28 @@ class Run:
         path = self.folder / "summary.json"
         return read_document(path) if path.exists() else None
 
-    def time_to(self, accuracy: float) -> float | None:
-        """Return the seconds to the first evaluation with an accuracy; None if there is none.
+    def metric(self, goal: Goal) -> np.ndarray:
+        """Return the values of a goal's metric in the evaluations, float64; NaN where a version has
+        none."""
+        found = [event for event in self.events if event["kind"] == "evaluation"]
+        with undamaged(shown(self.folder / "events.jsonl")):
+            known = [goal.value({**event, **(event.get("metrics") or {})}) for event in found]
+        return np.array([np.nan if value is None else value for value in known], np.float64)
+
+    def time_to(self, target: float | str | Goal) -> float | None:
+        """Return the seconds to the first evaluation that reaches a target; None if there is none.
 
         Args:
-            accuracy: the least accuracy, 0..1.
+            target: the least accuracy, 0..1, or a metric and its value, such as "loss:2.0".
+
+        Raises:
+            ValueError: the target has another form; one line.
         """
-        reached = np.flatnonzero(self.evaluations.accuracy >= accuracy)
+        goal = Goal.of(target)
+        if goal is None or goal.target is None:
+            return None
+        values = self.metric(goal)
+        reached = np.flatnonzero(values >= goal.target if goal.most else values <= goal.target)
         return float(self.evaluations.t[reached[0]]) if reached.size else None
 
 

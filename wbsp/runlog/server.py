@@ -8,6 +8,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from wbsp.core.stats import Member, Report
@@ -198,23 +199,28 @@ class ServerLog:
         self.settle()
         return asdict(self._whole)
 
-    def evaluation(self, t: float, version: int, loss: float, accuracy: float, top5: float,
-                   members: Mapping[int, Member], reports: Mapping[int, Report]) -> None:
-        """Log loss and accuracies (0..1) of `version`, a snapshot at `t`, on the test set.
+    def evaluation(self, t: float, version: int, loss: float | None, accuracy: float | None,
+                   top5: float | None, members: Mapping[int, Member],
+                   reports: Mapping[int, Report],
+                   others: Mapping[str, float] = MappingProxyType({})) -> None:
+        """Log loss, accuracies (0..1) and other metrics of `version`, a snapshot at `t`, on the
+        test set.
 
-        ps_global_loss: time, step of the slowest worker, sum of the worker steps, loss, top-1
-        error, top-5 error, and sums over the workers: seconds of the last push, its MiB, seconds
-        of the last pull, its MiB.
+        ps_global_loss, if the three are known: time, step of the slowest worker, sum of the worker
+        steps, loss, top-1 error, top-5 error, and sums over the workers: seconds of the last push,
+        its MiB, seconds of the last pull, its MiB.
         """
-        self.attempt("writing ps_global_loss", self._write_evaluation, t, loss, accuracy, top5,
-                     members, reports)
-        steps = sum(member.steps for member in members.values())
-        self.event(t, "evaluation", version=version, steps=steps, loss=loss, accuracy=accuracy,
-                   top5=top5, **self._known_noise())
-        self._events.flush()
+        if loss is not None and accuracy is not None and top5 is not None:
+            self.attempt("writing ps_global_loss", self._write_evaluation, t, loss, accuracy, top5,
+                         members, reports)
+        named = {"loss": loss, "accuracy": accuracy, "top5": top5}
+        known = {name: value for name, value in named.items() if value is not None}
+        known |= others
+        steps = self._log_evaluation(t, version, named, members, known if others else None)
         measured = {} if self._periodic else self._measured(version, members, reports)
-        self._draw(t, steps, {"evaluation/loss": loss, "evaluation/accuracy": accuracy,
-                              "evaluation/top5_accuracy": top5, **measured})
+        self._draw(t, steps, {
+            f"evaluation/{'top5_accuracy' if name == 'top5' else name}": value
+            for name, value in known.items()} | measured)
 
     def _write_evaluation(self, t: float, loss: float, accuracy: float, top5: float,
                           members: Mapping[int, Member], reports: Mapping[int, Report]) -> None:
@@ -230,13 +236,21 @@ class ServerLog:
     def evaluated(self, t: float, version: int, metrics: Mapping[str, float],
                   members: Mapping[int, Member]) -> None:
         """Log a reader's metrics of `version`, which it received at `t`."""
-        steps = sum(member.steps for member in members.values())
         named = {name: metrics.get(name) for name in ("loss", "accuracy", "top5")}
-        self.event(t, "evaluation", version=version, steps=steps, **named, metrics=dict(metrics),
-                   **self._known_noise())
-        self._events.flush()
+        steps = self._log_evaluation(t, version, named, members, metrics)
         if metrics:
             self._draw(t, steps, {f"evaluation/{name}": value for name, value in metrics.items()})
+
+    def _log_evaluation(self, t: float, version: int, named: Mapping[str, float | None],
+                        members: Mapping[int, Member], metrics: Mapping[str, float] | None) -> int:
+        """Write the event; return the steps of all workers. `metrics`: all, if others than those
+        that every event names were measured."""
+        steps = sum(member.steps for member in members.values())
+        self.event(t, "evaluation", version=version, steps=steps, **named,
+                   **({} if metrics is None else {"metrics": dict(metrics)}),
+                   **self._known_noise())
+        self._events.flush()
+        return steps
 
     def training(self, t: float, version: int, loss: float, samples: int,
                  members: Mapping[int, Member], reports: Mapping[int, Report]) -> None:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from wbsp import command, heterogeneity, units
+from wbsp.core.goal import ACCURACY, Goal
 from wbsp.core.messages import SharedData
 from wbsp.core.outer_optimizer import OUTER_OPTIMIZERS
 from wbsp.process.imports import heavy_imports
@@ -44,7 +45,7 @@ from wbsp.simulate.study.runs import Plan, create_model, simulate
 from wbsp.simulate.study.screen import LATE, best_of, closest, noise_of
 from wbsp.simulate.study.spec import ClusterSpec, Group, StepLaw, published
 from wbsp.simulate.study.variants import Variant, variants
-from wbsp.simulate.workloads.base import check_back_end
+from wbsp.simulate.workloads.base import check_back_end, of_experiment
 from wbsp.simulate.world.server import check_number
 from wbsp.sync import BSP, MODELS, parse_options
 from wbsp.sync.auto import Auto
@@ -52,18 +53,20 @@ from wbsp.tensors.codecs import KNOWN, parse
 
 if TYPE_CHECKING:
     from wbsp.runlog.reader import Run
-    from wbsp.simulate.workloads.keras import Experiment
+    from wbsp.simulate.workloads.base import Experiment
 
 FLAGS = flags.FLAGS
 TIMING = "timing"  # in place of a network: no tensors
-# Seconds of a step at batch 128: of the order of a V100 or, for the small network, of one core.
-STEP_SECONDS = {"cnn": 0.02, "alexnet": 0.05, "small": 0.01, TIMING: 0.02}
+# Seconds of a step at batch 128, of gpt at 8: of the order of a V100 or, for the small network and
+# gpt, of one core.
+STEP_SECONDS = {"cnn": 0.02, "alexnet": 0.05, "small": 0.01, "gpt": 0.02, TIMING: 0.02}
 DESCRIBING = ("workers", "heterogeneity", "bandwidth", "latency", "step_seconds", "jitter",
               "server_bandwidth", "apply_seconds")  # flags that a cluster file replaces
 # Of a network.
 TRAINING = ("dataset", "optimizer", "lr", "lr_decays", "lr_steps", "epochs", "test_images")
-EPOCHS = 100.0
-BATCH = 128
+EPOCHS, EPOCHS_OF_TEXT = 100.0, 1.0
+BATCH, BATCH_OF_TEXT = 128, 8
+FROM_NO_FILES = {"shapes10": "is drawn by code", "stdlib": "comes with Python"}
 ABOUT = {
     "wbsp simulate": "Compare synchronization models on a cluster in virtual time: decisions and "
                      "training are real, machines and network are simulated.",
@@ -76,7 +79,7 @@ GROUPS = {
             "batch_size", "shared_data", "examples", "optimizer", "lr", "lr_decays", "lr_steps",
             "test_images", "check_period", "seeds", "seed"],
     "network": ["advise", "from", "cluster", *DESCRIBING, "shards", "model_bytes"],
-    "end": ["target_accuracy", "epochs", "max_steps", "until"],
+    "end": ["target", "target_accuracy", "epochs", "max_steps", "until"],
     "files": ["out", "figures", "verbose"]}
 
 flags.DEFINE_list("sync", list(MODELS), "synchronization models, separated by commas; module:Class "
@@ -114,31 +117,41 @@ flags.DEFINE_string("step_seconds", None, "compute of one step: 20ms, or 8ms+0.1
 flags.DEFINE_float("jitter", 0.0, "sigma of lognormal step times", lower_bound=0)
 flags.DEFINE_string("model_bytes", None, "time the network for a model of this size: 100MB; "
                     "default: the cluster file's, else the network's own")
-flags.DEFINE_string("model", "cnn", "cnn, alexnet, small, module:function of your own, or timing: "
-                    "no tensors, for large clusters")
-flags.DEFINE_enum("dataset", "cifar10", ["cifar10", "shapes10"], "training and test set")
+flags.DEFINE_string("model", "cnn", "cnn, alexnet, small, module:function of your own, gpt with "
+                    "any of :width=64:layers=3:heads=4:context=64, or timing: no tensors, for "
+                    "large clusters")
+flags.DEFINE_enum("dataset", None, ["cifar10", "shapes10", "stdlib"], "training and test set; "
+                  "stdlib is the text of Python's own library; default: cifar10, of gpt stdlib")
 flags.DEFINE_string("data_dir", None, "folder of CIFAR-10, as for runcifar10gpu.py")
-flags.DEFINE_integer("test_images", None, "images of the test set in an evaluation, the same in "
-                     "every run; default: all", lower_bound=1)
+flags.DEFINE_integer("test_images", None, "images of the test set in an evaluation, of stdlib "
+                     "windows, the same in every run; default: all images, 256 windows",
+                     lower_bound=1)
 flags.DEFINE_integer("batch_size", BATCH, "examples in a step; default: those of the cluster "
-                     f"file's steps (batch_size), else {BATCH}", lower_bound=1)
+                     f"file's steps (batch_size), else {BATCH}, of gpt {BATCH_OF_TEXT}",
+                     lower_bound=1)
 flags.DEFINE_bool("shared_data", False, "all workers share the training set, as that of "
                   "hook.examples: each example is trained once an epoch, by whichever worker is "
                   "free, and a run ends after --epochs")
 flags.DEFINE_integer("examples", None, f"with --model={TIMING} --shared_data: examples of the "
                      "training set", lower_bound=1)
-flags.DEFINE_enum("optimizer", None, ["sgd", "nesterov", "adam"],
-                  "optimizer of each worker, whose state is never sent: plain SGD, with Nesterov's "
-                  "momentum of 0.9, or Adam; default: plain SGD, as published")
-flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one, a tenth "
-                   "of it for nesterov, 0.001 for adam")
+flags.DEFINE_string("optimizer", None, "optimizer of each worker, whose state is never sent: sgd, "
+                    "nesterov (SGD with Nesterov's momentum of 0.9), adam, or adamw with any of "
+                    ":decay=0.1:clip=1:beta1=0.9:beta2=0.95:warmup=0.05, whose rate rises for the "
+                    "warm-up, a part of the run's examples, and falls by half a cosine; default: "
+                    "sgd, as published, of gpt adamw")
+flags.DEFINE_float("lr", None, "initial learning rate, of adamw the highest one; default: the "
+                   "model's published one, a tenth of it for nesterov, 0.001 for adam, 0.003 for "
+                   "adamw")
 flags.DEFINE_string("lr_decays", None, "its decays: 1562:0.1,2734:0.01 is a tenth of it from a "
                     "worker's step 1562 on, a hundredth from 2734 on; default: as published")
 flags.DEFINE_enum("lr_steps", "own", ["own", "mean"], "steps that decays count: each "
                   "worker's own, as published, or the mean worker's, as each worker knows them")
-flags.DEFINE_float("target_accuracy", None, "a run ends when a version reaches it (0..1)")
+flags.DEFINE_string("target", None, "METRIC:VALUE, such as loss:2.0 or accuracy:0.9: a run ends "
+                    "when a version reaches it")
+flags.DEFINE_float("target_accuracy", None, "--target=accuracy:VALUE (0..1)")
 flags.DEFINE_float("epochs", None, "... or after this many passes over the training set, summed "
-                   f"over all workers; default, without another end: {EPOCHS:g}", lower_bound=0)
+                   f"over all workers; default, without another end: {EPOCHS:g}, of stdlib "
+                   f"{EPOCHS_OF_TEXT:g}", lower_bound=0)
 flags.DEFINE_integer("max_steps", None, "... or after this many steps, summed over all workers",
                      lower_bound=1)
 flags.DEFINE_string("until", None, "... or at this virtual time: 300s, 10min")
@@ -169,6 +182,10 @@ def run() -> str:
     """Run what the flags say; return the text for standard output."""
     if FLAGS["from"].value is not None:
         _from_run()
+    if FLAGS.dataset is None:
+        FLAGS["dataset"].value = of_experiment("models").dataset_of(FLAGS.model)
+    if not FLAGS["batch_size"].present:
+        FLAGS["batch_size"].value = _batch()
     if FLAGS.advise is not None:
         _advised()
     elif FLAGS.verbose:
@@ -182,7 +199,7 @@ def run() -> str:
     try:
         if FLAGS["from"].value is not None and plan.experiment is None:
             scaled = [(advice.scaled(variant, own), own) for variant, own in compared]
-            return predicted(_recorded(), scaled, FLAGS.seed, None)
+            return predicted(_recorded(), scaled, FLAGS.seed, _loss())
         if FLAGS.advise is None:
             results = [_result(variant, own, progress) for variant, own in compared]
             text = compare.table(results)
@@ -212,10 +229,10 @@ def _advice(compared: list[tuple[Variant, Plan]], plan: Plan, progress: Progress
     alone = None
     if not sharded and (plan.experiment or plan.data):
         alone = _alone(plan, progress)
-        if plan.experiment and plan.target < math.inf and not alone.reached:
+        if plan.experiment and plan.target is not None and not alone.reached:
             raise ValueError(worth.missed(alone))
     left, more = "", list[str]()
-    if not FLAGS["sync"].present and plan.target < math.inf:
+    if not FLAGS["sync"].present and plan.target is not None:
         results, compared, left = closest(
             compared, FLAGS.seed, lambda variant, plan: _result(variant, plan, progress), alone)
     else:
@@ -316,7 +333,10 @@ def _advised() -> None:
     if FLAGS.cluster is not None:
         raise ValueError("give --cluster or --advise, not both")
     FLAGS.cluster = FLAGS.advise
-    for name, value in {**advice.FLAGS, "sync": advice.SYNC}.items():
+    chosen = advice.FLAGS_OF_TEXT if _of_text() else advice.FLAGS
+    if FLAGS.target is not None:
+        chosen = {name: value for name, value in chosen.items() if not name.startswith("target")}
+    for name, value in {**chosen, "sync": advice.SYNC}.items():
         if not FLAGS[name].present:
             setattr(FLAGS, name, value)
     given = _cluster_file()
@@ -345,7 +365,7 @@ def _recorded() -> Recorded:
 def _variants() -> list[Variant]:
     """Return the checked variants of --sync and --sync_option."""
     if (given := _cluster_file()) is not None and not FLAGS["batch_size"].present:
-        FLAGS["batch_size"].value = given.batch_size or BATCH
+        FLAGS["batch_size"].value = given.batch_size or _batch()
     compared = variants(FLAGS.sync, FLAGS.sync_option)
     for variant in compared:
         for one in variant.levels:
@@ -383,19 +403,18 @@ def _plan() -> Plan:
     until = _time("until") if FLAGS.until is not None else math.inf
     if not _time("check_period"):
         raise ValueError("--check_period must be above 0")
-    target = math.inf if timing or FLAGS.target_accuracy is None else FLAGS.target_accuracy
-    if not (0 < target <= 1 or target == math.inf):
-        raise ValueError(f"--target_accuracy={target:g} is not an accuracy; give a part of 1, such "
-                         "as 0.85")
+    target = None if timing else _target()
     for name in ("jitter", "lr", "epochs"):  # a bound lets NaN pass
         if not math.isfinite(FLAGS[name].value or 0):
             raise ValueError(f"--{name}={FLAGS[name].value} must be a finite number")
-    for name in (*TRAINING, "target_accuracy", "data_dir", "check_period"):
-        if timing and FLAGS[name].present and not (FLAGS.shared_data and name == "epochs"):
+    for name in (*TRAINING, "target", "target_accuracy", "data_dir", "check_period"):
+        allowed = (FLAGS.shared_data and name == "epochs"
+                   or FLAGS["from"].value is not None and name == "target")
+        if timing and FLAGS[name].present and not allowed:
             raise ValueError(f"--{name} needs a network; --model={TIMING} has none")
-    if FLAGS["data_dir"].present and FLAGS.dataset == "shapes10":
-        raise ValueError(f"--data_dir={FLAGS.data_dir} has no effect on --dataset=shapes10, which "
-                         "is drawn by code")
+    if FLAGS["data_dir"].present and FLAGS.dataset in FROM_NO_FILES:
+        raise ValueError(f"--data_dir={FLAGS.data_dir} has no effect on --dataset={FLAGS.dataset}, "
+                         f"which {FROM_NO_FILES[FLAGS.dataset]}")
     cluster = _cluster().trains(FLAGS.batch_size)
     if timing and not FLAGS.shared_data and FLAGS.max_steps is None and FLAGS.until is None:
         if FLAGS.advise is None:
@@ -404,10 +423,18 @@ def _plan() -> Plan:
     experiment = None if timing else _experiment()
     stop = math.inf if FLAGS.max_steps is None else FLAGS.max_steps * FLAGS.batch_size
     if experiment and not FLAGS.shared_data and FLAGS.epochs is None and stop == until == math.inf:
-        FLAGS["epochs"].value = EPOCHS
+        FLAGS["epochs"].value = EPOCHS_OF_TEXT if _of_text() else EPOCHS
     data = _shared_data(experiment)
     if experiment and data is None and FLAGS.epochs is not None:
         stop = min(stop, FLAGS.epochs * experiment.size)
+    if not timing and (_of_text() or of_experiment("models.adamw").checked(FLAGS.optimizer)):
+        for name in ("lr_decays", "lr_steps"):
+            if FLAGS[name].present:
+                raise ValueError(f"--{name}={FLAGS[name].value} has no effect on adamw, whose rate "
+                                 "follows the run's examples: adamw:warmup=0.05 is its option")
+        if data is None and stop == math.inf:
+            raise ValueError("the rate of adamw follows the run's examples, and --until does not "
+                             "say how many there are: give --epochs or --max_steps, too")
     growth = 0.0
     if FLAGS.advise is not None and not FLAGS["check_period"].present:
         growth = advice.PRECISION
@@ -420,6 +447,39 @@ def _plan() -> Plan:
     return Plan(cluster, experiment, FLAGS.batch_size, stop, until, target,
                 _time("check_period"), growth, FLAGS.outer, parse_options(FLAGS.outer_option),
                 FLAGS.wire, {**_settings(), **shards}, FLAGS.lr_steps == "mean", data)
+
+
+def _batch() -> int:
+    """Return the batch for which none is given."""
+    return BATCH_OF_TEXT if _of_text() else BATCH
+
+
+def _of_text() -> bool:
+    """Return whether the model is the decoder of bytes. Raises ValueError for a bad option."""
+    return of_experiment("models").dataset_of(FLAGS.model) == "stdlib"
+
+
+def _target() -> Goal | None:
+    """Return the target of the flags, or None."""
+    accuracy = FLAGS.target_accuracy
+    if FLAGS.target is not None:
+        if FLAGS["target_accuracy"].present:
+            raise ValueError(f"--target={FLAGS.target} and --target_accuracy={accuracy:g} are both "
+                             "targets; give one")
+        return Goal.of(FLAGS.target)
+    if accuracy is not None and not 0 < accuracy <= 1:
+        raise ValueError(f"--target_accuracy={accuracy:g} is not an accuracy; give a part of 1, "
+                         "such as 0.85")
+    return None if accuracy is None else Goal(ACCURACY, True, accuracy)
+
+
+def _loss() -> float | None:
+    """Return the loss of --target, which a recorded run is to have come to; None: its least."""
+    goal = None if FLAGS.target is None else Goal.parse("target", FLAGS.target, valued=True)
+    if goal is not None and goal.metric != "loss":
+        raise ValueError(f"--target={FLAGS.target}: the losses of --from are compared; give "
+                         "--target=loss:VALUE")
+    return goal and goal.target
 
 
 def _shared_data(experiment: Experiment | None) -> SharedData | None:
@@ -497,6 +557,11 @@ def _step_seconds() -> tuple[float, StepLaw | None]:
 
 
 def _experiment() -> Experiment:
+    if _of_text() or FLAGS.dataset == "stdlib":
+        from wbsp.simulate.workloads import gpt
+
+        return gpt.experiment(FLAGS.model, FLAGS.dataset, FLAGS.batch_size, FLAGS.lr,
+                              FLAGS.test_images, FLAGS.optimizer)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if chosen := os.environ.get("KERAS_BACKEND"):
         check_back_end(chosen)  # before Keras imports it
@@ -518,11 +583,13 @@ def _experiment() -> Experiment:
 
 def _settings() -> dict:
     """Return the flags that run.json holds beside the settings of the single run."""
-    names = ["model", "batch_size", "max_steps", "until", "check_period", "target_accuracy"]
+    names = ["model", "batch_size", "max_steps", "until", "check_period", "target",
+             "target_accuracy"]
     if FLAGS.model != TIMING:
         names += TRAINING
     names += DESCRIBING[1:] if FLAGS.cluster is None else ["cluster"]
-    return {**{name: FLAGS[name].value for name in names},
+    text = {"text": of_experiment("data.stdlib").text().name} if _of_text() else {}
+    return {**{name: FLAGS[name].value for name in names}, **text,
             "command": " ".join(["python -m wbsp.simulate", *sys.argv[1:]])}
 
 
@@ -540,7 +607,7 @@ def _draw(runs: list[Run], folder: Path) -> None:
     from wbsp.figures import draw
 
     try:
-        draw(runs, folder, FLAGS.target_accuracy)
+        draw(runs, folder, _target())
         print(f"figures: {folder}", file=sys.stderr)
     except ModuleNotFoundError as error:
         print(error, file=sys.stderr)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from quadratic import QuadraticWorkload
 
+from wbsp.core.goal import Goal
 from wbsp.core.outer_optimizer import create_outer
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.nodes.server import Evaluator
@@ -272,7 +273,7 @@ def test_evaluations_come_at_every_period_and_the_target_ends_the_run():
     def evaluate(snapshot):
         return {"accuracy": 1 - workload.loss(snapshot.vector) / workload.loss(workload.initial())}
     cluster = Cluster(create("wbsp"), free(1.0, 2.0), workload,
-                      evaluator=Evaluator(evaluate, 3.0, target=0.9))
+                      evaluator=Evaluator(evaluate, 3.0, target=Goal.of(0.9)))
     cluster.run()
     times = [e.time for e in cluster.evaluations]
     assert times[:-1] == exactly([3.0 * i for i in range(len(times) - 1)])
@@ -293,7 +294,7 @@ def test_evaluations_may_come_at_a_part_of_the_time_gone_by():
 
 def test_a_run_whose_first_version_is_good_enough_trains_nothing():
     cluster = Cluster(create("bsp"), free(1.0, 2.0),
-                      evaluator=Evaluator(lambda snapshot: {"accuracy": 0.5}, target=0.5))
+                      evaluator=Evaluator(lambda snapshot: {"accuracy": 0.5}, target=Goal.of(0.5)))
     cluster.run()
     assert (cluster.ended, cluster.engine.steps) == (0.0, 0)
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from quadratic import QuadraticWorkload
 
+from wbsp.core.goal import Goal
 from wbsp.core.outer_optimizer import create_outer
 from wbsp.core.site.worker import SiteWorker
 from wbsp.simulate.nodes.cluster import Cluster
@@ -215,7 +216,7 @@ def test_sites_with_an_outer_step_and_a_format_learn(wire):
     sites = [Site(range(2 * k, 2 * k + 2), create("bsp"), line(k, 1e3, 1e3, 0.1)) for k in (0, 1)]
     evaluator = Evaluator(lambda snapshot: {
         "accuracy": 1 - workload.loss(snapshot.vector) / workload.loss(workload.initial())},
-        target=0.9)
+        target=Goal.of(0.9))
     machines = [Machine(constant(1.0 + k / 2)) for k in range(4)]
     cluster = Cluster(create("localsgd", tau=4), machines, workload, sites=sites, model_bytes=256.0,
                       wire=parse(wire), evaluator=evaluator,

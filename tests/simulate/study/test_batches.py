@@ -4,6 +4,7 @@ import keras
 import pytest
 from made_runs import result
 
+from wbsp.core.goal import Goal
 from wbsp.simulate.study.batches import (
     Trained,
     best_of,
@@ -29,7 +30,7 @@ def experiment():
 
 def plan_of(experiment, batch=128):
     group = Group(2, step_seconds=0.02, sleep_seconds=0.5)
-    return Plan(ClusterSpec((group,), batch_size=batch), experiment, batch, target=0.85)
+    return Plan(ClusterSpec((group,), batch_size=batch), experiment, batch, target=Goal.of(0.85))
 
 
 def test_half_a_batch_has_half_the_rate_and_the_time_but_not_of_a_sleep(experiment):

@@ -5,7 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from wbsp.core.goal import Goal
 from wbsp.simulate.study.compare import Result, ranking, shards, table
+
+TARGET = Goal.of(0.85)
+
+
+def measured(accuracies):
+    """What `Run.metric` returns: of another metric than accuracy no number."""
+    return lambda goal: [value if goal.metric == "accuracy" else math.nan for value in accuracies]
 
 
 def run(seconds, pushes=((128, 1),), target=0.85):
@@ -19,14 +27,13 @@ def run(seconds, pushes=((128, 1),), target=0.85):
     total = {"pushes": len(pushes), "pulls": 1, "samples": samples, "steps": 99,
              "shares": dict.fromkeys(("compute", "push", "pull", "wait", "data"), 0.2)}
     return SimpleNamespace(
-        time_to=lambda accuracy: seconds, events=events,
-        evaluations=SimpleNamespace(accuracy=accuracies),
+        time_to=lambda goal: seconds, events=events, metric=measured(accuracies),
         settings={"batch_size": 128, "model_bytes": 4},
         summary={"t": 100.0, "version": 1, "staleness": {"mean": 0.0, "max": 0}, "total": total})
 
 
 def ranked(**times):
-    return ranking([Result(name, tuple(map(run, seconds)), 0.85)
+    return ranking([Result(name, tuple(map(run, seconds)), TARGET)
                     for name, seconds in times.items()])
 
 
@@ -59,10 +66,10 @@ def test_a_table_without_equal_models_says_nothing_of_equals():
 
 
 def test_micro_batches_and_directed_sizes_count_as_parts_of_mini_batches():
-    micro = Result("micro", (run(10, [(32, 1)] * 8),), 0.85)
-    sized = Result("sized", (run(10, [(200, 1), (56, 1), (256, 2)]),), 0.85)
+    micro = Result("micro", (run(10, [(32, 1)] * 8),), TARGET)
+    sized = Result("sized", (run(10, [(200, 1), (56, 1), (256, 2)]),), TARGET)
     assert (micro.batches, sized.batches) == (2, 4)  # up to the target
-    assert Result("never", (run(None, [(32, 1)] * 8),), 0.95).batches == 12
+    assert Result("never", (run(None, [(32, 1)] * 8),), Goal.of(0.95)).batches == 12
     rows = [line.split(" | ") for line in table([micro, sized]).splitlines()]
     column = rows[0].index("mini-batches")
     assert [row[column] for row in rows[2:]] == ["12", "14"]  # of the whole run
@@ -73,12 +80,12 @@ def test_micro_batches_and_directed_sizes_count_as_parts_of_mini_batches():
 
 def test_evaluations_that_are_not_finite_reach_nothing():
     broken = run(None)
-    broken.evaluations.accuracy = [0.1, float("nan")]
-    assert Result("broken", (broken,), 0.85).batches == pytest.approx(11)
+    broken.metric = measured([0.1, float("nan")])
+    assert Result("broken", (broken,), TARGET).batches == pytest.approx(11)
 
 
 def of_shards(**compared):
-    return shards({name: {count: Result(f"{name} shards={count}", tuple(map(run, seconds)), 0.85)
+    return shards({name: {count: Result(f"{name} shards={count}", tuple(map(run, seconds)), TARGET)
                           for count, seconds in results.items()}
                    for name, results in compared.items()}).splitlines()
 
@@ -98,16 +105,16 @@ def test_the_fewest_shards_that_no_others_beat_are_best():
 
 def test_without_a_target_reached_speed_decides_on_the_shards():
     fast, slow = (run(None, pushes=((128, 1),) * n) for n in (50, 20))
-    text = shards({"a": {1: Result("a", (slow,), 0.85), 2: Result("a", (fast,), 0.85)}})
+    text = shards({"a": {1: Result("a", (slow,), TARGET), 2: Result("a", (fast,), TARGET)}})
     assert text == "- a: best with 2 shards, 0.6 mini-batches/s (1: 0.3 mini-batches/s)"
 
 
 def test_without_training_speed_ranks_and_no_accuracy_is_named():
     runs = {name: run(None, pushes=((128, 1),) * n) for name, n in (("slow", 20), ("fast", 50))}
     for one in runs.values():
-        one.evaluations.accuracy = []
+        one.metric = measured([])
         one.events = [event for event in one.events if event["kind"] != "evaluation"]
-    text = ranking([Result(name, (one,), math.inf) for name, one in runs.items()])
+    text = ranking([Result(name, (one,)) for name, one in runs.items()])
     assert list(places(text).items()) == [("fast", "-"), ("slow", "-")]
     assert "| - | fast | 0.6 |" in text and "No network was trained" in text
     assert "nan" not in text and "accuracy" not in text and "%" in text

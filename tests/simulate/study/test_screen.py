@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from wbsp.core.goal import Goal
 from wbsp.simulate.study.compare import Result
 from wbsp.simulate.study.runs import Plan
 from wbsp.simulate.study.screen import (
@@ -20,7 +21,8 @@ from wbsp.simulate.study.spec import ClusterSpec, Group
 from wbsp.simulate.study.variants import variants
 
 UNEQUAL = ClusterSpec((Group(step_seconds=0.1), Group(step_seconds=1.0)), model_bytes=0.0)
-PLAN = Plan(UNEQUAL, None, 32, target=0.8)
+TARGET = Goal.of(0.8)
+PLAN = Plan(UNEQUAL, None, 32, target=TARGET)
 
 
 def screened(name, cluster=UNEQUAL):
@@ -80,7 +82,7 @@ def test_goodput_falls_with_the_batches_of_a_step():
 def trained(label, seconds, noise=None):
     run = SimpleNamespace(time_to=lambda accuracy: seconds, summary={
         "t": 100.0, "total": {}, "noise": noise and {"scale": noise, "batch": 1.0}})
-    return Result(label, (run,), 0.8)
+    return Result(label, (run,), TARGET)
 
 
 def advised(names, times, noise=None):
@@ -105,7 +107,7 @@ def test_models_of_little_goodput_are_not_trained():
 
 def test_models_whose_steps_cannot_suffice_are_not_trained():
     """In 2 s `auto` makes 19 steps, `pcc` 10; the fastest machine alone needed 30."""
-    alone = Result("alone", (SimpleNamespace(),), 0.8)
+    alone = Result("alone", (SimpleNamespace(),), TARGET)
     vars(alone).update(times=[3.0], batches=30.0)
     compared = [(variant, PLAN) for variant in variants(["auto", "pcc", "asp"], [])]
     asked = []

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from made_runs import result
 
+from wbsp.core.goal import Goal
 from wbsp.core.messages import SharedData
 from wbsp.simulate.study.batches import Trained
 from wbsp.simulate.study.compare import Result
@@ -50,7 +51,7 @@ def test_a_machine_alone_sends_nothing():
 
 
 def test_the_noise_is_measured_by_two_machines_that_send_nothing():
-    plan = noise_plan(Plan(CLUSTER, None, 32, target=0.8, outer="nesterov", wire="int8"))
+    plan = noise_plan(Plan(CLUSTER, None, 32, target=Goal.of(0.8), outer="nesterov", wire="int8"))
     assert (plan.cluster.size, plan.cluster.cycle(1e9)) == (2, 0.02)
     assert plan.outer is plan.wire is None and plan.stop_samples == 2 * NOISE_VERSIONS * 32
 
@@ -135,15 +136,18 @@ def test_a_model_that_misses_the_target_is_not_recommended():
 
 def test_a_target_that_the_machine_alone_misses_is_named_with_one_that_it_reaches():
     run = SimpleNamespace(time_to=lambda _: None, summary={"t": 268.0, "total": {}},
-                          evaluations=SimpleNamespace(accuracy=[0.5, 0.763, 0.7]))
-    assert missed(Result("alone", (run,), 0.85)) == (
+                          metric=lambda goal: [0.5, 0.763, 0.7])
+    assert missed(Result("alone", (run,), Goal.of(0.85))) == (
         "the fastest machine alone came to 76 % in 268.0 s, not to 85 %, so there is nothing to "
         "compare with: give --target_accuracy=0.7, or a later end by --epochs")
 
 
-@pytest.mark.parametrize("came, target", [(0.765, 0.7), (0.99, 0.95), (0.2, 0.15), (0.05, 0)])
-def test_a_target_within_reach_is_below_what_was_reached(came, target):
-    assert within_reach(came) == pytest.approx(target)
+@pytest.mark.parametrize("metric, came, flag", [
+    ("accuracy", 0.765, "--target_accuracy=0.7"), ("accuracy", 0.99, "--target_accuracy=0.95"),
+    ("accuracy", 0.2, "--target_accuracy=0.15"), ("accuracy", 0.05, ""),
+    ("loss", 1.65, "--target=min:loss:1.68"), ("score", 50.0, "--target=max:score:49")])
+def test_a_target_within_reach_is_worse_than_what_was_reached(metric, came, flag):
+    assert within_reach(Goal.parse("target", metric, valued=False), came) == flag
 
 
 def test_slow_machines_without_shared_data_are_worth_nothing():

@@ -16,11 +16,11 @@ import numpy as np
 
 from wbsp.core.agent import Command, Cut, Leave
 from wbsp.core.engine import Engine
+from wbsp.core.goal import Goal
 from wbsp.core.messages import Ack, AskWork, CutQuery, Fetch, Model, Outgoing, SharedData
 from wbsp.core.store import Snapshot
 from wbsp.simulate.nodes.worker import Context, Join, Peer
 from wbsp.simulate.world.clock import Turns
-from wbsp.simulate.world.links import INF
 from wbsp.simulate.world.server import ServerSpec
 
 
@@ -40,28 +40,38 @@ class Evaluator:
         evaluate: snapshot -> metrics.
         period: seconds between two measurements.
         growth: part of the elapsed time that replaces `period` when it is longer.
-        target: a metrics["accuracy"] of at least this ends the run.
+        target: metrics that reach it end the run; None: none do.
         results: an entry for each measurement.
     """
 
     evaluate: Callable[[Snapshot], dict[str, float]]
     period: float = 5.0
     growth: float = 0.0
-    target: float = INF
+    target: Goal | None = None
     results: list[Evaluation] = field(default_factory=list)
 
-    def measure(self, now: float, snapshot: Snapshot) -> float:
-        """Measure the newest version; return its accuracy, 0..1.
+    def measure(self, now: float, snapshot: Snapshot) -> str | None:
+        """Measure the newest version; return how it reaches the target, or None.
 
         Args:
             now: seconds.
             snapshot: the version.
+
+        Raises:
+            ValueError: the version has no value of the target's metric; one line.
         """
         past = self.results
         measured = past and past[-1].version == snapshot.version
         metrics = past[-1].metrics if measured else self.evaluate(snapshot)
         past.append(Evaluation(now, snapshot.version, metrics))
-        return metrics.get("accuracy", 0.0)
+        if self.target is None:
+            return None
+        value = self.target.value(metrics)
+        if value is None:
+            raise ValueError(f"--target={self.target}: no evaluation reports "
+                             f"{self.target.metric!r}; reported: {', '.join(sorted(metrics))}")
+        return (f"{self.target.metric} {value:.4f} reached" if self.target.reached(metrics)
+                else None)
 
 
 class SimulatedServer:
@@ -101,9 +111,9 @@ class SimulatedServer:
         evaluator = self._evaluator
         if evaluator is None or self.engine.done or not self.context.present:
             return
-        accuracy = evaluator.measure(self._clock.now, self.engine.store.latest)
-        if accuracy >= evaluator.target:
-            self._send(self.engine.stop(f"accuracy {accuracy:.4f} reached", self._clock.now))
+        reached = evaluator.measure(self._clock.now, self.engine.store.latest)
+        if reached is not None:
+            self._send(self.engine.stop(reached, self._clock.now))
             self._note_end()
         self._clock.after(max(evaluator.period, evaluator.growth * self._clock.now), self.check)
 

@@ -18,7 +18,7 @@ from wbsp.simulate.study.runs import Plan, create_model
 from wbsp.simulate.study.variants import Variant
 
 if TYPE_CHECKING:
-    from wbsp.simulate.workloads.keras import Experiment
+    from wbsp.simulate.workloads.base import Experiment
 
 GAIN = 0.9  # of the time before; after a smaller gain, no smaller batch is trained
 LEAST = 8  # examples; a step of fewer takes hardly less time on most machines

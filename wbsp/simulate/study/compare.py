@@ -9,10 +9,12 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
+from wbsp.core.goal import Goal
 from wbsp.core.stats import PHASES, Phase
 from wbsp.figures.table import markdown
 from wbsp.runlog.reader import Run
 
+BITS = Goal("bits_per_byte", False)  # of text
 NOTHING = 0.01  # a smaller difference does not justify another shard
 
 
@@ -24,7 +26,7 @@ class Result:
 
     label: str
     runs: tuple[Run, ...]
-    target: float  # accuracy, 0..1; infinite without one
+    target: Goal | None = None
 
     @cached_property
     def times(self) -> list[float]:
@@ -32,7 +34,7 @@ class Result:
 
         Without one: to the end, of the runs that have trained all epochs of shared data.
         """
-        if self.target == math.inf:
+        if self.target is None:
             return [_summary(run)["t"] for run in self.runs if _all_epochs(run)]
         times = (run.time_to(self.target) for run in self.runs)
         return [t for t in times if t is not None]
@@ -40,8 +42,8 @@ class Result:
     @property
     def goal(self) -> str:
         """What `times` are seconds to; empty if the runs have no goal."""
-        if self.target < math.inf:
-            return f"to {100 * self.target:g} %"
+        if self.target is not None:
+            return f"to {self.target.text}"
         data = self.runs[0].settings.get("shared_data")
         return f"for {_epochs(data['epochs'])}" if data else ""
 
@@ -51,9 +53,19 @@ class Result:
         return len(self.times) == len(self.runs)
 
     @property
-    def accuracy(self) -> float:
-        """Accuracy of the best evaluated version, 0..1; NaN without evaluations."""
-        return self.mean(lambda run: max(run.evaluations.accuracy, default=math.nan))
+    def metric(self) -> Goal:
+        """The metric of the target, else the usual one."""
+        return self.target or Goal.usual(self.runs[0].settings)
+
+    @property
+    def best(self) -> float:
+        """Value of the metric in the best evaluated version; NaN without evaluations."""
+        return self.best_of(self.metric)
+
+    def best_of(self, metric: Goal) -> float:
+        """Return the value of a metric in the best evaluated version; NaN without evaluations."""
+        bests = [metric.best(run.metric(metric)) for run in self.runs]
+        return fmean(math.nan if best is None else best for best in bests)
 
     @property
     def end(self) -> float:
@@ -113,25 +125,31 @@ class Result:
         """
         return max(self.times) < min(other.times)
 
+    def _reached(self, value: float) -> bool:
+        return self.target is not None and self.target.reached({self.target.metric: value})
+
     def _batches(self, run: Run) -> float:
-        samples, accuracies = 0, iter(run.evaluations.accuracy)
+        samples, seen = 0, iter(run.metric(self.metric))
         for event in run.events:
             if event["kind"] in ("accept", "reject"):
                 samples += event["samples"]
-            elif event["kind"] == "evaluation" and next(accuracies) >= self.target:
+            elif event["kind"] == "evaluation" and self._reached(next(seen)):
                 break
         return samples / run.settings["batch_size"]
 
 
 def table(compared: Sequence[Result]) -> str:
     """Return a Markdown table with one row a model."""
-    goal = compared[0].target < math.inf
-    trained = not math.isnan(compared[0].accuracy)
-    head = ["model", *([f"seconds to {100 * compared[0].target:g} %"] if goal else []), "seconds",
-            *(["best accuracy"] if trained else []), "versions", "mini-batches",
+    goal, metric = compared[0].target is not None, compared[0].metric
+    trained = not math.isnan(compared[0].best)
+    bits = metric.metric != BITS.metric and not math.isnan(compared[0].best_of(BITS))
+    head = ["model", *([f"seconds {compared[0].goal}"] if goal else []), "seconds",
+            *([f"best {metric.metric}"] if trained else []), *(["bits a byte"] if bits else []),
+            "versions", "mini-batches",
             "compute %", "wait %", "staleness", "traffic", *_lines_head(compared)]
     rows = [[one.label, *([_spread(one)] if goal else []), f"{one.end:,.1f}",
-             *([f"{one.accuracy:.4f}"] if trained else []), f"{one.total('version'):,.0f}",
+             *([f"{one.best:.4f}"] if trained else []),
+             *([f"{one.best_of(BITS):.4f}"] if bits else []), f"{one.total('version'):,.0f}",
              f"{one.mean(_all_batches):,.0f}", f"{100 * one.share('compute'):.1f}",
              f"{100 * one.share('wait'):.1f}", f"{one.staleness('mean'):.2f}",
              in_bytes(one.traffic), *_lines_of(one, compared)] for one in compared]
@@ -147,9 +165,11 @@ def ranking(compared: Sequence[Result]) -> str:
     A model's place is one more than the number of models that were faster beyond the seeds, so that
     the ranges of models of one place overlap.
     """
-    trained, goal = not math.isnan(compared[0].accuracy), compared[0].goal
+    trained, goal = not math.isnan(compared[0].best), compared[0].goal
+    sign = -1 if compared[0].metric.most else 1
     ranked = sorted(compared, key=lambda one: (
-        not one.reached, one.seconds if one.reached else -one.accuracy if trained else -one.rate))
+        not one.reached, one.seconds if one.reached else sign * one.best if trained
+        else -one.rate))
     reached = [one for one in ranked if one.reached]
     fewest = min((one.batches for one in reached), default=math.nan)
     places = {one.label: 1 + sum(other.faster(one) for other in reached) for one in reached}
@@ -251,10 +271,10 @@ def why(one: Result, fewest: float) -> str:
         ratio = one.batches / fewest if fewest else 1
         need = f"needed {one.batches:,.0f} mini-batches, " + (
             "the fewest of all" if ratio == 1 else f"{ratio:.2f} times the fewest")
-    elif math.isnan(one.accuracy):
+    elif math.isnan(one.best):
         need = f"{one.batches:,.0f} mini-batches"
     else:
-        need = f"best accuracy {one.accuracy:.4f} in {one.batches:,.0f} mini-batches"
+        need = f"best {one.metric.metric} {one.best:.4f} in {one.batches:,.0f} mini-batches"
     merged = one.total("pushes") / one.total("version") if one.total("version") else 0.0
     return (f"{pace}; {need}, with {merged:.1f} pushes a version and updates "
             f"{one.staleness('mean'):.1f} versions old (at most {one.staleness('max'):.0f})")

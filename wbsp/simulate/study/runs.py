@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wbsp import __version__
+from wbsp.core.goal import Goal
 from wbsp.core.messages import SharedData
 from wbsp.core.outer_optimizer import OuterOptimizer, outer_of
 from wbsp.core.stats import Lane, Phase, Report
@@ -27,13 +28,10 @@ from wbsp.simulate.nodes.worker import Observer
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.spec import ClusterSpec
 from wbsp.simulate.study.variants import Variant
-from wbsp.simulate.workloads.base import TimingWorkload, Vector, Workload
+from wbsp.simulate.workloads.base import Experiment, TimingWorkload, Vector, Workload
 from wbsp.simulate.world.machine import INF
 from wbsp.sync import SyncModel, with_batch_size
 from wbsp.tensors.codecs import parse
-
-if TYPE_CHECKING:
-    from wbsp.simulate.workloads.keras import Experiment
 
 CLUSTER_FILE = "cluster.toml"  # a copy in each run's folder
 MOST_LOGS = 100  # workers with their own files; of a larger cluster, evenly chosen ones
@@ -50,7 +48,7 @@ class Plan:
         experiment: network and data; None: no tensors.
         stop_samples: over all workers.
         until: virtual seconds.
-        target: accuracy, 0..1.
+        target: a metric and its value; None: none ends a run.
         check_period: virtual seconds between two evaluations.
         check_growth: part of the elapsed time that replaces `check_period` when it is longer.
         outer: name of the outer step; None: each model's own.
@@ -69,7 +67,7 @@ class Plan:
     batch_size: int
     stop_samples: float = INF
     until: float = INF
-    target: float = INF
+    target: Goal | None = None
     check_period: float = 5.0
     check_growth: float = 0.0
     outer: str | None = None
@@ -250,21 +248,28 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
     def mean_steps(worker: int) -> int:
         return cluster.workers[worker].agent.run_steps // cluster.mates(worker)
 
+    def done(worker: int) -> float:
+        whole = cluster.workers[worker].agent.run_examples * spec.size / cluster.mates(worker)
+        return min(1.0, whole / most)
+
     def evaluate(measure: Callable[[Vector], dict[str, float]],
                  snapshot: Snapshot) -> dict[str, float]:
         metrics = measure(snapshot.vector)
+        others = {name: value for name, value in metrics.items()
+                  if name not in ("loss", "accuracy", "top5")}
         recorder.server.evaluation(
-            cluster.clock.now, snapshot.version, metrics["loss"], metrics["accuracy"],
-            metrics["top5"], cluster.members, dict(enumerate(cluster.reports)))
+            cluster.clock.now, snapshot.version, metrics.get("loss"), metrics.get("accuracy"),
+            metrics.get("top5"), cluster.members, dict(enumerate(cluster.reports)), others)
         return metrics
 
-    def accuracy() -> float | None:
-        return cluster.evaluations[-1].metrics["accuracy"] if cluster.evaluations else None
+    def newest() -> dict[str, float]:
+        return cluster.evaluations[-1].metrics if cluster.evaluations else {}
 
     def state() -> str:
-        known = accuracy()
-        newest = f"version {cluster.engine.store.latest.version:,}"
-        return newest if known is None else f"{newest}, accuracy {known:.4f}"
+        shown = plan.target or Goal.usual(plan.settings)
+        known = shown.value(newest())
+        version = f"version {cluster.engine.store.latest.version:,}"
+        return version if known is None else f"{version}, {shown.metric} {known:.4f}"
 
     def on_step(now: float) -> None:
         done = max(cluster.engine.samples / most, now / plan.until)
@@ -274,7 +279,7 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
     trained, evaluator, epoch_steps = None, None, 0
     if experiment is not None:
         workload = trained = experiment.workload(seed, spec.size, plan.batch_size // batch_size,
-                                                 mean_steps if plan.mean_steps else None)
+                                                 mean_steps if plan.mean_steps else None, done)
         evaluator = Evaluator(partial(evaluate, partial(experiment.evaluate, trained)),
                               plan.check_period, plan.check_growth, plan.target)
         epoch_steps = max(1, experiment.size // batch_size)
@@ -295,7 +300,8 @@ def simulate(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: i
             recorder.server.event(ended, "traffic", pushed=cluster.pushed, fetched=cluster.fetched,
                                   **lines)
         recorder.server.summary(ended, cluster.members, dict(enumerate(cluster.reports)),
-                                cluster.engine.store.latest.version, accuracy(), reason)
+                                cluster.engine.store.latest.version, newest().get("accuracy"),
+                                reason)
         progress.end(ended, state())
     finally:
         recorder.close()

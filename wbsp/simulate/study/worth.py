@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import ceil, floor
 
+from wbsp.core.goal import ACCURACY, Goal
 from wbsp.core.messages import SharedData
 from wbsp.simulate.study.batches import Trained
 from wbsp.simulate.study.compare import Result
@@ -99,16 +100,27 @@ def bounded_by_noise(speeds: float, noise: float) -> float:
 
 def missed(alone: Result) -> str:
     """Return why there is nothing to compare if the fastest machine alone misses the target."""
-    came = min(max(run.evaluations.accuracy, default=0.0) for run in alone.runs)
-    target = within_reach(came)
-    return (f"the fastest machine alone came to {100 * came:.0f} % in {alone.end:,.1f} s, not "
-            f"to {100 * alone.target:g} %, so there is nothing to compare with: give "
-            + (f"--target_accuracy={target:g}, or " if target else "") + "a later end by --epochs")
+    metric = alone.metric
+    found = [metric.best(run.metric(metric)) for run in alone.runs]
+    came = [value for value in found if value is not None]
+    said, reach = "did not learn", ""
+    if came:
+        worst = min(came) if metric.most else max(came)
+        said = f"came to {metric.say(worst, '.0f' if metric.metric == ACCURACY else '.4g')}"
+        reach = within_reach(metric, worst)
+    return (f"the fastest machine alone {said} in {alone.end:,.1f} s, not {alone.goal}, so there "
+            "is nothing to compare with: give " + (f"{reach}, or " if reach else "")
+            + "a later end by --epochs")
 
 
-def within_reach(accuracy: float) -> float:
-    """Return a target that a training to `accuracy` has surely reached; 0: there is none."""
-    return floor(20 * (accuracy - 0.03)) / 20 if accuracy > 0.08 else 0.0
+def within_reach(metric: Goal, came: float) -> str:
+    """Return the flag of a target that a training to the value `came` has surely reached; empty:
+    there is none."""
+    if metric.metric == ACCURACY:
+        return f"--target_accuracy={floor(20 * (came - 0.03)) / 20:g}" if came > 0.08 else ""
+    margin = 0.02 * abs(came)
+    value = f"{came - margin if metric.most else came + margin:.3g}"
+    return f"--target={metric._replace(target=float(value))}"
 
 
 def verdict(model: Trained | None, machine: Trained, few: Result | None, cluster: ClusterSpec,
@@ -153,7 +165,7 @@ def verdict(model: Trained | None, machine: Trained, few: Result | None, cluster
 
 
 def _how_sure(best: Result) -> str:
-    if best.target == INF:  # the goal is time alone
+    if best.target is None:  # the goal is time alone
         return ("How much is learned in that time is another question: without --model=timing a "
                 "network is trained. --verbose shows all models.")
     trained = best.runs[0].settings

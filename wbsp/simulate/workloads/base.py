@@ -6,8 +6,13 @@ it: without tensors at all or, in `workloads/keras.py`, on a real network.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import math
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, Protocol, TypeAlias
 
 Vector: TypeAlias = Any  # np.ndarray, float32 [size]; None without tensors
@@ -71,6 +76,47 @@ class Workload(Protocol):
         """
 
 
+class Experiment(Protocol):
+    """A network and its data, which all runs of a study train.
+
+    Attributes:
+        size: examples of an epoch.
+        model_bytes: bytes of an update and of a version as float32.
+        rate: the initial learning rate.
+        decays: {steps: factor of the rate from there on}; None: the published ones, or none.
+    """
+
+    size: int
+    model_bytes: int
+
+    @property
+    def rate(self) -> float: ...
+
+    @property
+    def decays(self) -> Mapping[int, float] | None: ...
+
+    def with_batch(self, batch_size: int) -> Experiment | None:
+        """Return this experiment with another batch, and a rate and decays that suit it; None: its
+        schedule is its own."""
+
+    def workload(self, seed: int, workers: int, micro_batches: int,
+                 counted: Callable[[int], int] | None,
+                 done: Callable[[int], float]) -> Workload:
+        """Return replicas at the initial model of `seed`.
+
+        Args:
+            seed: of the initial model and of the batches.
+            workers: number of workers.
+            micro_batches: the number into which a mini-batch is split; each is a step.
+            counted: worker -> the steps that a schedule counts before its next one; None: its own.
+            done: worker -> the part of the run's examples that all workers have trained, 0..1, as
+                that worker knows it.
+        """
+
+    def evaluate(self, workload: Any, vector: Vector) -> dict[str, float]:
+        """Return the metrics of a version; `workload`: the run's, of this experiment."""
+
+
 class TimingWorkload:
     """A workload without tensors: every step counts its samples and has no loss.
 
@@ -95,3 +141,16 @@ class TimingWorkload:
 
     def adopt(self, worker: int, vector: None, how: str) -> None:
         pass
+
+
+def of_experiment(name: str) -> ModuleType:
+    """Import a module of the experiment's networks and data sets.
+
+    It is in the checkout beside the library, or else in the installed package.
+    """
+    library = Path(__file__).resolve().parents[2]
+    for folder in (library.parent, library / "_experiment"):
+        if (folder / "models" / "training.py").exists() and str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))  # before folders of these names where a user works
+            break
+    return importlib.import_module(name)

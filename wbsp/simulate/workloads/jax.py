@@ -82,6 +82,12 @@ class Network(SharedNetwork):
         self._held = [*self._held]
         self._held[self._counter] = jnp.asarray(steps, self._held[self._counter].dtype)
 
+    def set_rate(self, rate: float) -> None:
+        place = next(n for n, v in enumerate(self._own)
+                     if v is self.model.optimizer._learning_rate)
+        self._held = [*self._held]
+        self._held[place] = jnp.asarray(rate, self._held[place].dtype)
+
     def own(self) -> list[jax.Array]:
         return self._held
 

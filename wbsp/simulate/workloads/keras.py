@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import copy
 import importlib
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from os import PathLike
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -22,7 +20,7 @@ import keras
 import numpy as np
 
 from wbsp.replica.model import sums_gradients
-from wbsp.simulate.workloads.base import check_back_end
+from wbsp.simulate.workloads.base import check_back_end, of_experiment
 from wbsp.simulate.workloads.network import SharedNetwork
 
 Stream = Callable[[int, int], Any]  # (start, count) -> the batch of so many examples from there
@@ -63,13 +61,16 @@ class KerasWorkload:
              None -> the stream that all workers share
     counted: worker -> the steps that the optimizer's schedule counts before its next one; None: the
              worker's own
+    rate:    worker -> the learning rate of its next step; None: the optimizer's own schedule
     """
 
     def __init__(self, network: SharedNetwork, fresh: keras.Model, workers: int,
                  batches: Callable[[int], Iterable], batch_size: int,
                  stream: Callable[[int | None], Stream] = no_stream,
-                 counted: Callable[[int], int] | None = None):
+                 counted: Callable[[int], int] | None = None,
+                 rate: Callable[[int], float] | None = None):
         self._network, self.batch, self._counted = network, batch_size, counted
+        self._rate = rate
         self._initial, own = network.begin(fresh)
         self._own = [own] * workers
         self._batches = cache(lambda worker: iter(batches(worker)))
@@ -93,6 +94,8 @@ class KerasWorkload:
         self._make_live(worker)
         if self._counted is not None:
             self._network.count(self._counted(worker))
+        if self._rate is not None:
+            self._network.set_rate(self._rate(worker))
         if samples is None:
             samples, loss = self.batch, self._network.step(next(self._batches(worker)))
         else:
@@ -153,7 +156,8 @@ class Experiment:
     decays:      {steps: factor of the rate from there on}; None: the published ones
     test_images: how many images of the test set an evaluation looks at, always the same ones;
                  None: all. Many short runs would otherwise spend their time on evaluations.
-    optimizer:   of each worker: a name of `OPTIMIZERS` in models/training.py; None: plain SGD
+    optimizer:   of each worker: a name of `OPTIMIZERS` in models/training.py, or adamw with its
+                 options (models/adamw.py); None: plain SGD
 
     Attributes: `size`, the examples of an epoch; `model_bytes` as float32; `rate`.
 
@@ -163,23 +167,24 @@ class Experiment:
     def __init__(self, model: str, dataset: str, batch_size: int, lr: float | None = None,
                  data_dir: str | PathLike | None = None, test_images: int | None = None,
                  decays: Mapping[int, float] | None = None, optimizer: str | None = None):
-        models, data = _of_experiment("models"), _of_experiment("data")
+        models, data = of_experiment("models"), of_experiment("data")
         self._model, self._batch_size = model, batch_size
         self._build = models.build
         self.size = data.size(dataset)  # examples of an epoch
-        self._augmented = _of_experiment(f"data.{dataset}").AUGMENTED
-        self._pipeline = _of_experiment(
+        self._augmented = of_experiment(f"data.{dataset}").AUGMENTED
+        self._pipeline = of_experiment(
             "data.pipeline_jax" if keras.backend.backend() == "jax" else "data.pipeline")
         # Once for all workers.
         self._train = self._pipeline.in_memory(*data.load(dataset, data_dir, "train"))
         x, y = data.load(dataset, data_dir, "test")
         if test_images is not None and test_images > len(y):
             raise ValueError(f"--test_images={test_images}: the test set of {dataset} has {len(y)}")
-        chosen = _of_experiment("data.draws").subset(len(y), test_images)
+        chosen = of_experiment("data.draws").subset(len(y), test_images)
         self._test = list(self._pipeline.test(x[chosen], y[chosen], min(len(chosen), 1000)))
-        training = _of_experiment("models.training")
+        training = of_experiment("models.training")
         self._compile, self._published = training.compile, training.published_decays
         self._lr, self._decays, self._optimizer = lr, decays, optimizer
+        self._adamw = of_experiment("models.adamw").adamw(optimizer)
         self._networks: dict[int, SharedNetwork] = {}  # by micro-batches
         self._made: dict[int, Callable[[int, int], Iterator]] = {}  # by size: batches of a worker
         self.model_bytes = 4 * self._network(1).read().size
@@ -202,18 +207,18 @@ class Experiment:
     def with_batch(self, batch_size: int) -> Experiment | None:
         """Return this experiment with another batch, and a rate and decays that suit it.
 
-        The rate of SGD is in proportion to the batch, that of Adam and the like to its root
+        The rate of SGD is in proportion to the batch, that of Adam and AdamW to its root
         (Malladi et al. 2022, arXiv 2205.10287). None: the network comes compiled with a schedule of
         its own.
         """
         decays, compiled = self._decays, self._build(self._model, 0)
-        in_proportion = self._optimizer != "adam"
+        in_proportion = self._optimizer != "adam" and self._adamw is None
         if compiled.compiled:
             in_proportion = isinstance(compiled.optimizer, keras.optimizers.SGD)
             if isinstance(compiled.optimizer._learning_rate,
                           keras.optimizers.schedules.LearningRateSchedule):
                 return None
-        elif decays is None:
+        elif decays is None and self._adamw is None:
             decays = self._published(self._model)
         part, other = batch_size / self._batch_size, copy.copy(self)
         other._batch_size, other._networks = batch_size, {}
@@ -222,19 +227,24 @@ class Experiment:
         return other
 
     def workload(self, seed: int, workers: int, micro_batches: int = 1,
-                 counted: Callable[[int], int] | None = None) -> KerasWorkload:
+                 counted: Callable[[int], int] | None = None,
+                 done: Callable[[int], float] = lambda worker: 0.0) -> KerasWorkload:
         """Replicas at the initial model of `seed`, with the batches real workers would have.
 
         micro_batches: the number into which a mini-batch is split; each is a step
         counted:       as of a KerasWorkload
+        done:          worker -> part of the run's examples that are trained, which AdamW's schedule
+                       follows
         """
+        highest, options = self.rate, self._adamw
+        rate = options and (lambda worker: highest * options.factor(done(worker)))
         keras.utils.set_random_seed(seed)
         size = self._batch_size // micro_batches
         return KerasWorkload(
             self._network(micro_batches), self._build(self._model, seed), workers,
             lambda worker: self._batches(size, seed, worker), size,
             lambda worker: self._stream(seed if worker is None else (seed, worker)),
-            counted)
+            counted, rate)
 
     def evaluate(self, workload: KerasWorkload, vector: np.ndarray) -> dict[str, float]:
         """Return loss, accuracy and top5 (0..1) on the test set."""
@@ -255,16 +265,3 @@ class Experiment:
 
     def _stream(self, seed: int | tuple[int, int]) -> Stream:
         return self._pipeline.shared_batch(*self._train, seed, self._augmented)
-
-
-def _of_experiment(name: str) -> ModuleType:
-    """Import a module of the experiment's networks and data sets.
-
-    It is in the checkout beside the library, or else in the installed package.
-    """
-    library = Path(__file__).resolve().parents[2]
-    for folder in (library.parent, library / "_experiment"):
-        if (folder / "models" / "training.py").exists() and str(folder) not in sys.path:
-            sys.path.insert(0, str(folder))  # before folders of these names where a user works
-            break
-    return importlib.import_module(name)

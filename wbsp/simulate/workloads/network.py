@@ -59,6 +59,10 @@ class SharedNetwork(ABC):
         """Set the step that the optimizer's schedule continues from."""
 
     @abstractmethod
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate, which is a plain number, for the state that the network holds."""
+
+    @abstractmethod
     def own(self) -> list:
         """Return the variables, beside x, to keep while other workers train."""
 

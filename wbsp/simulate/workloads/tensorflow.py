@@ -76,6 +76,9 @@ class Network(SharedNetwork):
     def count(self, steps: int) -> None:
         self.model.optimizer.iterations.assign(steps)
 
+    def set_rate(self, rate: float) -> None:
+        self.model.optimizer.learning_rate = rate
+
     def own(self) -> list[tf.Tensor]:
         return self._read_own()
 
