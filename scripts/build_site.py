@@ -23,8 +23,8 @@ import reference
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build"
 PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md",
-         "docs/**/*.png", "docs/site.css", "reports/*.md", "reports/*.csv", "reports/figures/*.png",
-         "tests/README.md"]
+         "docs/**/*.png", "docs/site.css", "lab/README.md", "lab/reports/*.md", "lab/reports/*.csv",
+         "lab/reports/figures/*.png", "tests/README.md"]
 LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
 

@@ -19,14 +19,14 @@ import pathlib
 import sys
 import time
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from absl import flags  # noqa: E402
-from gpu import parts, tables  # noqa: E402
-from gpu.device import BACK_ENDS, PartError, Place, find  # noqa: E402
 
 import models  # noqa: E402
-from benchmarks.harness import write_json  # noqa: E402
+from scripts.gpu import parts, tables  # noqa: E402
+from scripts.gpu.device import BACK_ENDS, PartError, Place, find  # noqa: E402
+from scripts.harness import write_json  # noqa: E402
 from wbsp import __version__, command  # noqa: E402
 
 FLAGS = flags.FLAGS

@@ -10,7 +10,7 @@
 # part shared (default: 200).
 source "$(dirname "$0")/common.sh"
 
-PARTS="simulation kills shared long cuts ssh ray slurm endurance imagenet benchmarks claims reports properties docs"
+PARTS="simulation kills shared long cuts ssh ray slurm endurance imagenet gpu lab claims properties docs"
 
 # Each part: can_PART says in a line why it cannot run here, or nothing; run_PART runs it.
 tests() { "$python" -m pytest -q --timeout=0 -p no:cacheprovider "$@"; }
@@ -43,12 +43,9 @@ run_ray() { WBSP_RAY=1 tests tests/ray; }
 run_slurm() { WBSP_SLURM=1 tests tests/deploy/test_slurm.py; }
 run_endurance() { WBSP_MINUTES=${WBSP_MINUTES:-60} tests tests/faults/test_endurance.py; }
 run_imagenet() { WBSP_IMAGENET=1 tests tests/test_imagenet_launcher.py; }
-run_benchmarks() { WBSP_BENCHMARKS=1 tests tests/benchmarks tests/test_gpu_check.py; }
+run_gpu() { WBSP_BENCHMARKS=1 tests tests/test_gpu_check.py; }
+run_lab() { WBSP_BENCHMARKS=1 WBSP_REPORTS=1 WBSP_LONG=1 lab/test.sh --timeout=0 -p no:cacheprovider; }
 run_claims() { WBSP_CLAIMS=1 tests -n 2 tests/test_claims.py; }
-run_reports() {
-    WBSP_REPORTS=1 tests -n 2 tests/test_reproduce.py tests/test_long_runs.py \
-        tests/test_real_comparisons.py
-}
 run_properties() {
     tests --hypothesis-profile=night -n 3 tests/sync tests/wire tests/core/test_store.py
 }
@@ -58,6 +55,9 @@ run_docs() {
         tests/test_first_training.py tests/watch/test_trackers.py
 }
 
+can_lab() {
+    [ -d lab ] || echo "this checkout has no lab/"
+}
 can_docs() {
     "$python" -c 'import mkdocstrings' 2>/dev/null || echo "mkdocs is not installed: pip install -e '.[docs]'"
 }

@@ -21,8 +21,9 @@ if sys.version_info < (3, 11):
 else:
     import tomllib
 
+LAB = ROOT / "lab"  # a checkout need not have it
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md")),
-         *sorted(ROOT.glob("reports/*.md"))]
+         *sorted(LAB.glob("*.md")), *sorted(LAB.glob("reports/*.md"))]
 FLAGS = (ROOT / "docs/reference/flags.md").read_text()  # itself held against the code by a test
 VARIABLES = (ROOT / "docs/reference/environment.md").read_text()
 LAUNCHERS = "runcifar10gpu.py", "runalexgpu.py", "runimagenetgpu.py"
@@ -48,7 +49,8 @@ def commands():
                   *re.findall(r"(?:\A|\n\n)((?:    [^\n]*(?:\n|\Z))+)", plain)]
         lines = [line.strip() for block in blocks for line in
                  block.replace("\\\n", " ").splitlines()]
-        lines += re.findall(r"`((?:wbsp [a-z]|python -m |(?:python )?scripts/\w+\.)[^`]*)`", plain)
+        lines += re.findall(
+            r"`((?:wbsp [a-z]|python -m |(?:python )?(?:lab|scripts)/\w+\.)[^`]*)`", plain)
         for line in dict.fromkeys(lines):
             if argv := argument_list(line):
                 yield pytest.param(argv, id=f"{page.name}: {line[:70]}")
@@ -67,7 +69,7 @@ def argument_list(line):
         argv = argv[1:]
     if not argv or not re.fullmatch(r"[\w./-]+", argv[0]):
         return None
-    known = argv[0] in ("wbsp", "pip", "python") or argv[0].startswith("scripts/") \
+    known = argv[0] in ("wbsp", "pip", "python") or argv[0].startswith(("lab/", "scripts/")) \
         or argv[0] in ELSEWHERE
     return argv if known or (len(argv) > 1 and shutil.which(argv[0])) else None
 
@@ -93,13 +95,14 @@ def check_flags(argv, known):
 def check_program(path, argv):
     """A script of the repository, whose text has each flag."""
     file = ROOT / path
+    if file.is_relative_to(LAB) and not LAB.exists():
+        pytest.skip("this checkout has no lab/")
     assert file.exists(), path
     if file.suffix == ".sh":
         assert os.access(file, os.X_OK), f"{path} cannot be run"
         return
-    source = file.read_text() + (ROOT / "benchmarks/harness.py").read_text()
-    if "scripts/" in path:
-        source += "".join(one.read_text() for one in (ROOT / "scripts/reproduction").glob("*.py"))
+    source = file.read_text() + (ROOT / "scripts/harness.py").read_text()
+    source += "".join(one.read_text() for one in LAB.glob("reproduction/*.py"))
     for name in re.findall(r"(?<!\S)--([\w-]+)", " ".join(argv)):
         plain = name.replace("-", "_")
         assert f"--{name}" in source or f'"{plain}"' in source, f"{path} has no flag --{name}"
@@ -125,8 +128,8 @@ def check_python(argv):
         package, _, name = module.partition(".")
         if package == "wbsp" and name:
             check_wbsp({"sync": "models"}.get(name, name), rest)
-        elif package == "benchmarks":
-            check_program(f"benchmarks/{name}.py" if name else "benchmarks/__init__.py", rest)
+        elif package == "lab":
+            check_program(f"{module.replace('.', '/')}.py", rest)
         else:
             assert module in ("pytest", "http.server", "wbsp", "venv", "build",
                               "timeit"), module
@@ -136,7 +139,7 @@ def check_python(argv):
     elif argv and argv[0] == "tests/simulation":
         source = (ROOT / "tests/helpers/simulated/command.py").read_text()
         assert all(f"--{name}" in source for name in names(argv))
-    elif argv and argv[0].startswith(("scripts/", "examples/")):
+    elif argv and argv[0].startswith(("lab/", "scripts/", "examples/")):
         check_program(argv[0], argv[1:])
     else:
         assert argv in (["train.py"], []), f"python {argv}"
@@ -149,7 +152,7 @@ def test_a_command_of_the_pages_can_be_given(argv):
         check_wbsp(rest[0] if rest else "", rest[1:])
     elif program == "python":
         check_python(rest)
-    elif program.startswith("scripts/"):
+    elif program.startswith(("lab/", "scripts/")):
         check_program(program, rest)
     elif program == "pip":
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -16,10 +16,9 @@ minutes = pytest.mark.skipif("WBSP_BENCHMARKS" not in os.environ,
 
 
 @pytest.fixture
-def module(monkeypatch):
+def module():
     """module(name) is scripts/gpu/NAME.py."""
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    return lambda name: importlib.import_module(f"gpu.{name}")
+    return lambda name: importlib.import_module(f"scripts.gpu.{name}")
 
 
 def check(jobs, *flags, back_end, code):
@@ -111,11 +110,11 @@ def test_all_parts_can_be_rehearsed_on_a_cpu(jobs, tmp_path, back_end):
 
 @minutes
 def test_other_back_ends_need_no_tensorflow(jobs):
-    code = (f"import sys; sys.path[:0] = [{str(ROOT / 'scripts')!r}, {str(ROOT)!r}]\n"
+    code = (f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
             "sys.modules['tensorflow'] = None  # an import of it fails\n"
-            "from gpu import parts, tables, device\n"
+            "from scripts.gpu import parts, tables, device\n"
             "device.use(device.Place('jax', 'cpu'))\n"
-            "from gpu import fits, networks, trips, versions\n"
+            "from scripts.gpu import fits, networks, trips, versions\n"
             "networks.build('resnet50', 32)\n"
             "print(versions.exact('small')['wrong'])")
     job = jobs.start("without", "-c", code)

@@ -251,7 +251,7 @@ assert float(model.optimizer.learning_rate) < 0.1 and hook.done == 1
     },
     "docs/how-to/sites.md": {
         1: Elsewhere("needs machines; tests/faults/test_sites.py"),
-        2: Elsewhere("takes long; tests/benchmarks"), 3: Pasted(before=SITES),
+        2: Elsewhere("takes long; lab/tests"), 3: Pasted(before=SITES),
     },
     "docs/how-to/slurm.md": {1: Elsewhere("needs Slurm; tests/deploy/test_slurm.py")},
     "docs/how-to/standby.md": {1: Elsewhere("tests/faults/test_standby.py")},
@@ -293,6 +293,8 @@ def script(page: str) -> str:
         lines.append(f"echo '=== {page}, block {block.number}'")
         if isinstance(how, Elsewhere):
             lines.append(f"echo {how.reason!r}")
+        elif re.search(r"\blab[/.]", block.text) and not (ROOT / "lab").exists():
+            lines.append("echo 'this checkout has no lab/'")
         elif isinstance(how, Saved):
             if how.needs and importlib.util.find_spec(how.needs) is None:
                 lines.append(f"echo '{how.needs} is not installed'")

@@ -17,9 +17,10 @@ from wbsp.sync.__main__ import page_of
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = sorted(ROOT.glob("wbsp/**/*.py"))
-SHELL = [ROOT / ".ci/run", ROOT / "deploy/slurm/wbsp.sbatch", *sorted(ROOT.glob("scripts/*.sh"))]
+SHELL = [ROOT / ".ci/run", ROOT / "deploy/slurm/wbsp.sbatch", *sorted(ROOT.glob("scripts/*.sh")),
+         *ROOT.glob("lab/*.sh")]
 MODULES = [*LIBRARY, *ROOT.glob("*.py"), *sorted(
-    path for folder in ("launcher", "models", "data", "scripts", "benchmarks")
+    path for folder in ("launcher", "models", "data", "scripts", "lab")
     for path in ROOT.glob(f"{folder}/**/*.py"))]
 ACCELERATED = {"tensorflow", "keras", "jax", "torch"}
 
@@ -231,6 +232,11 @@ def test_an_import_loads_no_unneeded_module(modules, without):
 
 def test_every_folder_of_the_library_is_a_package_that_gets_installed():
     assert [name(folder) for folder in FOLDERS if not (folder / "__init__.py").exists()] == []
+
+
+def test_only_the_laboratory_needs_the_laboratory():
+    assert wrong([path for path in [*MODULES, *ROOT.glob("tests/**/*.py")]
+                  if not name(path).startswith("lab/")], lambda path: roots(path) & {"lab"}) == {}
 
 
 def test_every_module_says_why_it_exists():

@@ -166,7 +166,8 @@ def _serve(pipe: Any, place: Place) -> None:
                 use(place)
                 used = True
             module, _, name = function.partition(".")
-            answer = getattr(importlib.import_module(f"gpu.{module}"), name)(*args), None, ""
+            found = getattr(importlib.import_module(f"scripts.gpu.{module}"), name)
+            answer = found(*args), None, ""
         except Exception as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
             told = f"{type(error).__name__}: {lines[0][:300] if lines else ''}"

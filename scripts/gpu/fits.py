@@ -6,20 +6,19 @@ import time
 from typing import Any
 
 import keras
-from gpu import networks
 
 import wbsp
-from benchmarks import step_overhead
+from scripts.gpu import hook, networks
 
 _ready: dict[tuple, tuple[keras.Model, networks.Batches]] = {}
 
 
 def overhead(network: str, batch_size: int, side: int | None, pairs: int,
              epochs: int) -> dict[str, Any]:
-    """Figures of `step_overhead.compare`, and the size of the model."""
+    """Figures of `hook.compare`, and the size of the model."""
     model, batches = prepare(network, batch_size, side)
     size = 4 * model.count_params()
-    return {"bytes": size, **step_overhead.compare(model, batches, pairs, epochs)}
+    return {"bytes": size, **hook.compare(model, batches, pairs, epochs)}
 
 
 def prepare(network: str, batch_size: int, side: int | None = None) -> tuple[

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gpu.device import PartError, Place, Process
 
-from benchmarks.harness import ratios, server
+from scripts.gpu.device import PartError, Place, Process
+from scripts.harness import ratios, server
 from wbsp.heterogeneity import SLEEPS
 from wbsp.runlog.folder import run_folder
 from wbsp.runlog.reader import read_run

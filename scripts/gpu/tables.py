@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu.parts import Rows
-
-from benchmarks.harness import in_words, print_table
+from scripts.gpu.parts import Rows
+from scripts.harness import in_words, print_table
 
 
 def show(part: str, rows: Rows) -> None:

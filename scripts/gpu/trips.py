@@ -8,9 +8,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from gpu import networks
 
-from benchmarks.harness import CONNECT, ratios, spread
+from scripts.gpu import networks
+from scripts.harness import CONNECT, ratios, spread
 from wbsp.replica.model import open_replica
 from wbsp.worker.comm.transport import Transport
 from wbsp.worker.runtime import WorkerRuntime

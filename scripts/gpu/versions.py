@@ -6,9 +6,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from gpu import device, networks
 
 import wbsp
+from scripts.gpu import device, networks
 from wbsp.replica.model import open_replica
 
 RATE = 0.01

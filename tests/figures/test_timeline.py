@@ -4,7 +4,6 @@ import json
 from collections import defaultdict
 
 import pytest
-from jobs import ROOT
 
 from wbsp.figures import timeline
 from wbsp.figures.load import gather
@@ -68,8 +67,3 @@ def test_trace_is_valid_json_for_numbers_that_json_lacks(make_run, tmp_path):
     [stats] = gather([make_run("run", "wbsp", rounds=2, accuracy=lambda t: float("nan"))])
     text = write_trace(stats, tmp_path / "trace.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail)["traceEvents"]
-
-
-def test_the_picture_of_the_readme_can_be_made(jobs):
-    jobs.start("maker", ROOT / "scripts/draw_timelines.py", "--out=timelines.png").ends_well()
-    assert (jobs.folder / "timelines.png").read_bytes().startswith(b"\x89PNG")

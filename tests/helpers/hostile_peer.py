@@ -10,8 +10,8 @@ import time
 
 import zmq
 from integer_replica import IntegerReplica
+from zmtp import greet
 
-from benchmarks.contenders.zmtp import greet
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Claim, ticket
 

@@ -71,7 +71,7 @@ def _is_shell(text: str) -> bool:
     words = text.split("\n")[0].split()
     while words and re.fullmatch(r"[A-Z_0-9]+=\S*", words[0]):
         words = words[1:]
-    return bool(words) and (words[0] in PROGRAMS or words[0].startswith("scripts/"))
+    return bool(words) and (words[0] in PROGRAMS or words[0].startswith(("lab/", "scripts/")))
 
 
 class Reader:

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 from hypothesis import given
-from jobs import ROOT
 from random_clusters import Witness, granted_in, many, plans
 
 from wbsp.core.outer_optimizer import create_outer, outer_of
@@ -198,10 +197,3 @@ def test_the_outer_step_lets_little_noise_through_though_updates_are_late(part):
     ours = noise(outer_of(Auto, 8, None, {}), part)
     assert ours < 0.5 * noise(create_outer("nesterov", rate=1, momentum=0.8), part)
     assert ours < 1.15 * noise(create_outer("nesterov", rate=0.7, momentum=0.9), part, late=False)
-
-
-def test_the_tables_of_outer_steps_are_those_of_the_page(jobs):
-    job = jobs.start("table", ROOT / "scripts/outer_step.py", PYTHONPATH=ROOT)
-    job.ends_well()
-    page = (ROOT / "docs/explanation/outer-step.md").read_text()
-    assert all(line in page for line in job.lines) and len(job.lines) == 22

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from one_an_example import OneAnExample
 
-from benchmarks.site_data import STEPS, ratio
 from wbsp.core.messages import SharedData
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.nodes.site import Site
@@ -126,10 +125,3 @@ def test_each_example_is_once_an_epoch_in_the_pushes_that_both_levels_accept(abo
         inside = sorted(MODELS)[(MODELS_ABOVE.index(above) + seed) % len(MODELS)]
         machines, data, divided, latency = drawn(seed)
         Run(above, inside, machines, data, divided, latency).check()
-
-
-@pytest.mark.parametrize("sync, sites, n, epochs", [
-    ("pcc/pcc", 2, 12_800, 15), ("auto/auto", 4, 1_280, 120), ("pcc", 2, 12_800, 10)],
-    ids=["sites", "epochs shorter than a round trip", "no site"])
-def test_a_slow_line_costs_little_more_than_the_start_and_the_end(sync, sites, n, epochs):
-    assert ratio(sync, STEPS[sites], 0.5, epochs, n) < 1.25
