@@ -72,11 +72,11 @@ def _inside(label: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
         case "disk":
             return r < 0.9
         case "ring":
-            return (0.55 < r) & (r < 0.95)
+            return (r > 0.55) & (r < 0.95)
         case "square":
             return square < 0.7
         case "frame":
-            return (0.4 < square) & (square < 0.75)
+            return (square > 0.4) & (square < 0.75)
         case "triangle":
             return np.maximum(-v, 0.5 * v + 0.866 * abs(u)) < 0.5
         case "half disk":
@@ -84,7 +84,7 @@ def _inside(label: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
         case "plus":
             return np.minimum(abs(u), abs(v)) < np.where(square < 0.95, 0.22, 0)
         case "bars":
-            return (0.3 < abs(v)) & (abs(v) < 0.65) & (abs(u) < 0.75)
+            return (abs(v) > 0.3) & (abs(v) < 0.65) & (abs(u) < 0.75)
         case "star":
             return r < 0.6 + 0.35 * np.cos(5 * np.arctan2(v, u))
         case "dots":

@@ -264,7 +264,8 @@ def run() -> int:
     kind = FALLING if FLAGS.falls else CONSTANT
     names = {batch: lone_names(kind, batch) for batch in kind.lone}
     shown = FLAGS.live or kind.live
-    runs = {name: run_of(name, kind) for name in [*sum(names.values(), []), *shown]}
+    lone = [name for some in names.values() for name in some]
+    runs = {name: run_of(name, kind) for name in [*lone, *shown]}
     missing = [one for one in runs.values() if evaluations(one.folder) is None]
     side_by_side(train, missing, FLAGS.jobs)
     looks = {name: evaluations(one.folder) or [] for name, one in runs.items()}

@@ -84,6 +84,7 @@ def main(argv):
         rows.append([form, *map(_spread, [*columns.T, columns.mean(1)])])
     print(markdown(["model", "classes of the fast worker", "classes of the slow worker", "all"],
                    rows))
+    return None
 
 
 def _of(images, labels, classes):

@@ -52,7 +52,7 @@ def shape(name: str) -> Shape | None:
         ValueError: an option is bad; one line.
     """
     first, *options = name.split(":")
-    if first != "gpt" or options and "=" not in options[0]:  # gpt:build is a user's function
+    if first != "gpt" or (options and "=" not in options[0]):  # gpt:build is a user's function
         return None
     given: dict[str, int] = {}
     for option in options:

@@ -21,13 +21,13 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from absl import flags  # noqa: E402
+from absl import flags
 
-import models  # noqa: E402
-from scripts.gpu import parts, tables  # noqa: E402
-from scripts.gpu.device import BACK_ENDS, PartError, Place, find  # noqa: E402
-from scripts.harness import write_json  # noqa: E402
-from wbsp import __version__, command  # noqa: E402
+import models
+from scripts.gpu import parts, tables
+from scripts.gpu.device import BACK_ENDS, PartError, Place, find
+from scripts.harness import write_json
+from wbsp import __version__, command
 
 FLAGS = flags.FLAGS
 

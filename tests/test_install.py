@@ -165,7 +165,7 @@ def only(folder, *requirements):
     left, found = list(requirements), set()
     while left:
         one = requirement(left.pop())
-        if one.name in found or one.marker and not one.marker.evaluate({"extra": ""}):
+        if one.name in found or (one.marker and not one.marker.evaluate({"extra": ""})):
             continue
         found.add(one.name)
         distribution = importlib.metadata.distribution(one.name)

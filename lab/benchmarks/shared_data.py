@@ -131,11 +131,11 @@ def overhead(step_ms: float, epochs: int, runs: int, sync: str) -> list[tuple[fl
 
 def compare(address: str, step_ms: float, epochs: int, runs: int) -> None:
     """Run the worker of `overhead`; print its result."""
-    x, y, model, Slow = example()
+    x, y, model, sleeper = example()
     import wbsp
 
     def speed(data: dict, *callbacks: object) -> float:
-        slow = Slow(step_ms)
+        slow = sleeper(step_ms)
         model.fit(**data, epochs=epochs, verbose=0, callbacks=[*callbacks, slow])
         ends = slow.ends[_WARM_UP:]
         return (len(ends) - 1) / (ends[-1] - ends[0])
@@ -155,7 +155,7 @@ def compare(address: str, step_ms: float, epochs: int, runs: int) -> None:
 
 def train(address: str, index: int, args: argparse.Namespace) -> None:
     """One worker; prints when its steps have ended."""
-    x, y, model, Slow = example()
+    x, y, model, sleeper = example()
     import keras
 
     import wbsp
@@ -176,7 +176,7 @@ def train(address: str, index: int, args: argparse.Namespace) -> None:
                 stopped.append(time.time())
                 hook.stop_run("enough")
 
-    slow = Slow(args.step_ms[index])
+    slow = sleeper(args.step_ms[index])
     stopped: list[float] = []
     hook = wbsp.SyncCallback(address, index)
     data = hook.examples(lambda i: (x[i], y[i]), n=N, batch_size=BATCH)

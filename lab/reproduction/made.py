@@ -54,7 +54,7 @@ def record(job: Job, parts: Iterable[str]) -> None:
     known = read(job)
     new = [part for part in parts if part not in known]
     if new:
-        _write(job, known | dict.fromkeys(new, {name: _FIND[name]() for name in job.uses}))
+        _write(job, known | {part: {name: _FIND[name]() for name in job.uses} for part in new})
 
 
 def forget(job: Job, parts: Iterable[str]) -> None:

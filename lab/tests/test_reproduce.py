@@ -164,7 +164,7 @@ def test_with_what_a_part_was_made_is_written_beside_it(work, module, tmp_path, 
     job._fails = ()
     monkeypatch.setitem(made._FIND, "processor", lambda: "second")
     work.carry_out([job], 1, math.inf, lambda *shown: None)
-    assert made.read(job) == dict.fromkeys("23", {"processor": "second"})
+    assert made.read(job) == {part: {"processor": "second"} for part in "23"}
     assert made.table([job, Fake(tmp_path, "b", ["1"])]).splitlines()[2:] == [
         "| second | - | - | 2 |", "| not recorded | - | - | 1 |"]
 

@@ -465,7 +465,7 @@ def test_epochs_are_of_data_that_all_share():
 
 
 def test_a_learning_rate_counts_for_an_epoch_that_the_run_has_begun():
-    engine, log = sharing("asp", data=SharedData(20, 10, 9))
+    engine, _log = sharing("asp", data=SharedData(20, 10, 9))
     assert engine.set_rate(0, LearningRate(0, 0.5), 0.0) == [], "nothing was given"
     given(engine.ask_work(0, AskWork(0, 0), 0.0), 0)
     for epoch in (1, 8, 9, 1 << 53):

@@ -59,12 +59,12 @@ def test_an_order_is_of_the_data_that_are_asked_for():
 
 def test_the_largest_data_have_an_order():
     some = examples(LARGEST - 1000, LARGEST, LARGEST, 5)
-    assert len(set(some.tolist())) == 1000 and 0 <= some.min() and some.max() < LARGEST
+    assert len(set(some.tolist())) == 1000 and some.min() >= 0 and some.max() < LARGEST
 
 
 def test_the_orders_look_as_if_drawn():
     orders = Counter(tuple(examples(4 * epoch, 4 * epoch + 4, 4, 5)) for epoch in range(24_000))
-    assert len(orders) == 24 and 880 < min(orders.values()) and max(orders.values()) < 1130
+    assert len(orders) == 24 and min(orders.values()) > 880 and max(orders.values()) < 1130
     fixed = [np.count_nonzero(examples(0, 1000, 1000, seed) == np.arange(1000))
              for seed in range(400)]
     assert 0.8 < np.mean(fixed) < 1.2  # 1 is expected

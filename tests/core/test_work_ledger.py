@@ -204,7 +204,7 @@ def test_each_example_is_once_an_epoch_in_the_model(poison):
         world = World(seed, poison)
         total += world.run()
         assert poison or not world.given_up
-        assert world.given_up.keys() <= {g for g in range(world.n * world.epochs)} and (
+        assert world.given_up.keys() <= set(range(world.n * world.epochs)) and (
             not poison or sum(g % world.n == world.poison for g in world.given_up) == world.epochs)
     assert all(total[kind] for kind in ("accepted", "rejected", "not its own", "void", "deaths",
                                         "crashes"))

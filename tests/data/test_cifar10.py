@@ -95,7 +95,7 @@ def test_keras_loads_what_no_folder_has(monkeypatch):
 
 def test_a_failed_download_says_where_to_put_the_files(monkeypatch):
     def fail():
-        raise Exception("URL fetch failure")  # noqa: TRY002  (this is what Keras raises)
+        raise Exception("URL fetch failure")
 
     monkeypatch.setattr(keras.datasets.cifar10, "load_data", fail)
     with pytest.raises(FileNotFoundError, match=r"keras.datasets.*URL fetch failure.*data_dir"):

@@ -100,7 +100,7 @@ def test_every_picture_comes_once_a_pass_in_an_order_of_seed_and_worker(form, re
     passes = batches(home, 2)
     for x, y in passes:
         assert (x.shape, x.dtype, y.dtype) == ((TRAIN, 24, 24, 3), np.float32, np.int32)
-        assert 0 <= x.min() and x.max() <= 1
+        assert x.min() >= 0 and x.max() <= 1
         assert np.bincount(y).tolist() == [COUNTS["train"]] * len(CLASSES)
     assert passes[0][1].tolist() != passes[1][1].tolist()
     halves = batches(home, 2, batch=TRAIN // 2)

@@ -32,7 +32,7 @@ def test_the_sum_depends_on_each_byte_and_on_each_path(library):
     folder, *_ = library
     before = stdlib.read(folder, "3.99").sha256
     assert stdlib.read(folder, "3.98").sha256 == before
-    [changed] = [path for path in folder.glob("m*.py")]
+    [changed] = list(folder.glob("m*.py"))
     changed.write_text(changed.read_text() + " ")
     after = stdlib.read(folder, "3.99").sha256
     changed.rename(folder / f"n{changed.name}")

@@ -206,7 +206,7 @@ def test_server_and_workers_agree_on_who_they_are():
         ps, worker = resources
         said = [{entry["name"]: entry.get("value") for entry in
                  job["template"]["spec"]["containers"][0]["env"]} for job in (ps, worker)]
-        assert VARIABLES <= said[0].keys() and VARIABLES - {"WBSP_WORKER_NUM"} == said[1].keys()
+        assert said[0].keys() >= VARIABLES and VARIABLES - {"WBSP_WORKER_NUM"} == said[1].keys()
         assert said[0]["WBSP_SERVER"] == said[1]["WBSP_SERVER"]
         assert said[0]["WBSP_TOKEN_FILE"] == said[1]["WBSP_TOKEN_FILE"]
         assert int(said[0]["WBSP_WORKER_NUM"]) == worker["completions"] == worker["parallelism"]

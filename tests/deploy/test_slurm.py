@@ -152,7 +152,7 @@ def test_several_workers_of_a_node_share_it(submit):
     assert batch.ends() == "COMPLETED", batch.text()
     gpus = [re.search("GPUs (.*)", batch.text(f"worker-{index}"))[1] for index in range(4)]
     assert sorted(gpus[:2]) == sorted(gpus[2:]) == ["0", "1"]
-    assert batch.saved().steps == {index: 200 for index in range(4)}
+    assert batch.saved().steps == dict.fromkeys(range(4), 200)
 
 
 def test_a_requeued_job_continues_where_it_was(submit, cluster):

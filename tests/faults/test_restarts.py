@@ -37,7 +37,7 @@ def test_a_killed_server_returns_and_nothing_is_lost(jobs, sync):
     events = read_run(run.server.folder).events
     times = [event["t"] for event in events]
     assert times == sorted(times) and events[0]["t"] < 0
-    assert [e["t"] for e in events if e["kind"] == "start"][0] == 0
+    assert next(e["t"] for e in events if e["kind"] == "start") == 0
 
 
 def test_an_interrupted_run_continues_with_new_processes(jobs):

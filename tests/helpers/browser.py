@@ -48,7 +48,7 @@ class Browser(contextlib.AbstractContextManager):
         self.trouble: list[str] = []
         self.requests: list[str] = []
         self._session: str | None = None
-        [page] = [target for target in self._page_targets()]
+        [page] = list(self._page_targets())
         self._session = self._call("Target.attachToTarget", targetId=page,
                                    flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):

@@ -127,6 +127,7 @@ class Job:
             assert self.process.poll() is None, (
                 f"{self.name} ended with {self.process.returncode} before it said {pattern!r}:\n"
                 f"{self.text}")
+            return None
         return until(found, f"{self.name} to say {pattern!r}", patience)
 
     def ends(self, patience: float = PATIENCE) -> int:

@@ -65,6 +65,7 @@ class RayCluster(contextlib.AbstractContextManager):
                     raise
                 if last:
                     raise NotUpError(f"Ray did not come up here: {error}") from error
+        return None
 
     def node_of(self, pid: int) -> Any:
         """The node, not the head, on which a process lives."""

@@ -48,7 +48,7 @@ def training(request, jobs):
                for worker in range(2)]
     until(lambda: all(one.agent and one.agent.seq > 5 for one in members), "both to push")
     run = read_settings(server.folder)["id"]
-    yield server, members, run, lambda: (TokenPeer(server.address, token) if token
+    return server, members, run, lambda: (TokenPeer(server.address, token) if token
                                          else Peer(server.address))
 
 
@@ -81,7 +81,7 @@ def test_messages_of_a_stranger_change_nothing(training):
 
 def test_the_name_of_a_worker_s_socket_opens_nothing(training):
     """As a fake server might have learned it: libzmq hands the name over to the newest."""
-    server, members, run, stranger = training
+    server, members, _run, stranger = training
     identity = members[1]._transport._connection._socket.routing_id
     for said in (m.Leaving("stolen", False, None), m.Goodbye(), m.Elected(3),
                  m.Hello(m.PROTOCOL, 1, {}),

@@ -14,7 +14,7 @@ from wbsp.ps.series import SERVER_STEP, STANDBY_STEP, Series, awaits, next_run
 def serving(fit, **state):
     """A series in its fit of this number, of which the earlier ones have folders."""
     series = Series(id="ab12", fit=fit, **state)
-    series.folders = {number: None for number in range(1, fit + 1)}
+    series.folders = dict.fromkeys(range(1, fit + 1))
     return series
 
 

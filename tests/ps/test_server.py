@@ -94,7 +94,7 @@ def training(jobs):
     members = [FakeWorker(server.address, worker, steps=100_000, seconds=0.002)
                for worker in range(2)]
     until(lambda: all(m.agent and m.agent.seq > 5 for m in members), "both to push")
-    yield server, members
+    return server, members
 
 
 def finish(server, members):

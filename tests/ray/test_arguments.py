@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("ray", reason="these tests need Ray: pip install 'ray[default]'")
 
-import wbsp.ray  # noqa: E402
-from wbsp.ray.__main__ import main  # noqa: E402
-from wbsp.ray.placement import actor_options, of_workers  # noqa: E402
-from wbsp.ray.worker import Worker  # noqa: E402
+import wbsp.ray
+from wbsp.ray.__main__ import main
+from wbsp.ray.placement import actor_options, of_workers
+from wbsp.ray.worker import Worker
 
 
 def test_a_number_of_workers_need_a_cpu_each_and_others_what_is_said():
@@ -84,6 +84,7 @@ def test_a_script_that_ends_badly_raises(tmp_path, monkeypatch, end, fails):
         return script()
     with pytest.raises(RuntimeError, match="train.py ended with (3|'no data')"):
         script()
+    return None
 
 
 class TwoArguments(Exception):

@@ -20,7 +20,7 @@ from jobs import ROOT, free_port, until
 from wbsp.ps.checkpoint import format as checkpoint
 
 pytest.importorskip("ray", reason="these tests need Ray: pip install 'ray[default]'")
-from ray_cluster import NotUpError, RayCluster  # noqa: E402
+from ray_cluster import NotUpError, RayCluster
 
 DRIVER = ROOT / "tests/helpers/ray_driver.py"
 GPU = {"CPU": 0.2, "GPU": 1}  # what a worker needs: there is one on a node
@@ -310,8 +310,8 @@ def test_each_fit_has_a_folder_and_the_last_ones_best_version_is_known(jobs, mac
     assert result["folder"] == result["folders"][1]
     final = checkpoint.load(Path(result["folder"]) / "checkpoint.safetensors")
     assert result["returned"][0] == result["returned"][1]
-    assert sum(result["returned"][0][0], []) + result["returned"][0][1] == pytest.approx(
-        final.vector.tolist())
+    kernel, bias = result["returned"][0]
+    assert [*(x for row in kernel for x in row), *bias] == pytest.approx(final.vector.tolist())
     best = checkpoint.load(Path(result["best"]))
     score = json.loads((Path(result["folder"]) / "best.json").read_text())
     assert score["metric"] == "loss" and best.state.version == score["version"]

@@ -88,7 +88,7 @@ def test_names_that_cannot_be_are_refused_in_one_line(local, said):
 
 
 def test_a_saved_version_leaves_them_as_they_are():
-    one, part = divided()
+    _one, part = divided()
     state = RunState(version=3, next_seq={}, totals=(0, 0), elapsed=1.0,
                      local=[held.spec.name for held in part.local])
     frozen = [held.spec for held in part.frozen]

@@ -130,5 +130,5 @@ def test_a_machine_that_is_cut_off_is_lost_and_joins_again(away):
 def test_what_cannot_be_is_one_line(away, flags, says):
     job = away(*flags, "train.py", "5")
     assert job.ends() == 1
-    assert [line for line in job.lines if "the server is" not in line][0].startswith(says)
+    assert next(line for line in job.lines if "the server is" not in line).startswith(says)
     assert not job.find("server   ")

@@ -33,7 +33,7 @@ def test_a_server_with_a_full_disk_tries_for_a_minute_to_save_the_final_version(
     said = [line for line in cluster.said if "server: " in line]
     assert said[-1].endswith(f"ended with exit code {code}")
     # Who has the final version is noted first, and then the version is saved.
-    tries = [line for line in said if "run.json" in line and "trying again" in line
+    tries = [line for line in said if ("run.json" in line and "trying again" in line)
              or "the final version is not saved; trying again for" in line]
     # A network may be slow to say that all workers have left: the minute begins at the first try.
     begins = ends[0] if code == 0 else float(tries[0].split()[0])

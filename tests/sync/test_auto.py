@@ -72,7 +72,7 @@ def push(worker, samples, base=0):
 
 
 def accepted(model, *event):
-    return [action.weight for action in model.push(*event) if isinstance(action, Accept)][0]
+    return next(action.weight for action in model.push(*event) if isinstance(action, Accept))
 
 
 def test_every_push_weighs_the_same():

@@ -52,7 +52,8 @@ class Judge(Witness):
             del known[worker]
         for worker in sorted(clock.keys() - known.keys()):
             joined = clock[worker] - (push is not None and push.worker == worker)
-            known[worker] = dict(clock=joined, since=self._next(), stamps=[], credit=0, held=False)
+            known[worker] = {
+                "clock": joined, "since": self._next(), "stamps": [], "credit": 0, "held": False}
         expected = set()
         if push:
             me = known[push.worker]

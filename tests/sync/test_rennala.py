@@ -1,5 +1,7 @@
 """Rennala: S updates of the newest version make the next one, whoever made them."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,6 +84,6 @@ def test_going_back_to_the_same_version_costs_no_transfer():
     report = cluster.reports[0]
     assert report.steps == 12
     assert report.pulls == 1 + 2 + 1, "the first, one for each version before the stop, the last"
-    between = [b - a for a, b in zip(times, times[1:], strict=False)]
+    between = [b - a for a, b in itertools.pairwise(times)]
     back, on = 0.1 + 1.0 + 0.2, 0.3 + 1.0 + 0.2
     assert between == pytest.approx([back, back, back, on, back, back, back, on, back, back, back])

@@ -1,6 +1,7 @@
 """Formats of vectors on the wire: what comes out of them, what is lost, and what is refused."""
 
 import hashlib
+import itertools
 
 import numpy as np
 import pytest
@@ -195,7 +196,7 @@ def test_ranges_are_encoded_by_themselves(name):
     ranges = Ranges(wire, ends)
     words = ranges.encode(vector)
     assert words.size == ranges.words(1000)
-    alone = [wire.encode(vector[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
+    alone = [wire.encode(vector[a:b]) for a, b in itertools.pairwise(ends)]
     assert [part.tobytes() for part in ranges.parts(words)] == [part.tobytes() for part in alone]
     sent = np.concatenate([wire.decode(part, b - a) for part, a, b in
                            zip(alone, ends, ends[1:], strict=False)])
@@ -212,7 +213,7 @@ def test_differences_of_ranges_differ_in_length_and_follow_one_another(name):
     changes = [drawn(1, 1000), np.where(np.arange(1000) < 400, drawn(2, 1000), 0).astype("f4")]
     words = [wire.encode(change) for change in changes]
     joined = advanced(wire, start, np.concatenate(words))
-    for a, b in zip(ends, ends[1:], strict=False):
+    for a, b in itertools.pairwise(ends):
         alone = parse(name).versions
         part = np.concatenate([alone.encode(change[a:b]) for change in changes])
         assert joined[a:b].tobytes() == advanced(alone, start[a:b], part).tobytes()

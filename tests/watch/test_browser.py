@@ -4,6 +4,7 @@ Opening a page costs seconds, most of them plotly's. So tests share pages, and s
 these; each says which page it looks at.
 """
 
+import itertools
 import json
 import threading
 import time
@@ -221,7 +222,7 @@ def test_forty_workers_have_a_lane_each(browser, made):
             tick => [tick.textContent, tick.getBoundingClientRect().top])""")
     assert [tick[0] for tick in ticks] == [str(worker) for worker in range(40)]
     tops = [top for _, top in ticks]
-    assert min(b - a for a, b in zip(tops, tops[1:], strict=False)) >= 10, "room for a label each"
+    assert min(b - a for a, b in itertools.pairwise(tops)) >= 10, "room for a label each"
     assert len(rows(browser, ".workers")) == 2 + 2 + 40
 
 

@@ -462,9 +462,9 @@ def refusing(key=b"no key", nonce=None, reason="of another run"):
     return talk, m.Refused("of another run", False, answer(key, nonce, "refused", reason))
 
 
-@pytest.mark.parametrize("false", [dict(key=b"another's"),
-                                   dict(key=Line.contact, nonce=b"of another connection"),
-                                   dict(key=Line.contact, reason="another reason")])
+@pytest.mark.parametrize("false", [{"key": b"another's"},
+                                   {"key": Line.contact, "nonce": b"of another connection"},
+                                   {"key": Line.contact, "reason": "another reason"}])
 def test_a_member_that_is_refused_without_proof_looks_for_its_server_first(false):
     talk, refusal = refusing(**false)
     talk.receive(refusal)

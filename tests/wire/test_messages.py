@@ -307,8 +307,8 @@ def is_bounded(path, info, numbers):
     kinds = msgspec.inspect
     match info:
         case kinds.IntType():
-            return not numbers or info.ge is not None and (
-                info.le is not None or info.lt is not None or path.split(".")[-1] in NUMBERS)
+            return not numbers or (info.ge is not None and (
+                info.le is not None or info.lt is not None or path.split(".")[-1] in NUMBERS))
         case kinds.ListType() | kinds.VarTupleType() | kinds.SetType() | kinds.FrozenSetType() | \
                 kinds.DictType() | kinds.BytesType() | kinds.StrType() | kinds.ByteArrayType():
             return info.max_length is not None

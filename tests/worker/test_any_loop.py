@@ -375,7 +375,7 @@ def test_a_variable_that_is_replaced_in_the_block_ends_it_with_a_line(jobs, at):
     with pytest.raises(ValueError, match="^w was replaced by another variable inside the block:"):
         with worker(server, values=given) as w:
             for step in range(1000):
-                if step == 3 and at == "a later step" or at == "the first step":
+                if (step == 3 and at == "a later step") or at == "the first step":
                     given["w"] = tf.Variable([2.0])
                 if step == 3 and at == "the end":
                     break

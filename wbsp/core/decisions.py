@@ -233,7 +233,7 @@ def _judged(model: SyncModel, action: Accept | Reject, sgd: bool,
         return Rejected(push.worker, push.seq,
                         unfit if unfit in UNFIT else one_line(action.reason))
     weight = action.weight
-    if type(weight) is not float and not isinstance(weight, Real) or not math.isfinite(weight):
+    if (type(weight) is not float and not isinstance(weight, Real)) or not math.isfinite(weight):
         raise ContractError(f"{model.name} accepted {push!r} with weight {weight!r}")
     if reason := objection(weight):
         return Rejected(push.worker, push.seq, reason)

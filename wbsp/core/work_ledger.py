@@ -138,7 +138,7 @@ class WorkLedger:
             self._given_up = Positions(state.strikes[-1] if state.strikes else state.given_up)
             self._strikes = Strikes(state.struck)
             self._holders = {worker: _Holder(*ends) for worker, ends in state.sequences.items()}
-        if self.undone.spans and self.undone.spans[-1][1] > total or any(
+        if (self.undone.spans and self.undone.spans[-1][1] > total) or any(
                 holder.done > holder.end for holder in self._holders.values()):
             raise ValueError(f"its work is not that of {data.epochs} epochs of {data.n} examples")
 

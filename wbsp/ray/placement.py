@@ -35,7 +35,7 @@ def of_workers(workers: int | Sequence[Needs]) -> list[dict[str, float]]:
     """Return the needs of each worker; by default a CPU each. Raises ValueError."""
     if isinstance(workers, int) and workers > 0:
         return [{"CPU": 1.0} for _ in range(workers)]
-    if isinstance(workers, int) or isinstance(workers, (str, Mapping)) or not workers:
+    if isinstance(workers, (int, str, Mapping)) or not workers:
         raise ValueError(f"workers is {workers!r}: give their number, or what each needs, such as "
                          '[{"GPU": 1}, {"CPU": 4}]')
     return [checked(f"worker {index}", needs) for index, needs in enumerate(workers)]

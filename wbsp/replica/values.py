@@ -7,6 +7,7 @@ module imports no framework that the process does not already have.
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -162,7 +163,7 @@ class Together(Variables):
     def __init__(self, each: Sequence[Variables], parts: Sequence[Part]):
         self._each = each
         ends = np.cumsum([0, *(sum(spec.size for spec in part.layout) for part in parts)])
-        self._where = [slice(*pair) for pair in zip(ends[:-1], ends[1:], strict=True)]
+        self._where = [slice(*pair) for pair in itertools.pairwise(ends)]
 
     def gather(self) -> np.ndarray:
         return np.concatenate([np.asarray(one.send(one.gather())) for one in self._each])

@@ -280,7 +280,7 @@ def _verdict(results: list[compare.Result], alone: compare.Result,
         more.append(worth.own_data(cluster, plan.data))
     if best is None:
         return worth.verdict(None, batches.trained(plan, alone), None, cluster, ""), more
-    rivals = [one for one in results if one is best or one.reached and one.label == Auto.name]
+    rivals = [one for one in results if one is best or (one.reached and one.label == Auto.name)]
     tried = [_smaller_batches(*compared[results.index(one)], one, best, progress) for one in rivals]
     machine = batches.smaller(
         batches.halves(Variant(BSP, {}, "alone"), plan), batches.trained(plan, alone),
@@ -408,8 +408,8 @@ def _plan() -> Plan:
         if not math.isfinite(FLAGS[name].value or 0):
             raise ValueError(f"--{name}={FLAGS[name].value} must be a finite number")
     for name in (*TRAINING, "target", "target_accuracy", "data_dir", "check_period"):
-        allowed = (FLAGS.shared_data and name == "epochs"
-                   or FLAGS["from"].value is not None and name == "target")
+        allowed = ((FLAGS.shared_data and name == "epochs")
+                   or (FLAGS["from"].value is not None and name == "target"))
         if timing and FLAGS[name].present and not allowed:
             raise ValueError(f"--{name} needs a network; --model={TIMING} has none")
     if FLAGS["data_dir"].present and FLAGS.dataset in FROM_NO_FILES:

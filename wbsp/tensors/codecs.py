@@ -7,6 +7,7 @@ the same bytes on every machine. This module knows no sockets, versions or worke
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -256,7 +257,7 @@ class Ranges(Codec):
         self.name = wire.name
         self.lossless, self.in_blocks = wire.lossless, wire.in_blocks
         self._ends = ends
-        self._sizes = [b - a for a, b in zip(ends, ends[1:], strict=False)]
+        self._sizes = [b - a for a, b in itertools.pairwise(ends)]
 
     @property
     def versions(self) -> Codec:

@@ -287,7 +287,7 @@ class SimulatedPath(pathlib.PurePosixPath):
         if str(self) in machine.folders:
             machine.folders = (machine.folders - {str(self)}) | {str(target)}
             inside = [name for name in machine.names if name.startswith(f"{self}/")]
-            machine.change({name: None for name in inside} | {
+            machine.change(dict.fromkeys(inside) | {
                 str(target) + name.removeprefix(str(self)): machine.names[name] for name in inside})
             return target
         inode = machine.names[str(self)]

@@ -36,6 +36,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 import struct
@@ -600,7 +601,7 @@ class Laws:
         members = self.cluster.members
         for (_, version), contents in self._versions.items():
             seen = sorted(contents.values())
-            for earlier, later in zip(seen, seen[1:], strict=False):
+            for earlier, later in itertools.pairwise(seen):
                 if not all(members[index].gone(life) < later[0][0] or (
                         # the run has ended without it, and it has heard of no later server
                         members[index].late and self._newest[index] < later[0][0])

@@ -80,7 +80,7 @@ def _shards_of(plan):
     return ",".join(f"s{index}:{PORT}" for index in range(plan.shards))
 
 
-_SHARDED = dict(fits=lambda plan: plan.shards > 0)
+_SHARDED = {"fits": lambda plan: plan.shards > 0}
 _SERVER = f"server:{PORT}"
 
 MISTAKES = [

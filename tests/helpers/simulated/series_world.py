@@ -550,7 +550,7 @@ class SeriesLaws(Laws):
         error = str(script.given_up)
         if "\n" in error:
             self.broken(24, f"worker {script.index} is refused in several lines: {error}")
-        if cluster.harsh or cluster.plan.one_run and (script.fit > 1 or script.deaths):
+        if cluster.harsh or (cluster.plan.one_run and (script.fit > 1 or script.deaths)):
             return
         if cluster.plan.standby and _ELSEWHERE in error:
             cluster.harsh = True

@@ -6,6 +6,7 @@ comes next, by time; so an hour costs nothing, and the same seed gives the same 
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import math
@@ -279,7 +280,6 @@ class World:
         for process in self.processes:
             for task in process.tasks:
                 if task.green and not task.green.dead:
-                    try:
+                    # whatever it does on its way out is of no interest
+                    with contextlib.suppress(BaseException):
                         task.green.throw(greenlet.GreenletExit)
-                    except BaseException:  # whatever it does on its way out is of no interest
-                        pass

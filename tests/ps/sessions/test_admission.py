@@ -68,6 +68,7 @@ class Server(contextlib.ExitStack):
             if peer._socket.poll(0):
                 message = m.decode(m.FromServer, peer._socket.recv_multipart()[0])
                 return message if isinstance(message, kinds) else None
+            return None
         return until(served, f"one of {kinds}", 30)
 
     def asked(self, worker, **hello):
@@ -512,7 +513,7 @@ def test_only_the_process_itself_counts_a_worker_out(server):
 def test_the_process_itself_takes_its_place_from_a_stranger(server):
     key = between(server)
     server.asked(0)
-    peer, answer = proven(server, key)
+    _peer, answer = proven(server, key)
     assert isinstance(answer, m.Welcome)
     assert server.dispatcher.sessions.of(0).own == OWN
 

@@ -111,11 +111,11 @@ def world(monkeypatch):
 
 
 @pytest.mark.parametrize(("process", "reason"), [
-    (dict(knows=bytes([9]) * 32), "another user or of another run"),
-    (dict(token=TOKEN), "it has another token"),
-    (dict(answer=s.Denied("it is a server, not a shard")),
+    ({"knows": bytes([9]) * 32}, "another user or of another run"),
+    ({"token": TOKEN}, "it has another token"),
+    ({"answer": s.Denied("it is a server, not a shard")},
      "its reason: it is a server, not a shard"),
-    (dict(answer=s.Denied("forged\n\x1b[2Jlines")), "its reason: forged??[2Jlines")])
+    ({"answer": s.Denied("forged\n\x1b[2Jlines")}, "its reason: forged??[2Jlines")])
 def test_why_a_shard_does_not_follow_stands_in_the_line(world, process, reason):
     world.shard(**process)
     world.hurry(reason)

@@ -1,5 +1,6 @@
 """A shard follows the log: the same bytes as in one store, and nothing of strangers."""
 
+import itertools
 import json
 import math
 
@@ -68,7 +69,7 @@ def test_shards_make_the_same_bytes_as_one_store(count, outer):
     store = Store(vector, outer=create_outer(outer, **OPTIONS.get(outer, {})))
     ends = bounds(SIZE, count)
     shards = [begun(start, stop, vector, outer)
-              for start, stop in zip(ends, ends[1:], strict=False)]
+              for start, stop in itertools.pairwise(ends)]
     for seq, update in enumerate(updates):
         weight = float(draw.random())
         again = seq == 5

@@ -122,7 +122,7 @@ def test_a_run_whose_workers_are_all_sick_fails(sync, shared):
         machines = [Machine(constant(0.1 + 0.01 * worker), 0.01) for worker in range(workers)]
         data = SharedData(20_000 if sync == "adsp" else 2000, 4, 1)
         run = Run(sync, machines, data, Spoiled(data.n, 4, workers,
-                                                {worker: 2 for worker in range(workers)}),
+                                                dict.fromkeys(range(workers), 2)),
                   shared=shared)
         engine = run.cluster.engine
         assert engine.failed and engine.done and run.let_go == {*range(workers)}, seed

@@ -183,7 +183,7 @@ def test_a_step_of_a_site_is_a_version_and_only_that_crosses_the_line():
     # Join and grant 0.2, request and W_0 0.2 + 10 / 20 = 0.9. The slow site's version takes 2 s,
     # its push 0.1 + 10 / 10, and the version above 0.1 + 10 / 20.
     assert commits == exactly([0.9 + 3.1, 0.9 + 3.1 + 3.7, 0.9 + 3.1 + 2 * 3.7, 15.1, 18.8])
-    assert cluster.moved == {k: 10.0 * (6 + 5) for k in (0, 1)}
+    assert cluster.moved == dict.fromkeys((0, 1), 10.0 * (6 + 5))
     assert cluster.pushed == 10.0 * (2 * 5 + 3 * 6 - 3)  # of sites; of workers, one is under way
     with_lines_alone = [report.seconds["compute"] for report in cluster.reports]
     assert with_lines_alone == exactly([5.0 + 0.6, 10.0 + 0.6, 5.0 + 0.6])

@@ -60,7 +60,8 @@ def test_each_pass_has_each_example_once_in_an_order_of_the_workers_own():
     task, work = workload()
     for _ in range(5):
         work.step(0), work.step(1)
-    own = [sum((indices for _, _, indices, _ in task.steps[worker::2]), []) for worker in (0, 1)]
+    own = [[one for _, _, indices, _ in task.steps[worker::2] for one in indices]
+           for worker in (0, 1)]
     for seen in own:
         assert sorted(seen[:N]) == sorted(seen[N:2 * N]) == list(range(N))
         assert seen[:N] != seen[N:2 * N]

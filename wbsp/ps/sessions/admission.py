@@ -748,7 +748,7 @@ class Admission(Entrance):
         engine, owner = self._engine, self._info.owners.get(worker)
         ledger = engine.ledger
         newest = engine.store.latest.version
-        if request.version > newest and request.ledger >= self._info.began or max(
+        if (request.version > newest and request.ledger >= self._info.began) or max(
                 request.version, request.answered) > max(newest, self._known) + _AHEAD_NUMBERS:
             return f"{me} names a version or a push that no server of this run can have made"
         due = ledger.next_seq(worker)
@@ -821,7 +821,7 @@ def _is_same(session: WorkerSession, hello: m.Hello | m.Reattach) -> bool:
 
 def _process(identity: bytes, hello: m.Hello | m.Reattach) -> bytes:
     """Return what names this process, over all its connections if possible."""
-    return isinstance(hello, m.Hello) and hello.own or identity
+    return (isinstance(hello, m.Hello) and hello.own) or identity
 
 
 def _name(worker: int | None) -> str:

@@ -90,7 +90,7 @@ def smaller(plans: list[Plan], first: Trained, train: Callable[[Plan], Result]) 
     for plan in plans:
         tried.append(trained(plan, train(plan)))
         before, now = tried[-2].result, tried[-1].result
-        if not now.reached or before.reached and now.seconds > GAIN * before.seconds:
+        if not now.reached or (before.reached and now.seconds > GAIN * before.seconds):
             break
     return tried
 

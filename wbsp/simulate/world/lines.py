@@ -134,7 +134,7 @@ class Lines:
         self._links = {site: 1 + place for place, site in enumerate(lines)}  # 0: the interface
         self._up = Network(clock, [ingress, *(line.up for line in lines.values())])
         self._down = Network(clock, [egress, *(line.down for line in lines.values())])
-        self.moved = {site: 0.0 for site in lines}
+        self.moved = dict.fromkeys(lines, 0.0)
 
     def push(self, machine: Machine, size: float, done: Callable[..., object],
              *args: object) -> Flow:
