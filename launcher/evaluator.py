@@ -17,7 +17,7 @@ from wbsp.process.host import HOST
 from wbsp.process.imports import heavy_imports
 from wbsp.process.signals import SIGNALS
 from wbsp.process.throttle import Throttle
-from wbsp.ps.evaluation import METRICS, EvaluatorError
+from wbsp.ps.evaluation import EvaluatorError
 from wbsp.reading import Known, Reader
 from wbsp.runlog.console import say
 
@@ -141,7 +141,7 @@ def _evaluate(make, at):
         version.assign(model)
         if version.number != newest:  # it is read again where that proves to be the last one
             result = model.evaluate(test_set, verbose=0, return_dict=True)
-            version.report(**{name: result[name] for name in METRICS})
+            version.report(**result)
             newest = version.number
         if version.last:
             save(model, at.model)

@@ -7,17 +7,20 @@ from absl import flags
 
 import data
 import models
+from models.adamw import checked, usual
 from wbsp import heterogeneity, timeouts, units
 from wbsp.command import own_flags
+from wbsp.core.goal import Goal
 from wbsp.ps.flags import define_flags
 from wbsp.runlog.console import say
 from wbsp.runlog.folder import sync_name
 from wbsp.sync import MODELS, find, parse_options, with_batch_size
 
 FLAGS = flags.FLAGS
-RUN_WIDE = ("model", "dataset", "heterogeneity", "epochs", "target_accuracy", "optimizer",
+RUN_WIDE = ("model", "dataset", "heterogeneity", "epochs", "target", "target_accuracy", "optimizer",
             "lr", "lr_decays", "lr_steps", "seed", "weight_decay", "published_files")
 OF_IMAGENET = ("class_num", "image_size", "augment")  # run-wide, too; no effect on other data sets
+BATCH, BATCH_OF_TEXT = 128, 8
 KEPT = {"BUFF_SIZE": 1024, "base_time_step": 1.0, "training_end": 0.1,
         "epsilon": 0.3, "use_bn": False}  # published flags without an effect
 # The groups of the help. Run-wide flags are the server's; a worker that has one is refused unless
@@ -30,7 +33,7 @@ GROUPS = {
     "worker": ["batch_size", "max_steps", "sleep_time", "patience"],
     "network": ["host", "port_base", "server", "token_file", "wire", "transport",
                 "band_width_limit", "connect_timeout"],
-    "end": ["epochs", "until", "target_accuracy", "fail_if_lost"],
+    "end": ["epochs", "until", "target", "target_accuracy", "fail_if_lost"],
     "files": ["log_root", "resume", "published_files"],
     "several servers": ["standby_of", "shards"],
     "ImageNet": list(OF_IMAGENET),
@@ -57,8 +60,9 @@ flags.DEFINE_string("base_dir", "wbsp/", "names the synchronization model by its
                     "the folder of the run's files; relative: below --log_root")
 flags.DEFINE_string("host", "localhost", "the server's address; for the ps the one to listen on")
 flags.DEFINE_integer("port_base", 2222, "the server's port", lower_bound=1, upper_bound=65535)
-flags.DEFINE_integer("batch_size", 128, "examples in a step of this worker; on the ps: initial "
-                     "size for models that balance batches", lower_bound=1)
+flags.DEFINE_integer("batch_size", None, "examples in a step of this worker; on the ps: initial "
+                     f"size for models that balance batches; default: {BATCH}, of stdlib "
+                     f"{BATCH_OF_TEXT}", lower_bound=1)
 flags.DEFINE_string("data_dir", None, "where cifar-10-batches-bin or imagenet lies; default: the "
                     "environment variable WBSP_DATA_DIR, else Keras's own data folder")
 flags.DEFINE_float("check_period", 5.0, "seconds between two evaluations (ps)", lower_bound=0.01)
@@ -79,26 +83,33 @@ for name, default in KEPT.items():
 define_flags(None, "; default: the last part of --base_dir", " (ps)", " (ps, standby)",
              "--job_name=shard")
 flags.DEFINE_string("model", "cnn", f"{', '.join(models.KNOWN)}; of ImageNet "
-                    f"{', '.join(models.IMAGENET)}; or module:function of your own")
-flags.DEFINE_enum("dataset", "cifar10", list(data.KNOWN), "training and test set")
+                    f"{', '.join(models.IMAGENET)}; of stdlib gpt with any of "
+                    ":width=64:layers=3:heads=4:context=64; or module:function of your own")
+flags.DEFINE_enum("dataset", None, list(data.KNOWN), "training and test set; stdlib is the text of "
+                  "Python's own library; default: cifar10, of gpt stdlib")
 flags.DEFINE_integer("image_size", None, "pixels of a side of ImageNet's images; default: the "
                      "model's published size", lower_bound=1)
 flags.DEFINE_bool("augment", True, "ImageNet: train random parts of the images, mirrored at "
                   "random, and evaluate their centres; else all of each, squeezed, as published")
-flags.DEFINE_integer("test_images", None, "images of the test set in an evaluation, the same in "
-                     "every run; default: all (ps)", lower_bound=1)
+flags.DEFINE_integer("test_images", None, "images of the test set in an evaluation, of stdlib "
+                     "windows, the same in every run; default: all (ps)", lower_bound=1)
 flags.DEFINE_enum("heterogeneity", "none", list(heterogeneity.SLEEPS), heterogeneity.FLAG_HELP)
 flags.DEFINE_bool("published_files", False, "write the text files with the published names, which "
                   "end in _wbsp.txt for every model, and wk_loss with the published columns")
 flags.DEFINE_float("epochs", 100, "passes over the training set, summed over all workers",
                    lower_bound=0)
+flags.DEFINE_string("target", None, "METRIC:VALUE, such as loss:2.0 or accuracy:0.9: stop when a "
+                    "version reaches it")
 flags.DEFINE_float("target_accuracy", None, "stop when a version reaches it (0..1)", lower_bound=0,
                    upper_bound=1)
-flags.DEFINE_enum("optimizer", None, ["sgd", "nesterov", "adam"],
-                  "optimizer of each worker, whose state is never sent: plain SGD, with Nesterov's "
-                  "momentum of 0.9, or Adam; default: plain SGD, as published")
-flags.DEFINE_float("lr", None, "initial learning rate; default: the model's published one, a tenth "
-                   "of it for nesterov, 0.001 for adam", lower_bound=0)
+flags.DEFINE_string("optimizer", None, "optimizer of each worker, whose state is never sent: sgd, "
+                    "nesterov (SGD with Nesterov's momentum of 0.9), adam, or adamw with any of "
+                    ":decay=0.1:clip=1:beta1=0.9:beta2=0.95:warmup=0.05, whose rate rises for the "
+                    "warm-up, a part of the run's examples, and falls by half a cosine; default: "
+                    "sgd, as published, of gpt adamw")
+flags.DEFINE_float("lr", None, "initial learning rate, of adamw the highest one; default: the "
+                   "model's published one, a tenth of it for nesterov, 0.001 for adam, 0.003 for "
+                   "adamw", lower_bound=0)
 flags.DEFINE_string("lr_decays", None, "its decays: 1562:0.1,2734:0.01 is a tenth of it from a "
                     "worker's step 1562 on, a hundredth from 2734 on; default: as published")
 flags.DEFINE_enum("lr_steps", "own", ["own", "mean"], "steps that the rate's schedule counts: each "
@@ -124,8 +135,17 @@ def given(name):
     return FLAGS[name].value if FLAGS[name].present else None
 
 
+def batch_of(dataset):
+    """Return --batch_size, or else the usual one of a data set."""
+    if FLAGS.batch_size is not None:
+        return FLAGS.batch_size
+    return BATCH_OF_TEXT if dataset == "stdlib" else BATCH
+
+
 def run_wide_settings():
     """Return the settings on which all processes of a run must agree: name -> text."""
+    dataset = FLAGS.dataset or models.dataset_of(FLAGS.model)
+    refuse_what_does_not_fit()
     sync, model = chosen_sync(), None
     if FLAGS.job_name != "worker" or sync in MODELS or ":" in sync:
         model = find(sync)
@@ -137,11 +157,27 @@ def run_wide_settings():
         else:
             options["s"] = str(FLAGS.s)
     if model is not None:
-        options = with_batch_size(model, str(FLAGS.batch_size), options)
+        options = with_batch_size(model, str(batch_of(dataset)), options)
     units.of_flag("lr_decays", FLAGS.lr_decays, units.decays)  # a bad value is told here
-    given = {name: getattr(FLAGS, name) for name in RUN_WIDE}
+    given = {name: getattr(FLAGS, name) for name in RUN_WIDE} | {"dataset": dataset}
     return {"sync": sync, "sync_option": json.dumps(options, sort_keys=True),
             **{name: "" if value is None else str(value) for name, value in given.items()}}
+
+
+def refuse_what_does_not_fit():
+    """Raise ValueError for a target or an optimizer that is bad, or for what does not go with it.
+    """
+    if FLAGS.target is not None:
+        Goal.parse("target", FLAGS.target, valued=True)
+        if FLAGS.target_accuracy is not None:
+            raise ValueError(f"--target={FLAGS.target} and --target_accuracy="
+                             f"{FLAGS.target_accuracy:g} are both targets; give one")
+    if checked(FLAGS.optimizer or usual(FLAGS.model)) is None:
+        return
+    for name in ("lr_decays", "lr_steps"):
+        if FLAGS[name].present:
+            raise ValueError(f"--{name}={FLAGS[name].value} has no effect on adamw, whose rate "
+                             "follows the run's examples: adamw:warmup=0.05 is its option")
 
 
 def chosen_sync():

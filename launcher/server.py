@@ -6,10 +6,10 @@ import math
 import sys
 
 import data
-import models
+from launcher.datasets import dataset_settings, look_of, network_of
 from launcher.flags import FLAGS, chosen_sync, given, run_wide_settings, say_what_has_no_effect
-from launcher.images import imagenet_settings, look_of
 from wbsp import heterogeneity
+from wbsp.core.goal import Goal
 from wbsp.environment import worker_num
 from wbsp.ps.flags import server_config, shard_of_flags
 from wbsp.runlog.console import say
@@ -29,19 +29,22 @@ def parameter_server():
     host, port = where_to_listen(given("host"), given("port_base"), FLAGS.port_base)
     settings = run_wide_settings()
     options = json.loads(settings["sync_option"])
-    say_what_has_no_effect(FLAGS.dataset)
-    if FLAGS.dataset == "imagenet":
-        settings |= imagenet_settings()
+    dataset = settings["dataset"]
+    say_what_has_no_effect(dataset)
+    settings |= dataset_settings(dataset)
+    look = look_of(settings)
     if (count := FLAGS.test_images) is not None:
-        images = data.size(FLAGS.dataset, FLAGS.data_dir, "test")
-        if count > images:
-            raise ValueError(f"--test_images={count}: the test set of {FLAGS.dataset} has {images}")
+        examples = data.size(dataset, FLAGS.data_dir, "test", look)
+        if count > examples:
+            raise ValueError(f"--test_images={count}: the test set of {dataset} has {examples}")
     experiment = functools.partial(network_and_test_set, settings, FLAGS.data_dir,
                                    FLAGS.test_images)
     model = create(chosen_sync(), **options)
     config = server_config(
-        workers, type(model), stop_samples=FLAGS.epochs * data.size(FLAGS.dataset, FLAGS.data_dir),
+        workers, type(model),
+        stop_samples=FLAGS.epochs * data.size(dataset, FLAGS.data_dir, look=look),
         target_accuracy=math.inf if FLAGS.target_accuracy is None else FLAGS.target_accuracy,
+        target=FLAGS.target and Goal.parse("target", FLAGS.target, valued=True),
         host=host, port=port, base_dir=FLAGS.base_dir,
         start_worker=f"python {sys.argv[0]} --job_name=worker --worker_index=0")
     serve = prepare_server(settings, model, config,
@@ -68,9 +71,7 @@ def network_and_test_set(run, data_dir, test_images):
     """Return the evaluator's network and test set; called in its process."""
     from models import training
 
-    look = look_of(run)
-    network = models.build(run["model"], int(run["seed"]), float(run["weight_decay"]),
-                           run["dataset"], look and look.size, look and look.class_num)
+    network = network_of(run)
     training.compile(network, run["model"], dataset=run["dataset"])
-    return network, data.test_dataset(run["dataset"], data_dir=data_dir, look=look,
+    return network, data.test_dataset(run["dataset"], data_dir=data_dir, look=look_of(run),
                                       count=test_images)

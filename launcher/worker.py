@@ -7,9 +7,9 @@ import signal
 import time
 
 import data
-import models
-from launcher.flags import FLAGS, expected, given, say_what_has_no_effect
-from launcher.images import look_of, train_size
+from launcher.datasets import look_of, network_of, train_size
+from launcher.flags import FLAGS, batch_of, expected, given, say_what_has_no_effect
+from models.adamw import RATE, adamw, usual
 from wbsp import heterogeneity, units
 from wbsp.environment import Task
 from wbsp.process.forks import in_child
@@ -64,7 +64,8 @@ def worker(program):
     size = batch_size(run, rule)
     say_what_has_no_effect(run["dataset"])
     look = look_of(run)
-    steps_per_epoch = max(1, train_size(run) // size)
+    examples = train_size(run)
+    steps_per_epoch = max(1, examples // size)
     with heavy_imports():
         from models import training
         from wbsp import SyncCallback
@@ -77,8 +78,7 @@ def worker(program):
     batches = training_set(run, rule, size, hook, look)
     name, split = run["model"], rule.micro_batches
     with devices.scope():
-        network = models.build(name, int(run["seed"]), float(run["weight_decay"]), run["dataset"],
-                               look and look.size, look and look.class_num)
+        network = network_of(run)
         # XLA compiles again for every batch size, which takes longer than a step.
         training.compile(network, name, float(run["lr"]) if run["lr"] else None, split,
                          run["dataset"], kind=run["optimizer"] or None,
@@ -86,7 +86,8 @@ def worker(program):
                          jit_compile="auto" if rule.batch is None else False)
     workers = int(run["workers"]) if run["lr_steps"] == "mean" else None
     seconds = seconds_before_step(run, index)
-    pace = pace_and_end(hook, joining, seconds / split, FLAGS.max_steps * split, workers)
+    pace = pace_and_end(hook, joining, seconds / split, FLAGS.max_steps * split, workers,
+                        schedule_of(run, examples, joining))
     sleeps = f", and sleeping {seconds:g} s before each step" if seconds else ""
     by = f", by {run['optimizer']}" if run["optimizer"] else ""
     say(f"worker {index}: training {name} on {run['dataset']} under {run['sync']}{by}{sleeps}")
@@ -101,9 +102,10 @@ def batch_size(run, rule):
                              f"{rule.batch} under {run['sync']}: give the ps and the workers one "
                              "value")
         return rule.batch
-    size, rest = divmod(FLAGS.batch_size, rule.micro_batches)
+    whole = batch_of(run["dataset"])
+    size, rest = divmod(whole, rule.micro_batches)
     if rest:
-        raise ValueError(f"--batch_size={FLAGS.batch_size} does not divide into the "
+        raise ValueError(f"--batch_size={whole} does not divide into the "
                          f"{rule.micro_batches} micro-batches of {run['sync']}: choose a multiple")
     return size
 
@@ -168,11 +170,23 @@ def seconds_before_step(run, index):
     return FLAGS.sleep_time + heterogeneity.sleep_seconds(run["heterogeneity"], index)
 
 
-def pace_and_end(hook, joining, seconds, max_steps, workers=None):
+def schedule_of(run, examples, joining):
+    """Return a function of the rate in this run, by the part of its examples that all workers have
+    trained; None: the optimizer has a schedule of its own. `examples`: of a pass."""
+    options = adamw(run["optimizer"] or usual(run["model"]))
+    if options is None:
+        return None
+    highest = float(run["lr"]) if run["lr"] else RATE
+    total = max(1.0, float(run["epochs"]) * examples)
+    return lambda: highest * options.factor(joining.run_examples / total)
+
+
+def pace_and_end(hook, joining, seconds, max_steps, workers=None, rate=None):
     """Return a callback that sleeps before each step, continues at the step where an earlier
     process of this worker stopped, and prints its progress every few seconds.
 
     workers: their number, if the schedule of the rate counts the mean worker's steps
+    rate: returns that of the next step, if the run's examples decide it
     """
     import keras
 
@@ -188,6 +202,8 @@ def pace_and_end(hook, joining, seconds, max_steps, workers=None):
                 time.sleep(seconds)
             if workers:
                 self.model.optimizer.iterations.assign(hook.run_steps // workers)
+            if rate is not None:
+                self.model.optimizer.learning_rate = rate()
 
         def on_train_batch_end(self, batch, logs=None):
             self.steps += 1

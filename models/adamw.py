@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from models.gpt import shape
+
 NAME = "adamw"
 OTHERS = "sgd", "nesterov", "adam"  # which have no options
 RATE = 0.003  # of a small network
@@ -42,6 +44,11 @@ class AdamW(NamedTuple):
             return done / self.warmup + 1e-3  # so that the first step is one
         left = (done - self.warmup) / (1 - self.warmup)
         return LEAST + (1 - LEAST) / 2 * (1 + math.cos(math.pi * min(1.0, left)))
+
+
+def usual(model: str) -> str:
+    """Return the optimizer of a network for which none is named."""
+    return OTHERS[0] if shape(model) is None else NAME
 
 
 def checked(text: str | None) -> AdamW | None:

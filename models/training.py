@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from models.adamw import EPSILON, NAME, RATE, AdamW, adamw
+from models.adamw import EPSILON, RATE, AdamW, adamw, usual
 from models.gpt import shape
 
 if TYPE_CHECKING:
@@ -121,11 +121,6 @@ def compile(
         **options,
     )
     return model
-
-
-def usual(name: str) -> str:
-    """Return the optimizer of a network for which none is named."""
-    return "sgd" if shape(name) is None else NAME
 
 
 def bits_per_byte(wanted: Any, logits: Any) -> Any:

@@ -2,14 +2,17 @@
 
 import itertools
 import json
+import math
 import signal
 
 import forked
 import psutil
 import pytest
 from conservation import steps_of
+from finished import finished
 from jobs import ROOT, ServerJob, free_port, interrupted, until
 
+from data import stdlib
 from wbsp.ps.checkpoint import format as checkpoint
 
 LAUNCHER = ROOT / "runcifar10gpu.py"
@@ -255,6 +258,14 @@ def test_odd_workers_sleep_as_published_and_the_first_lines_say_so(jobs, runner,
     (["--dataset=shapes10", "--test_images=2001"],
      "--test_images=2001: the test set of shapes10 has 2000"),
     (["extra"], "unknown argument 'extra'; flags are written --name=value"),
+    (["--optimizer=lion"], "--optimizer=lion: choose sgd, nesterov, adam, or adamw with its optio"),
+    (["--optimizer=adamw", "--lr_decays=9:0.1"], "--lr_decays=9:0.1 has no effect on adamw"),
+    (["--model=gpt", "--lr_steps=mean"], "--lr_steps=mean has no effect on adamw"),
+    (["--target=loss"], "--target=loss: write METRIC:VALUE, such as accuracy:0.9"),
+    (["--target=loss:2", "--target_accuracy=0.5"], "are both targets; give one"),
+    (["--dataset=stdlib"], "stdlib is text, which model 'cnn' does not read: choose gpt"),
+    (["--model=gpt:heads=3"], "a width of 64 does not divide into 3 heads"),
+    (["--model=gpt", "--test_images=99999999"], "the test set of stdlib has "),
 ])
 def test_a_bad_value_is_one_line_and_exit_code_1(jobs, flags, says):
     server = ps(jobs, free_port(), *flags)
@@ -275,6 +286,55 @@ def test_a_bad_flag_is_named_without_a_traceback(jobs, flags, says):
     assert server.ends() != 0
     server.was_clean()
     assert server.find(says)
+
+
+def test_a_worker_of_another_text_is_refused_and_the_rate_follows_the_runs_examples(tmp_path):
+    script = """
+from types import SimpleNamespace
+from data import stdlib
+from launcher.datasets import look_of, network_of, train_size
+from launcher.worker import schedule_of
+
+run = {"dataset": "stdlib", "model": "gpt:context=32", "text": stdlib.text().name, "lr": "0.5",
+       "optimizer": "adamw:warmup=0.5", "epochs": "2"}
+assert look_of(run).context == 32
+assert train_size(run) == stdlib.size(None, "train", look_of(run))
+known = SimpleNamespace(run_examples=0)
+rate = schedule_of(run, 100, known)
+rates = []
+for known.run_examples in (0, 50, 100, 150, 200, 210):
+    rates.append(round(rate(), 2))
+assert rates == [0.0, 0.25, 0.5, 0.26, 0.03, 0.03], rates
+assert schedule_of(run | {"optimizer": "adam"}, 100, known) is None
+assert schedule_of(run | {"optimizer": ""}, 100, known) is not None, "the usual one of gpt"
+try:
+    train_size(run | {"text": "Python 3.1, SHA-256 ab"})
+except ValueError as error:
+    print(error)
+"""
+    (tmp_path / "check.py").write_text(script)
+    done = finished(tmp_path, "check.py", PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("the text here is that of Python 3.")
+    assert "and the run's of Python 3.1, SHA-256 ab: start this process with" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_language_model_trains_to_a_loss(jobs):
+    port = free_port()
+    server = ps(jobs, port, "--model=gpt:width=32:layers=2:heads=2:context=32", "--worker_num=2",
+                "--target=loss:3.2", "--epochs=1", "--test_images=200", "--check_period=1",
+                "--heterogeneity=none", "--lr=0.01")
+    workers = [worker(jobs, port, index) for index in range(2)]
+    for job in (server, *workers):
+        job.ends_well(200)
+    assert server.find("stopping: target loss 3.2 reached")
+    assert workers[0].find("training gpt:width=32:layers=2:heads=2:context=32 on stdlib under wbsp")
+    settings = json.loads((server.folder / "run.json").read_text())
+    assert settings["text"] == stdlib.text().name and settings["target"] == "loss:3.2"
+    last = server.events("evaluation")[-1]
+    assert last["metrics"]["bits_per_byte"] == pytest.approx(last["loss"] / math.log(2), rel=1e-4)
 
 
 @pytest.mark.slow

@@ -673,8 +673,9 @@ class Run:
         log, members = self._reporter.log, self.engine.members
         if own:  # the line on the run's state has them
             loss, accuracy, top5 = (metrics.get(name, math.nan) for name in METRICS)
+            others = {name: value for name, value in metrics.items() if name not in METRICS}
             log.evaluation(t, version, loss, accuracy, top5, members,
-                           self._dispatcher.sessions.reports)
+                           self._dispatcher.sessions.reports, others)
         else:
             log.evaluated(t, version, metrics, members)
             words = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
