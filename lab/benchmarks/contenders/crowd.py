@@ -228,9 +228,11 @@ class _Member:
                         self._present(shard)
                 self.joined = not self._shards
             case m.Challenge():
-                if not self._claims[link].meets(message):
+                met = self._claims[link].meets(message)
+                if met is False:
                     raise RuntimeError("a shard has not proven itself")
-                self._present(link)
+                if met:  # else it was asked twice: `keep_alive` introduces it again
+                    self._present(link)
             case s.Ready():
                 self._ready.add(link)
                 self.joined = len(self._ready) == len(self._shards)
