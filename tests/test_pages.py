@@ -247,7 +247,8 @@ assert float(model.optimizer.learning_rate) < 0.1 and hook.done == 1
     },
     "docs/how-to/simulate.md": {
         1: Pasted(words={"--model=cnn --dataset=cifar10": "--model=small --dataset=shapes10"}),
-        2: Pasted(before=CIFAR10), 3: Pasted(before=CLUSTER),
+        2: Pasted(words={"--max_steps=16000": "--max_steps=160"}),
+        3: Pasted(before=CIFAR10), 4: Pasted(before=CLUSTER),
     },
     "docs/how-to/sites.md": {
         1: Elsewhere("needs machines; tests/faults/test_sites.py"),

@@ -365,3 +365,12 @@ def test_a_number_that_no_server_writes_is_said_in_one_line(tmp_path, kind, work
     with pytest.raises(ValueError, match="that no server wrote") as found:
         state_of(tmp_path / "run")
     assert str(found.value).isprintable()
+
+
+def test_the_loss_of_text_is_shown_in_bits_a_byte(written):
+    log, run = written()
+    log.event(0.0, "start", workers=[0])
+    log.evaluation(1.0, 0, 2.0, 0.5, 0.5, {}, {})
+    log.evaluation(2.0, 1, 1.0, 0.5, 0.5, {}, {}, {"bits_per_byte": 1.44})
+    run.refresh()
+    assert run.state()["evaluations"]["bits_per_byte"] == [None, 1.44]

@@ -665,7 +665,7 @@ class Run:
         self._reporter.console.update(Status(
             time_, engine.store.latest.version, engine.members, sessions.reports, done,
             self._training_loss.newest, version, found.get("loss"), found.get("accuracy"),
-            sessions.silence))
+            found.get("bits_per_byte"), sessions.silence))
 
     def _take_found(self, t: float, version: int, metrics: Mapping[str, float], best: bool,
                     own: bool) -> None:

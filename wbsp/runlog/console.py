@@ -84,6 +84,7 @@ class Status:
     evaluated: int | None = None  # version of the last evaluation
     loss: float | None = None  # of that version
     accuracy: float | None = None  # of that version, 0..1
+    bits_per_byte: float | None = None  # of that version, of text
     # Seconds since a worker's last message, where known; called when it is shown.
     silence: Callable[[int], float | None] = lambda worker: None
 
@@ -278,7 +279,8 @@ def _share(status: Status, worker: int) -> str:
 def _quality(status: Status) -> list[str]:
     """Return the model's known quality: the workers' loss now, and the newest evaluation, which is
     of an earlier version."""
-    found = ", ".join(_known(loss=status.loss, accuracy=status.accuracy))
+    found = ", ".join(_known(loss=status.loss, accuracy=status.accuracy,
+                              bits_per_byte=status.bits_per_byte))
     if found and status.evaluated is not None:
         found += f" of version {status.evaluated:,}"
     return [*_known(training_loss=status.training_loss), *[found] * bool(found)]

@@ -126,7 +126,7 @@ flags.DEFINE_string("data_dir", None, "folder of CIFAR-10, as for runcifar10gpu.
 flags.DEFINE_integer("test_images", None, "images of the test set in an evaluation, of stdlib "
                      "windows, the same in every run; default: all images, 256 windows",
                      lower_bound=1)
-flags.DEFINE_integer("batch_size", BATCH, "examples in a step; default: those of the cluster "
+flags.DEFINE_integer("batch_size", None, "examples in a step; default: those of the cluster "
                      f"file's steps (batch_size), else {BATCH}, of gpt {BATCH_OF_TEXT}",
                      lower_bound=1)
 flags.DEFINE_bool("shared_data", False, "all workers share the training set, as that of "

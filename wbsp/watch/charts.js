@@ -54,6 +54,8 @@ function drawCurves(runs, bySteps) {
   const measured = runs.some(run => run.state.evaluations.t.length > 0);
   const trained = runs.some(run => run.state.training.t.length > 0);
   for (const id of ["accuracy", "loss"]) document.getElementById(id).hidden = !measured;
+  const text = runs.some(run => run.state.evaluations.bits_per_byte.some(bits => bits !== null));
+  document.getElementById("bits").hidden = !text;
   document.getElementById("training").hidden = !trained;
   document.getElementById("by").hidden = !measured && !trained;
   if (measured) drawEvaluations();
@@ -80,6 +82,8 @@ function drawCurves(runs, bySteps) {
       run, of(run.state.evaluations), percent(run.state.evaluations.accuracy))), x);
     draw("loss", "Loss", "", runs.map(run => line(
       run, of(run.state.evaluations), run.state.evaluations.loss)), x);
+    if (text) draw("bits", "Loss in bits a byte", "", runs.map(run => line(
+      run, of(run.state.evaluations), run.state.evaluations.bits_per_byte)), x);
   }
 }
 

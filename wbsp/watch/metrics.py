@@ -20,6 +20,7 @@ METRICS = {  # name -> type, and its help text
     "wbsp_epochs_trained": ("gauge", "complete passes over the data that the workers share"),
     "wbsp_loss": ("gauge", "of the newest evaluated version"),
     "wbsp_accuracy": ("gauge", "of the newest evaluated version, 0 to 1"),
+    "wbsp_bits_per_byte": ("gauge", "loss of the newest evaluated version, of text"),
     "wbsp_staleness_mean": ("gauge", "mean staleness of accepted pushes, in versions"),
     "wbsp_worker_active": ("gauge", "whether the worker takes part, 0 or 1"),
     "wbsp_worker_behind": ("gauge", "workers behind a worker that is a site"),
@@ -81,6 +82,7 @@ def _samples(state: dict[str, Any]) -> Iterator[tuple[str, dict[str, str], float
     yield "wbsp_epochs_trained", {}, state["epoch"] and state["epoch"]["trained"]
     yield "wbsp_loss", {}, next(reversed(state["evaluations"]["loss"]), None)
     yield "wbsp_accuracy", {}, next(reversed(state["evaluations"]["accuracy"]), None)
+    yield "wbsp_bits_per_byte", {}, next(reversed(state["evaluations"]["bits_per_byte"]), None)
     yield "wbsp_staleness_mean", {}, summary["staleness"]["mean"]
     for worker, one in summary["workers"].items():
         label = {"worker": worker}

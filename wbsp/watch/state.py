@@ -153,7 +153,8 @@ def curves(log: EventLog, there: dict[int, Member]) -> dict[str, Any]:
         "evaluations": {
             "t": [max(0.0, e["t"] - began) for e in evaluations],  # W_0 is evaluated before
             **{name: [e[name] for e in evaluations]
-               for name in ("version", "steps", "loss", "accuracy")}},
+               for name in ("version", "steps", "loss", "accuracy")},
+            "bits_per_byte": [(e.get("metrics") or {}).get("bits_per_byte") for e in evaluations]},
         "training": {
             "t": [e["t"] - began for e in training],
             **{name: [e[name] for e in training] for name in ("steps", "loss")}},
