@@ -148,7 +148,7 @@ class _Member:
     def __init__(self, loop: _Loop, address: str, worker: int, update: np.ndarray):
         self.address, self.worker, self._answered = address, worker, 0
         self.sent: list = []
-        self.joined = self.began = self.left = self._granted = False
+        self.joined = self.began = self.left = self._granted = self._leaving = False
         self._loop, self._update = loop, update
         self._host, port = split_address(address)
         self._group: m.ShardGroup | None = None
@@ -178,8 +178,9 @@ class _Member:
                 self._present(shard)
 
     def push(self) -> None:
-        """Push, and fetch what that makes, unless an earlier one is still under way."""
-        if not self.idle:
+        """Push, and fetch what that makes, unless an earlier one is still under way, or its moment
+        came too late."""
+        if self._leaving or not self.idle:
             return
         push = Push(self.worker, len(self.sent), self._version, 1, 1, 0.01)
         self._fetch()
@@ -198,6 +199,7 @@ class _Member:
 
     def leave(self) -> None:
         """Leave, finished, and end."""
+        self._leaving = True
         self._server.send(m.Leaving("all is pushed", True, None))
 
     def _read(self, link: Link) -> None:
