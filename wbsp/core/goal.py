@@ -87,8 +87,9 @@ class Goal(NamedTuple):
 
     @classmethod
     def usual(cls, settings: Mapping[str, Any]) -> Goal:
-        """Return the metric of a run without a target, by its settings: of text the loss."""
-        return cls("loss", False) if "text" in settings else cls(ACCURACY, True)
+        """Return the metric of a run without a target, by its settings: of text and of
+        a task of one's own the loss."""
+        return cls("loss", False) if settings.keys() & {"text", "task"} else cls(ACCURACY, True)
 
     @property
     def text(self) -> str:

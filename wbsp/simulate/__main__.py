@@ -39,6 +39,7 @@ from wbsp.process.streams import open_streams
 from wbsp.runlog.folder import run_folder
 from wbsp.simulate.study import advice, batches, compare, worth
 from wbsp.simulate.study.cluster_file import read_cluster
+from wbsp.simulate.study.measure import measure
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.recorded import Recorded, predicted, recorded
 from wbsp.simulate.study.runs import Plan, create_model, simulate
@@ -54,6 +55,7 @@ from wbsp.tensors.codecs import KNOWN, parse
 if TYPE_CHECKING:
     from wbsp.runlog.reader import Run
     from wbsp.simulate.workloads.base import Experiment
+    from wbsp.simulate.workloads.own import OwnTask
 
 FLAGS = flags.FLAGS
 TIMING = "timing"  # in place of a network: no tensors
@@ -75,9 +77,9 @@ ABOUT = {
 NAME = "wbsp advise" if any(one.startswith(("--advise", "--from")) for one in sys.argv) else (
     "wbsp simulate")
 GROUPS = {
-    "run": ["sync", "sync_option", "outer", "outer_option", "wire", "model", "dataset", "data_dir",
-            "batch_size", "shared_data", "examples", "optimizer", "lr", "lr_decays", "lr_steps",
-            "test_images", "check_period", "seeds", "seed"],
+    "run": ["sync", "sync_option", "outer", "outer_option", "wire", "model", "task", "dataset",
+            "data_dir", "batch_size", "shared_data", "examples", "optimizer", "lr", "lr_decays",
+            "lr_steps", "test_images", "check_period", "seeds", "seed"],
     "network": ["advise", "from", "cluster", *DESCRIBING, "shards", "model_bytes"],
     "end": ["target", "target_accuracy", "epochs", "max_steps", "until"],
     "files": ["out", "figures", "verbose"]}
@@ -120,6 +122,8 @@ flags.DEFINE_string("model_bytes", None, "time the network for a model of this s
 flags.DEFINE_string("model", "cnn", "cnn, alexnet, small, module:function of your own, gpt with "
                     "any of :width=64:layers=3:heads=4:context=64, or timing: no tensors, for "
                     "large clusters")
+flags.DEFINE_string("task", None, "train what this Python file describes, in any framework, by its "
+                    "functions make, make_state, step and evaluate: docs/how-to/own-task.md")
 flags.DEFINE_enum("dataset", None, ["cifar10", "shapes10", "stdlib"], "training and test set; "
                   "stdlib is the text of Python's own library; default: cifar10, of gpt stdlib")
 flags.DEFINE_string("data_dir", None, "folder of CIFAR-10, as for runcifar10gpu.py")
@@ -182,10 +186,10 @@ def run() -> str:
     """Run what the flags say; return the text for standard output."""
     if FLAGS["from"].value is not None:
         _from_run()
-    if FLAGS.dataset is None:
+    if FLAGS.task is not None:
+        _check_task()
+    elif FLAGS.dataset is None:
         FLAGS["dataset"].value = of_experiment("models").dataset_of(FLAGS.model)
-    if not FLAGS["batch_size"].present:
-        FLAGS["batch_size"].value = _batch()
     if FLAGS.advise is not None:
         _advised()
     elif FLAGS.verbose:
@@ -229,6 +233,11 @@ def _advice(compared: list[tuple[Variant, Plan]], plan: Plan, progress: Progress
     alone = None
     if not sharded and (plan.experiment or plan.data):
         alone = _alone(plan, progress)
+        if plan.target is None and FLAGS.task is not None:
+            plan, alone = _targeted(plan, alone)
+            compared = [(variant, replace(
+                own, target=plan.target, stop_samples=plan.stop_samples, until=plan.until,
+                settings=plan.settings)) for variant, own in compared]
         if plan.experiment and plan.target is not None and not alone.reached:
             raise ValueError(worth.missed(alone))
     left, more = "", list[str]()
@@ -247,6 +256,28 @@ def _advice(compared: list[tuple[Variant, Plan]], plan: Plan, progress: Progress
                  *(text for one in (left, compare.sites(results), *more) if one
                    for text in ("", one))]
     return results, "\n".join(said).strip("\n")
+
+
+def _targeted(plan: Plan, alone: compare.Result) -> tuple[Plan, compare.Result]:
+    """Return a plan and the result of the fastest machine alone with a target that it reaches
+    in its run, for a task without one.
+
+    If the length of the run is no one's choice, the models have the time that it takes alone, and
+    a little: with more examples than that, they are slower.
+    """
+    chosen = not (FLAGS["max_steps"].present or FLAGS["epochs"].present
+                  or _task().has_schedule or plan.data)
+    part = 0.8 if chosen else 0.5
+    target = advice.target_of(alone.runs, part * alone.end)
+    FLAGS["target"].value = given = f"{target.metric}:{target.target:g}"
+    print(f"--target={given} (none is given): the fastest machine alone has this after {part:.0%} "
+          f"of its run of {alone.end:,.4g} s", file=sys.stderr)
+    settings, alone = {**plan.settings, "target": given}, replace(alone, target=target)
+    if not chosen:
+        return replace(plan, target=target, settings=settings), alone
+    until = LATE * alone.seconds
+    return replace(plan, target=target, stop_samples=math.inf, until=min(plan.until, until),
+                   settings={**settings, "max_steps": None, "until": f"{until:g}s"}), alone
 
 
 def _result(variant: Variant, plan: Plan, progress: Progress, label: str = "") -> compare.Result:
@@ -284,7 +315,8 @@ def _verdict(results: list[compare.Result], alone: compare.Result,
     tried = [_smaller_batches(*compared[results.index(one)], one, best, progress) for one in rivals]
     machine = batches.smaller(
         batches.halves(Variant(BSP, {}, "alone"), plan), batches.trained(plan, alone),
-        lambda half: replace(_alone(half, progress, half.batch_size), label=alone.label))
+        lambda half: replace(_alone(replace(half, until=min(half.until, LATE * alone.seconds)),
+                                    progress, half.batch_size), label=alone.label))
     found = [one for some in tried if (one := batches.best_of(some)) is not None]
     model = min(found, key=lambda one: one.result.seconds)
     variant, own = compared[results.index(next(
@@ -333,7 +365,9 @@ def _advised() -> None:
     if FLAGS.cluster is not None:
         raise ValueError("give --cluster or --advise, not both")
     FLAGS.cluster = FLAGS.advise
-    chosen = advice.FLAGS_OF_TEXT if _of_text() else advice.FLAGS
+    chosen: dict[str, Any] = advice.FLAGS_OF_TEXT if _of_text() else advice.FLAGS
+    if FLAGS.task is not None:
+        chosen = {}
     if FLAGS.target is not None:
         chosen = {name: value for name, value in chosen.items() if not name.startswith("target")}
     for name, value in {**chosen, "sync": advice.SYNC}.items():
@@ -351,9 +385,41 @@ def _from_run() -> None:
         raise ValueError(f"--from={FLAGS['from'].value} and {FLAGS.advise or FLAGS.cluster} both "
                          "describe the cluster; give one")
     FLAGS["advise"].value = FLAGS["from"].value
-    if not FLAGS["model"].present:
+    if FLAGS.task is None and not FLAGS["model"].present:
         FLAGS["model"].value = TIMING
         FLAGS["model"].present = 1
+
+
+def _check_task() -> None:
+    """Check that the flags suit a task of one's own.
+
+    Raises:
+        ValueError: they don't; one line.
+    """
+    if FLAGS["model"].present:
+        raise ValueError(f"--task={FLAGS.task} and --model={FLAGS.model} both say what is trained; "
+                         "give one")
+    for name in ("data_dir", *TRAINING):
+        if FLAGS[name].present and name not in ("lr", "epochs"):
+            raise ValueError(f"--{name}={FLAGS[name].value} has no effect on a task, which has its "
+                             "own data, optimizer and schedule")
+    if FLAGS.lr is None:
+        raise ValueError(f"--lr: at which learning rate does {FLAGS.task} train? give it, such as "
+                         "--lr=0.001")
+    FLAGS["model"].value = Path(FLAGS.task).name
+
+
+@cache
+def _task() -> OwnTask:
+    """Return the task of --task.
+
+    Raises:
+        ValueError: it is none; one line.
+        FileNotFoundError: the file does not exist; one line.
+    """
+    from wbsp.simulate.workloads.own import OwnTask
+
+    return OwnTask(FLAGS.task, FLAGS.batch_size, FLAGS.lr)
 
 
 @cache
@@ -364,8 +430,9 @@ def _recorded() -> Recorded:
 
 def _variants() -> list[Variant]:
     """Return the checked variants of --sync and --sync_option."""
-    if (given := _cluster_file()) is not None and not FLAGS["batch_size"].present:
-        FLAGS["batch_size"].value = given.batch_size or _batch()
+    if not FLAGS["batch_size"].present:
+        given = _cluster_file()
+        FLAGS["batch_size"].value = (given and given.batch_size) or _batch()
     compared = variants(FLAGS.sync, FLAGS.sync_option)
     for variant in compared:
         for one in variant.levels:
@@ -421,13 +488,16 @@ def _plan() -> Plan:
             raise ValueError(f"--model={TIMING} needs an end: give --max_steps or --until")
         FLAGS["max_steps"].value = advice.STEPS * cluster.size
     experiment = None if timing else _experiment()
+    if FLAGS.task is not None and FLAGS.epochs is None and FLAGS.max_steps is None:
+        _choose_length(until, cluster)
     stop = math.inf if FLAGS.max_steps is None else FLAGS.max_steps * FLAGS.batch_size
     if experiment and not FLAGS.shared_data and FLAGS.epochs is None and stop == until == math.inf:
         FLAGS["epochs"].value = EPOCHS_OF_TEXT if _of_text() else EPOCHS
     data = _shared_data(experiment)
     if experiment and data is None and FLAGS.epochs is not None:
         stop = min(stop, FLAGS.epochs * experiment.size)
-    if not timing and (_of_text() or of_experiment("models.adamw").checked(FLAGS.optimizer)):
+    if not timing and FLAGS.task is None and (
+            _of_text() or of_experiment("models.adamw").checked(FLAGS.optimizer)):
         for name in ("lr_decays", "lr_steps"):
             if FLAGS[name].present:
                 raise ValueError(f"--{name}={FLAGS[name].value} has no effect on adamw, whose rate "
@@ -439,7 +509,10 @@ def _plan() -> Plan:
     if FLAGS.advise is not None and not FLAGS["check_period"].present:
         growth = advice.PRECISION
         samples = stop if data is None else min(stop, data.n * data.epochs)
-        if period := advice.check_period(cluster, samples / FLAGS.batch_size):
+        checks = advice.CHECKS
+        if FLAGS.task is not None:
+            checks = advice.checks(samples / FLAGS.batch_size, *_task().costs(FLAGS.batch_size))
+        if period := advice.check_period(cluster, samples / FLAGS.batch_size, checks):
             FLAGS["check_period"].value = f"{period:g}s"
     if FLAGS.wire is not None:
         parse(FLAGS.wire)
@@ -449,14 +522,40 @@ def _plan() -> Plan:
                 FLAGS.wire, {**_settings(), **shards}, FLAGS.lr_steps == "mean", data)
 
 
+def _choose_length(until: float, cluster: ClusterSpec) -> None:
+    """Have a task's training end after a time that an advice can wait for.
+
+    Raises:
+        ValueError: it is no advice, and has no other end.
+    """
+    if FLAGS.advise is None:
+        if until == math.inf:
+            raise ValueError(f"--task={FLAGS.task} needs an end: give --epochs, --max_steps or "
+                             "--until")
+        return
+    speeds = cluster.pace / worth.fastest(cluster, 1).pace
+    seconds = speeds * _task().costs(FLAGS.batch_size)[0]
+    FLAGS["max_steps"].value = steps = advice.length(seconds)
+    print(f"--max_steps={steps} (no end is given): the fastest machine alone trains so many, and "
+          f"the cluster {speeds:.3g} times as many in that time, in about {steps * seconds:.2g} s "
+          "here", file=sys.stderr)
+
+
 def _batch() -> int:
-    """Return the batch for which none is given."""
+    """Return the batch for which none is given.
+
+    Raises:
+        ValueError: that of a task is not known.
+    """
+    if FLAGS.task is not None:
+        raise ValueError(f"--batch_size: how many examples has a step of {FLAGS.task}? give it, "
+                         "such as --batch_size=32")
     return BATCH_OF_TEXT if _of_text() else BATCH
 
 
 def _of_text() -> bool:
     """Return whether the model is the decoder of bytes. Raises ValueError for a bad option."""
-    return of_experiment("models").dataset_of(FLAGS.model) == "stdlib"
+    return FLAGS.task is None and of_experiment("models").dataset_of(FLAGS.model) == "stdlib"
 
 
 def _target() -> Goal | None:
@@ -544,6 +643,9 @@ def _step_seconds() -> tuple[float, StepLaw | None]:
     Raises:
         ValueError: they are bad, or neither given nor known.
     """
+    if FLAGS.step_seconds is None and FLAGS.task is not None:
+        law = _measured()
+        return law.seconds(FLAGS.batch_size), law
     if FLAGS.step_seconds is None:
         if FLAGS.model not in STEP_SECONDS:
             raise ValueError(f"--step_seconds: how long does a step of {FLAGS.model} take? give "
@@ -556,7 +658,23 @@ def _step_seconds() -> tuple[float, StepLaw | None]:
     return law.seconds(FLAGS.batch_size), law
 
 
+def _measured() -> StepLaw:
+    """Return the law of the task's steps on this machine, and print it as the flag that repeats it.
+    """
+    task = _task()
+    law, found = measure(task.seconds, FLAGS.batch_size, task.size)
+    FLAGS["step_seconds"].value = str(law)
+    took = ", ".join(f"{1000 * seconds:.3g} ms of {examples}" for examples, seconds in found)
+    print(f"--step_seconds={law}: a step of {task.name} on this machine ({took} examples)",
+          file=sys.stderr)
+    return law
+
+
 def _experiment() -> Experiment:
+    if FLAGS.task is not None:
+        from wbsp.simulate.workloads.task import TaskExperiment
+
+        return TaskExperiment(_task(), FLAGS.batch_size, FLAGS.lr, _task().schedule)
     if _of_text() or FLAGS.dataset == "stdlib":
         from wbsp.simulate.workloads import gpt
 
@@ -585,9 +703,13 @@ def _settings() -> dict:
     """Return the flags that run.json holds beside the settings of the single run."""
     names = ["model", "batch_size", "max_steps", "until", "check_period", "target",
              "target_accuracy"]
-    if FLAGS.model != TIMING:
+    if FLAGS.task is not None:
+        names += ["task", "lr", "epochs"]
+    elif FLAGS.model != TIMING:
         names += TRAINING
     names += DESCRIBING[1:] if FLAGS.cluster is None else ["cluster"]
+    if FLAGS.cluster is not None and FLAGS.step_seconds is not None:  # of a machine of speed 1
+        names += ["step_seconds"]
     text = {"text": of_experiment("data.stdlib").text().name} if _of_text() else {}
     return {**{name: FLAGS[name].value for name in names}, **text,
             "command": " ".join(["python -m wbsp.simulate", *sys.argv[1:]])}

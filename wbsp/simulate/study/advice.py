@@ -6,8 +6,12 @@ ADSP's period and the local steps of a push follow from the spec.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil, floor, log10, nan
 
+from wbsp.core.goal import Goal
+from wbsp.runlog.reader import Run
 from wbsp.simulate.study.runs import Plan
 from wbsp.simulate.study.spec import ClusterSpec
 from wbsp.simulate.study.variants import Variant
@@ -33,18 +37,73 @@ SITES = ["auto/localsgd:wire=int8", "pcc/localsgd:wire=int8:outer=nesterov", "pc
 
 STEPS = 200  # of a worker, in the mean, where the advice has no network to train
 CHECKS = 200  # evaluations in the shortest time in which the cluster could go through all epochs
+FEWEST_CHECKS = 20  # of them, where an evaluation takes long
+PATIENCE = 8.0  # seconds of a task's training for which no length is given: there may be twenty
+SHORTEST, LONGEST = 200, 20_000  # steps of it
 PRECISION = 0.02  # of a time to the target, where the period is shorter
 LOCAL = LocalSGD, FedAsync, DecoupledDiLoCo  # models with tau steps between two pushes
 _FLOATS = 1 << 20  # of a model whose tensors are not known, in a format
 CYCLES = 4  # of the slowest worker in a period of ADSP; published: 60 s, in runs of an hour
 
 
-def check_period(cluster: ClusterSpec, batches: float) -> float | None:
+def length(seconds: float) -> int:
+    """Return the steps of a training that takes about `PATIENCE` here: 1, 2 or 5 times a power of
+    ten, between `SHORTEST` and `LONGEST`.
+
+    Args:
+        seconds: of a step on this machine.
+    """
+    steps = min(LONGEST, max(SHORTEST, PATIENCE / max(seconds, 1e-9)))
+    power = 10 ** floor(log10(steps))
+    return max(part * power for part in (1, 2, 5) if part * power <= steps)
+
+
+def checks(batches: float, step: float, look: float) -> int:
+    """Return the evaluations in the shortest time of a training, fewer where they would take longer
+    than the training itself.
+
+    Args:
+        batches: mini-batches of the training.
+        step: seconds of a step on this machine.
+        look: seconds of an evaluation on this machine.
+    """
+    return int(min(CHECKS, max(FEWEST_CHECKS, batches * step / max(look, 1e-9))))
+
+
+def target_of(runs: Sequence[Run], seconds: float) -> Goal:
+    """Return the value of the loss, or of the first metric where there is none, that each run has
+    reached after so many seconds.
+
+    Raises:
+        ValueError: an evaluation is missing; one line.
+    """
+    found = [[event for event in run.events if event["kind"] == "evaluation"
+              and event["t"] <= seconds] for run in runs]
+    if not all(found):
+        raise ValueError("no version was evaluated in the first half of the run: give a shorter "
+                         "--check_period, or a --target")
+    metrics = found[0][0].get("metrics") or found[0][0]
+    name = next(name for name in ("loss", *(found[0][0].get("metrics") or ()), "accuracy")
+                if metrics.get(name) is not None)
+    goal = Goal.parse("target", name, valued=False)
+    reached = [goal.best(goal.value({**event, **(event.get("metrics") or {})}) or nan
+                         for event in some) for some in found]
+    values = [value for value in reached if value is not None]
+    if not values:
+        raise ValueError(f"the fastest machine alone has no finite {name}: it diverges; give a "
+                         "lower --lr")
+    worst = min(values) if goal.most else max(values)
+    digits = 10.0 ** (floor(log10(abs(worst))) - 2) if worst else 1.0
+    rounded = (floor if goal.most else ceil)(worst / digits) * digits
+    return goal._replace(target=float(f"{rounded:.6g}"))
+
+
+def check_period(cluster: ClusterSpec, batches: float, checks: int = CHECKS) -> float | None:
     """Return the seconds between two evaluations, or None if steps take no time.
 
     It is a part of the workers' time for `batches` mini-batches if no worker waits.
     """
-    seconds = batches / cluster.pace / CHECKS
+    seconds = batches / cluster.pace / checks
     return _rounded(seconds, 2) if 0 < seconds < float("inf") else None
 
 

@@ -169,8 +169,10 @@ def _how_sure(best: Result) -> str:
         return ("How much is learned in that time is another question: without --model=timing a "
                 "network is trained. --verbose shows all models.")
     trained = best.runs[0].settings
-    return (f"Measured with {trained['model']} on {trained['dataset']} (--model, --dataset) by "
-            f"{trained['optimizer'] or 'plain SGD'} (--optimizer)"
+    what = (f"{trained['task']}" if "task" in trained else
+            f"{trained['model']} on {trained['dataset']} (--model, --dataset) by "
+            f"{trained['optimizer'] or 'plain SGD'} (--optimizer)")
+    return (f"Measured with {what}"
             + (", one seed, so small differences may be chance (--seeds=3)" if len(best.runs) == 1
                else f", {len(best.runs)} seeds") + "; --verbose shows all models and batches.")
 
