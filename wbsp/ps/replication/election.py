@@ -74,6 +74,8 @@ class Votes:
                              "which is not later")
         self.since = since
         self.epoch = since + step
+        # Of two servers that follow one state, more than half and half cannot both be had: one
+        # that has served goes on with half, so that a run of two workers outlives its standby.
         self._strict = waits or step == STANDBY_STEP
         self._voiceless = voiceless
         self._electorates = [frozenset(workers) for workers in electorates]
@@ -81,9 +83,14 @@ class Votes:
 
     @property
     def won(self) -> bool:
-        """True if enough workers have voted for this server."""
-        return all(2 * (len(self.promised & workers) + sum(map(self._voiceless, workers)))
-                   + (not self._strict) > len(workers) for workers in self._electorates)
+        """True if more than half of each electorate have voted for this server; half, if it has
+        served (`needed`)."""
+        return all(self._suffices(len(self.promised & workers)
+                                  + sum(map(self._voiceless, workers)), workers)
+                   for workers in self._electorates)
+
+    def _suffices(self, votes: int, workers: frozenset[Hashable]) -> bool:
+        return 2 * votes > len(workers) or (not self._strict and 2 * votes == len(workers))
 
     def here(self, returned: Callable[[Any], bool], unnamed: int) -> bool:
         """Return whether enough workers are here, by their votes or as new processes.
@@ -96,7 +103,7 @@ class Votes:
             away = workers - self.promised
             back = {voter for voter in away if self._voiceless(voter) or returned(voter)}
             count = len(workers - away) + min(len(back) + unnamed, len(away))
-            if not 2 * count + (not self._strict) > len(workers):
+            if not self._suffices(count, workers):
                 return False
         return True
 
