@@ -76,6 +76,7 @@ class Participant:
         batch: examples of its next step, if the server or the run's data give their number; None:
             a number of its own.
         computes: a step has begun, and not ended.
+        answers: the newest answer to a request of `ask`, by its type.
     """
 
     def __init__(self, worker: int, rule: WorkerRule, seq: int = 0, run_steps: int = 0,
@@ -98,6 +99,7 @@ class Participant:
         self._data = None if place is None else place.data
         self._again = again
         self._asked: dict[type[Message], _Asked] = {}  # by the type of the answer
+        self.answers: dict[type[Message], Message] = {}
         self._pieces: deque[tuple[int, int]] = deque()  # (examples, start) of the next steps
         self._newest = -1  # start of the newest piece
         self._step = 0.0  # seconds of a step, on average
@@ -168,10 +170,11 @@ class Participant:
 
         Args:
             request: a request beside pushes and fetches.
-            answer: a message of this type ends it.
+            answer: a message of this type ends it, and is in `answers` then.
             now: seconds.
             until: seconds, from when on no answer is needed.
         """
+        self.answers.pop(answer, None)
         self._asked[answer] = _Asked(request, now + self._again, until)
         return [request]
 
@@ -184,7 +187,8 @@ class Participant:
 
     def received(self, message: Message, now: float) -> list[Command]:
         """Handle a message of the server, except a Model: see `fetched`."""
-        self._asked.pop(type(message), None)
+        if self._asked.pop(type(message), None) is not None:
+            self.answers[type(message)] = message
         match message:
             case Work(at, start, stop):
                 self._given(Range(at, start, stop), now)

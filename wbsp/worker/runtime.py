@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from wbsp import timeouts
 from wbsp.core.agent import Adopt, Agent, Command, Cut, Expect, Leave
@@ -28,6 +29,7 @@ from wbsp.worker.metrics import Recorder
 from wbsp.worker.share import Share
 from wbsp.worker.shared_participant import SharedParticipant
 
+Answer = TypeVar("Answer", bound=Message)
 _GRAIN = 0.5  # seconds between two checks for an interrupt while waiting
 _NOTICE = 15.0  # seconds between two lines about one wait
 
@@ -261,14 +263,31 @@ class WorkerRuntime:
         what = "an epoch's version"
         if ask.validates and self._share is not None and self._share.waits:
             what, end = f"the results of epoch {ask.epoch + 1}", math.inf
-        with shared.changed:
-            shared.version_at = None
-        self._carry_out(shared.act(
-            lambda one: one.ask(ask, m.VersionAt, clock.monotonic(), end)))
-        self._wait(what, lambda: shared.version_at is not None or clock.monotonic() > end)
+        at = self.ask(ask, m.VersionAt, what, end)
         self._recorder.enter(phase)
-        at = shared.version_at
         return at if at is not None and at.name else None
+
+    def ask(self, request: Message, answer: type[Answer], what: str, until: float = math.inf
+            ) -> Answer | None:
+        """Send a request, again where it may be lost, and wait; return its answer.
+
+        Between two steps only: what else comes meanwhile is handled as in each wait.
+
+        Args:
+            request: beside pushes and fetches.
+            answer: type of its answer.
+            what: is waited for, for the user.
+            until: seconds of the monotonic clock, from when on no answer is needed: None then.
+
+        Raises:
+            TransportError: the server is lost.
+        """
+        clock, shared = self.transport.on.clock, self._shared
+        self._carry_out(shared.act(lambda one: one.ask(request, answer, clock.monotonic(), until)))
+        answers = shared.participant.answers
+        self._wait(what, lambda: answer in answers or clock.monotonic() > until)
+        found = answers.get(answer)
+        return found if isinstance(found, answer) else None
 
     def stop_run(self, reason: str) -> None:
         """Request the end of the run for all workers; this one continues until the stop."""

@@ -38,7 +38,6 @@ class SharedParticipant:
         participant: guarded by `changed`, and by the share's lock.
         changed: notified when commands exist, the wait is over, or the server is lost.
         commands: guarded by `changed`.
-        version_at: the newest answer to AskVersion; guarded by `changed`.
         server_ends: the server ends with this run.
     """
 
@@ -56,7 +55,6 @@ class SharedParticipant:
         self.participant = participant
         self.changed = on.scheduler.condition()
         self.commands: list[Command] = []
-        self.version_at: m.VersionAt | None = None
         self.server_ends = False
         self._clock = on.clock
         self._recorder = recorder
@@ -142,6 +140,8 @@ class SharedParticipant:
         share, assignments = self._share, self._assignments
         with self.changed, self._ranges:
             commands = self.participant.received(message, self._clock.monotonic())
+            if self.participant.answers.get(type(message)) is message:
+                self.changed.notify_all()
             match message:
                 case m.Work() if share is not None:
                     share.changed.notify_all()
@@ -156,9 +156,6 @@ class SharedParticipant:
                         assignments.assign(*piece)
                 case m.Reattached() if message.joined and assignments is not None:
                     assignments.start_again()
-                case m.VersionAt():
-                    self.version_at = message
-                    self.changed.notify_all()
                 case m.Stop():
                     self.server_ends = message.ends
                     if share is not None:
