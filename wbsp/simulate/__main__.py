@@ -190,6 +190,8 @@ def run() -> str:
         _check_task()
     elif FLAGS.dataset is None:
         FLAGS["dataset"].value = of_experiment("models").dataset_of(FLAGS.model)
+    if FLAGS.optimizer is None and _of_text():
+        FLAGS["optimizer"].value = "adamw"
     if FLAGS.advise is not None:
         _advised()
     elif FLAGS.verbose:

@@ -1,5 +1,7 @@
 """Smaller batches in an advice: which are tried, and what is said of them."""
 
+from dataclasses import replace
+
 import keras
 import pytest
 from made_runs import result
@@ -49,6 +51,12 @@ def test_half_a_batch_has_half_the_rate_and_the_time_but_not_of_a_sleep(experime
 def test_the_rate_of_adam_goes_with_the_root_of_the_batch():
     adam = Experiment("small", "shapes10", 64, optimizer="adam")
     assert adam.with_batch(16).rate == pytest.approx(0.0005)
+
+
+def test_a_window_of_text_is_more_than_an_image(experiment):
+    plan = replace(plan_of(experiment, 8), settings={"text": "Python 3"})
+    assert [one.batch_size for one in halves(BSP_VARIANT, plan)] == [4, 2]
+    assert halves(BSP_VARIANT, plan_of(experiment, 8)) == []
 
 
 def comes_compiled(experiment, monkeypatch, optimizer):

@@ -303,3 +303,18 @@ def test_another_back_end_is_refused_in_one_line(jobs):
     assert job.ends() == 1
     assert job.lines == ["simulate: KERAS_BACKEND=torch: simulated workers train on tensorflow or "
                          "jax; choose one, or --model=timing"]
+
+
+def test_a_step_may_have_a_rate_that_the_run_decides():
+    def network():
+        keras.utils.set_random_seed(1)
+        return keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+
+    model = network()
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    rates = {0: 0.0, 1: 0.1, 2: 0.2}
+    work = KerasWorkload(share(model, next(iter(batches(0)))), network(), 3, lambda worker:
+                         batches(0), BATCH, rate=rates.__getitem__)
+    still, one, two = (work.step(worker) and work.cut(worker) for worker in range(3))
+    assert not still.any() and one.any()
+    np.testing.assert_allclose(two, 2 * one, rtol=1e-5, atol=1e-7)

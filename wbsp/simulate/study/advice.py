@@ -28,7 +28,7 @@ FLAGS = {"model": "small", "dataset": "shapes10", "target_accuracy": 0.85, "epoc
          "test_images": 1000}
 SYNC = [*MODELS, "pcc:weight=work", "asp:overlap=true", "nbsync:merge=add"]
 
-FLAGS_OF_TEXT = {"target": "loss:2.0", "epochs": 1.0, "test_images": 256}
+FLAGS_OF_TEXT = {"target": "loss:2.0", "epochs": 0.1}
 
 # Added for a cluster with sites. No worker within waits for another, and the model between never
 # makes a site wait, or seldom. One of the two levels has momentum: with both, training diverged

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wbsp.simulate.workloads.base import Experiment
 
 GAIN = 0.9  # of the time before; after a smaller gain, no smaller batch is trained
-LEAST = 8  # examples; a step of fewer takes hardly less time on most machines
+LEAST, LEAST_OF_TEXT = 8, 2  # examples; a step of fewer takes hardly less time on most machines
 HALVES = 2  # times that a batch is halved: small steps take long to simulate
 
 
@@ -64,7 +64,8 @@ def halves(variant: Variant, plan: Plan) -> list[Plan]:
             create_model(variant.sync, variant.options, batch)
         except ValueError:  # it does not divide into the model's micro-batches
             break
-        experiment = plan.experiment.with_batch(batch) if batch >= LEAST else None
+        least = LEAST_OF_TEXT if "text" in plan.settings else LEAST
+        experiment = plan.experiment.with_batch(batch) if batch >= least else None
         if experiment is None:
             break
         cluster = replace(plan.cluster, batch_size=plan.batch_size).trains(batch)

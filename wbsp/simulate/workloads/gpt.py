@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 from wbsp.simulate.workloads.base import of_experiment
@@ -40,6 +41,7 @@ def experiment(model: str, dataset: str, batch_size: int, lr: float | None = Non
     os.environ["XLA_FLAGS"] = " ".join([
         os.environ.get("XLA_FLAGS", ""), "--xla_cpu_multi_thread_eigen=false",
         "intra_op_parallelism_threads=1", "--xla_gpu_deterministic_ops=true"])
+    logging.getLogger("jax").setLevel(logging.WARNING)  # it tells of each device that it lacks
     try:
         gpt_jax = of_experiment("models.gpt_jax")
     except ModuleNotFoundError as error:
