@@ -144,7 +144,7 @@ def test_completion_knows_every_flag():
     (["wbsp", "simulate", "--sync=bsp,adsp,au"], ["--sync=bsp,adsp,auto"]),
     (["wbsp", "simulate", "--sync", "=", "bsp,au"], ["bsp,auto"]),
     (["wbsp", "simulate", "--model", "=", "al"], ["alexnet"]),
-    (["wbsp", "simulate", "--dataset=s"], ["--dataset=shapes10"]),
+    (["wbsp", "simulate", "--dataset=s"], ["--dataset=shapes10", "--dataset=stdlib"]),
     (["wbsp", "run", "--transport", "=", "t"], ["tcp"]),
     (["wbsp", "simulate", "--cluster", "=", "wa"], ["wan"]), (["wbsp", "advise", "wa"], ["wan"]),
     (["wbsp", "models", "ring"], ["ringmaster"]), (["wbsp", "ps", "--token_file", "=", "x"], [])])
