@@ -38,8 +38,9 @@ SITES = ["auto/localsgd:wire=int8", "pcc/localsgd:wire=int8:outer=nesterov", "pc
 STEPS = 200  # of a worker, in the mean, where the advice has no network to train
 CHECKS = 200  # evaluations in the shortest time in which the cluster could go through all epochs
 FEWEST_CHECKS = 20  # of them, where an evaluation takes long
-PATIENCE = 8.0  # seconds of a task's training for which no length is given: there may be twenty
-SHORTEST, LONGEST = 200, 20_000  # steps of it
+LOOKING = 0.25  # of a training's time here, for its evaluations
+PATIENCE = 6.0  # seconds of a task's training for which no length is given: there may be twenty
+SHORTEST, LONGEST = 100, 20_000  # steps of it
 PRECISION = 0.02  # of a time to the target, where the period is shorter
 LOCAL = LocalSGD, FedAsync, DecoupledDiLoCo  # models with tau steps between two pushes
 _FLOATS = 1 << 20  # of a model whose tensors are not known, in a format
@@ -59,15 +60,15 @@ def length(seconds: float) -> int:
 
 
 def checks(batches: float, step: float, look: float) -> int:
-    """Return the evaluations in the shortest time of a training, fewer where they would take longer
-    than the training itself.
+    """Return the evaluations in the shortest time of a training, fewer where they would take more
+    than a part of the training's own time.
 
     Args:
         batches: mini-batches of the training.
         step: seconds of a step on this machine.
         look: seconds of an evaluation on this machine.
     """
-    return int(min(CHECKS, max(FEWEST_CHECKS, batches * step / max(look, 1e-9))))
+    return int(min(CHECKS, max(FEWEST_CHECKS, LOOKING * batches * step / max(look, 1e-9))))
 
 
 def target_of(runs: Sequence[Run], seconds: float) -> Goal:
