@@ -329,7 +329,7 @@ def test_a_language_model_trains_to_a_loss(jobs):
     workers = [worker(jobs, port, index) for index in range(2)]
     for job in (server, *workers):
         job.ends_well(200)
-    assert server.find("stopping: target loss 3.2 reached")
+    assert server.find("stopped: target loss 3.2 reached")
     assert workers[0].find("training gpt:width=32:layers=2:heads=2:context=32 on stdlib under wbsp")
     settings = json.loads((server.folder / "run.json").read_text())
     assert settings["text"] == stdlib.text().name and settings["target"] == "loss:3.2"
