@@ -691,6 +691,8 @@ class Laws:
             self._elected[name] = self._followers(
                 self._epoch_of(other) + 1) if other in self._settings else None
             self.cluster.acts_alone(name)
+        elif "taking over from the server at" in text:
+            self._elected.pop(name, None)  # of one that was elected, and died before it served
         if "resuming from version" in text:  # its earlier copies count no more
             self._held.pop(self.cluster.processes[name], None)
         if "voted for this server; continuing without one" in text:
