@@ -67,6 +67,10 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
     (Plan("adsp", {"period": 0.2}, steps=30, standby=True, memory=True, kills=3, kill_workers=2,
           breaks=8, absences=2, slow=0.3, speeds=(1.0, 3.0)),
      [810006]),  # follows anew, and keeps what its earlier connection brought: law 12
+    (Plan("lbbsp", steps=30, wire="int8", standby=True, shards=3, period=1.0, kills=1,
+          kill_shards=2, breaks=3, absences=2, worker_absences=1, soon=2, evaluator="dies",
+          speeds=(3.0,), aimed=(("take-over", "kill"),)),
+     [7000269]),  # is elected, dies before it serves, and later takes over by proof: law 11
     (BOTH, [961]),  # none of no workers elect one that waits to serve: law 4
     (BOTH, [912]),  # who knows a new server's epoch counts what it keeps as the old one did: law 1
     (BOTH, [1118]),  # who has taken over waits for a shard, and the other one is elected: law 4
@@ -172,7 +176,7 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
         "comes again for the rest", "joins an earlier server",
         "memory of a write that failed", "memory of a write that failed, later",
         "memory of an earlier connection",
-        "none of no workers",
+        "is elected, and dies", "none of no workers",
         "epoch before the answer",
         "elected beside one that waits for a shard", "elected by who loses nothing",
         "ends without a worker", "folder without a checkpoint",
