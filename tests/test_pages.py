@@ -209,6 +209,10 @@ HOW: dict[str, dict[int, Elsewhere | Saved | Pasted]] = {
         5: Pasted(terminal=SERVER, ends=False),
         6: Pasted(before=CIFAR10, terminal=SERVER, ends=False),
     },
+    "docs/how-to/own-task.md": {
+        1: Elsewhere("tests/simulate/test_command.py"),
+        **{block: Elsewhere("tests/simulate/workloads/test_own.py") for block in (2, 3, 4)},
+    },
     "docs/how-to/pytorch.md": {
         1: Pasted(before=TRAIN),
         **{number: Elsewhere("tests/test_pytorch_recipes.py") for number in range(2, 8)},
@@ -249,6 +253,7 @@ assert float(model.optimizer.learning_rate) < 0.1 and hook.done == 1
         1: Pasted(words={"--model=cnn --dataset=cifar10": "--model=small --dataset=shapes10"}),
         2: Pasted(words={"--max_steps=16000": "--max_steps=160"}),
         3: Pasted(before=CIFAR10), 4: Pasted(before=CLUSTER),
+        5: Elsewhere("tests/simulate/study/test_recorded.py"),
     },
     "docs/how-to/sites.md": {
         1: Elsewhere("needs machines; tests/faults/test_sites.py"),

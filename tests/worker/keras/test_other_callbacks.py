@@ -299,11 +299,19 @@ def fits_another(model, callback):
     other.fit(X, Y, batch_size=1, verbose=0, callbacks=[callback])
 
 
+@pytest.fixture
+def interrupts():
+    """Ctrl-C, which a process in the background is started without."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("name, loop, early", [
     ("on_epoch_end", evaluates, False), ("on_epoch_end", predicts, False),
     ("on_epoch_end", fits_another, False), ("on_epoch_end", evaluates, True),
     ("on_epoch_begin", evaluates, False), ("on_train_batch_end", evaluates, False)])
-def test_a_signal_ends_a_loop_of_keras_in_a_callback(jobs, fits, name, loop, early):
+def test_a_signal_ends_a_loop_of_keras_in_a_callback(jobs, fits, name, loop, early, interrupts):
     server = jobs.server(sync="localsgd", workers=1).listens()
     hook = wbsp.SyncCallback(server.address, 0, say=fits.said.append)
     loops = Loops(name, loop, early)
