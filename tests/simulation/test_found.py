@@ -71,6 +71,13 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
           kill_shards=2, breaks=3, absences=2, worker_absences=1, soon=2, evaluator="dies",
           speeds=(3.0,), aimed=(("take-over", "kill"),)),
      [7000269]),  # is elected, dies before it serves, and later takes over by proof: law 11
+    (Plan("ssp", steps=30, standby=True, period=0.1, kills=1, power=True, breaks=8, absences=1,
+          slow=0.3, wild=0.2, speeds=(3.0,), aimed=(("rendezvous", "cut"),)),
+     [7002168]),  # dies as it goes on without its standby, before it has saved: law 1
+    (Plan("rennala", {"s": 2}, workers=2, uncounted=0.4, wire="int8", shards=2, period=1.0,
+          kills=2, kill_workers=2, cuts=2, breaks=1, storm=0.03, soon=1, wild=0.2,
+          evaluator="hangs"),
+     [7001021]),  # an evaluator that has connected again hangs, and no one looks: law 9
     (BOTH, [961]),  # none of no workers elect one that waits to serve: law 4
     (BOTH, [912]),  # who knows a new server's epoch counts what it keeps as the old one did: law 1
     (BOTH, [1118]),  # who has taken over waits for a shard, and the other one is elected: law 4
@@ -176,7 +183,8 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
         "comes again for the rest", "joins an earlier server",
         "memory of a write that failed", "memory of a write that failed, later",
         "memory of an earlier connection",
-        "is elected, and dies", "none of no workers",
+        "is elected, and dies", "dies before it has saved",
+        "hangs over its later connection", "none of no workers",
         "epoch before the answer",
         "elected beside one that waits for a shard", "elected by who loses nothing",
         "ends without a worker", "folder without a checkpoint",

@@ -201,7 +201,8 @@ class Readers:
     @property
     def own_work(self) -> str | None:
         """What the server's own evaluator works at; None: it waits for a version."""
-        reader = next((one for one in self._readers.values() if one.own), None)
+        # its newest connection: the server may not know yet that an earlier one has broken
+        reader = next((one for one in reversed(self._readers.values()) if one.own), None)
         if reader is None:  # its connection may have ended, where it hangs
             return "reading versions" if self._own else "the network and the test set"
         if reader.version not in (m.NONE, reader.reported):

@@ -344,6 +344,17 @@ class Laws:
         cluster = self.cluster
         if not cluster.plan.standby:
             self._safe(cluster.machines[name])
+            return
+        # what was durable with its standby alone is lost with both
+        files = cluster.machines[name].names
+        paths = [path for path in files if path.endswith("/checkpoint.safetensors")
+                 and "/." not in path]
+        mark = 0
+        with contextlib.suppress(ValueError, KeyError, struct.error):
+            mark = state_in(bytes(files[max(paths)].data))["mark"] if paths else 0
+        held = any(one.alive and one in self._holders for one in cluster.servers
+                   if one.name != name)
+        self.two_deaths |= not held and mark < self._marks.get(cluster.processes[name], 0)
 
     def died_taking_over(self, name):
         """What is left of it is what the next process finds: all of the copy, or nothing."""
