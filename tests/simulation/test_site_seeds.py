@@ -50,6 +50,7 @@ def test_no_law_of_sites_is_broken(data, folder):
     pytest.param(500489, id="a site is started again behind its own ended run"),
     pytest.param(601702, id="a site that has finished returns to a server that lacks examples"),
     pytest.param(800225, id="a server above and a finished site die within a checkpoint period"),
+    pytest.param(7001978, id="a site without examples adopts over what is pending"),
     pytest.param(5020366, id="a server above is started again behind its own ended run"),
     pytest.param(810183, id="a server above dies before it says what it lacks")])
 def test_deaths_at_the_end_of_a_run_of_sites(seed, folder):

@@ -215,8 +215,12 @@ class SiteWorker:
         Others may wait for that; and no push of a worker follows that makes a version.
         """
         engine, agent, work = self._engine, self._agent, self._work
-        if (engine is None or agent is None or work is None or self.settled or self._fresh
-                or self._finishing):
+        if engine is None or agent is None or work is None or self.settled or self._finishing:
+            return
+        if work.dry and self._due and engine.store.accepted:
+            engine.complete(now)  # what is due waits for a version, and no push makes it
+            self._carry_out(now)
+        if self._fresh:
             return
         if not work.dry:
             if agent.starving:
