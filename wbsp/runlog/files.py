@@ -244,8 +244,8 @@ def read_document(path: Path) -> dict[str, Any]:
         return decode_document(file.read(size), shown(path))
 
 
-def cut_torn_line(path: Path) -> int:
-    """Cut off a torn last line, if any; return the bytes that remain."""
+def cut_torn_line(path: Path) -> None:
+    """Cut off a torn last line, if any."""
     with path.open("rb+") as file:
         end = file.seek(0, os.SEEK_END)
         while end:
@@ -256,4 +256,4 @@ def cut_torn_line(path: Path) -> int:
                 end = start + newline + 1
                 break
             end = start
-        return file.truncate(end)
+        file.truncate(end)

@@ -80,18 +80,13 @@ def derive_keys(token: bytes) -> Keys:
     return Keys(*pairs)
 
 
-def _prepare(socket: zmq.Socket, hosts: list[str], most: int = MAX_MESSAGE,
-             room: int = ROOM) -> None:
-    """Set the options that both sides share.
-
-    most: bytes of a message part that are accepted
-    room: outgoing messages that libzmq holds for a connection
-    """
+def _prepare(socket: zmq.Socket, hosts: list[str]) -> None:
+    """Set the options that both sides share."""
     socket.linger = 0
-    socket.maxmsgsize = most
+    socket.maxmsgsize = MAX_MESSAGE  # bytes of a part; libzmq drops a peer that sends more
     socket.ipv6 = True
     socket.tcp_maxrt = int(1000 * timeouts.UNACKNOWLEDGED)
-    socket.sndhwm = room
+    socket.sndhwm = ROOM
     if all(map(is_loopback, hosts)):
         socket.sndbuf = _LOCAL_BUFFER
 
@@ -100,14 +95,10 @@ class ServerSocket:
     """Bound ROUTER with its monitor, which sees peers that fail before their first message."""
 
     def __init__(self, host: str, port: int, token: bytes | None = None, members: int = 1,
-                 most: int = MAX_MESSAGE, flag: str = "--port_base", on: Host = HOST,
-                 room: int = ROOM):
+                 on: Host = HOST):
         """
         members: largest number of workers at a time
-        most:    bytes of one part of a message; libzmq drops a peer that sends more
-        flag:    name of the flag that sets the port
         on:      the host that this process runs on
-        room:    outgoing messages that libzmq holds for a connection
 
         Raises ValueError for an address beyond loopback without a token, OSError for a taken port.
         """
@@ -123,7 +114,7 @@ class ServerSocket:
         self.token = token
         self._authenticator = None
         self.socket = self.context.socket(zmq.ROUTER)
-        _prepare(self.socket, [host], most, room)
+        _prepare(self.socket, [host])
         self.socket.router_mandatory = True  # sending to a peer without a connection raises
         self.socket.router_handover = True  # a worker that reconnects keeps its identity
         self.socket.rcvhwm = 0  # the guard has the limits, and reports why it cuts
@@ -152,7 +143,7 @@ class ServerSocket:
         except zmq.ZMQError as error:
             self.close()
             raise OSError(f"cannot listen on {host}:{port}: {error.strerror}; is another server "
-                          f"running there? Choose another {flag}") from None
+                          f"running there? Choose another --port_base") from None
         self.port = int(self.socket.get_string(zmq.LAST_ENDPOINT).rpartition(":")[2].rstrip("\0"))
 
     @functools.cached_property

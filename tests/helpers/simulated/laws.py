@@ -85,6 +85,12 @@ def state_in(data):
     return json.loads(json.loads(data[8:8 + size])["__metadata__"]["wbsp"])
 
 
+def checkpoints_on(machine):
+    """(path, file) of each run's checkpoint on this machine's disk; the newest run is the last."""
+    return [(path, inode) for path, inode in sorted(machine.names.items())
+            if path.endswith("/checkpoint.safetensors") and "/." not in path]
+
+
 def tensor_in(data, name):
     """A vector in the bytes of a checkpoint, float64 [size]; 0: it has none of this name."""
     (size,) = struct.unpack("<Q", data[:8])
@@ -346,12 +352,10 @@ class Laws:
             self._safe(cluster.machines[name])
             return
         # what was durable with its standby alone is lost with both
-        files = cluster.machines[name].names
-        paths = [path for path in files if path.endswith("/checkpoint.safetensors")
-                 and "/." not in path]
         mark = 0
         with contextlib.suppress(ValueError, KeyError, struct.error):
-            mark = state_in(bytes(files[max(paths)].data))["mark"] if paths else 0
+            for _, inode in checkpoints_on(cluster.machines[name])[-1:]:
+                mark = state_in(bytes(inode.data))["mark"]
         held = any(one.alive and one in self._holders for one in cluster.servers
                    if one.name != name)
         self.two_deaths |= not held and mark < self._marks.get(cluster.processes[name], 0)
@@ -360,11 +364,10 @@ class Laws:
         """What is left of it is what the next process finds: all of the copy, or nothing."""
         machine = self.cluster.machines[name]
         state, self._states[name] = self._states.get(name), None
-        for path, inode in sorted(machine.names.items()):  # the newest is the last
-            if path.endswith("/checkpoint.safetensors") and "/." not in path:
-                self._states[name] = state_in(bytes(inode.data))
-                run = machine.names.get(path.replace("checkpoint.safetensors", "run.json"))
-                self._settings[name] = json.loads(bytes(run.data)) if run else {}
+        for path, inode in checkpoints_on(machine):
+            self._states[name] = state_in(bytes(inode.data))
+            run = machine.names.get(path.replace("checkpoint.safetensors", "run.json"))
+            self._settings[name] = json.loads(bytes(run.data)) if run else {}
         if self._states[name] is None:
             del self._states[name]
             self._settings.pop(name, None)
