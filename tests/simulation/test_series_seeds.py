@@ -92,6 +92,17 @@ def test_a_server_and_a_standby_that_were_a_fit_apart_do_not_wait_for_each_other
     assert all(run.world.now < 60 for run in plays(folder, plan))
 
 
+@pytest.mark.parametrize("moment", ["t3", "t4"])
+def test_a_standby_follows_to_the_next_fit_a_server_whose_disk_is_full_at_an_end(moment, folder):
+    """The server refused it, because it had met the standby before that knew the run's secret; and
+    that ended as the server took it for the next fit, which then waited for it in vain."""
+    plan = SeriesPlan(workers=1, standby=True, fits=2, struck=(
+        (moment, 1, "full", "server"), ("t0", 2, "kill", "worker")))
+    for run in plays(folder, plan):
+        assert run.codes == {"server": [0], "standby": [0]}
+        assert not any("is not trusted" in line for line in run.said)
+
+
 def test_work_that_died_with_server_and_standby_is_trained_by_new_processes(folder):
     """All workers had left, and waited for the final version: the run lacked work for ever."""
     plan = SeriesPlan(standby=True, period=1.0, slow=0.02, fits=2,

@@ -578,6 +578,8 @@ class Cluster:
         if name[0] != "w":
             self.say(f"{name}: ended with exit code {code}")
             self.codes.setdefault(name, []).append(code)
+            if name in ("server", "standby"):
+                self.laws.ended(name, code)
             if code and name == "server" and not (self.over or self.all_sick):
                 self.laws.gave_up(code)
             if code and not self.over and name in ("server", "standby"):

@@ -31,6 +31,8 @@
 20. What a reader or a validating worker reads is a version as workers have it. A reader's versions
     rise, and its last one is the final version. One worker at a time validates an epoch.
 21. Results that the server has not refused are in its log, once.
+25. A server or standby that ends with an exit code that is not 0 says why then. (22 to 24 are those
+    of a series: `simulated.series_world`.)
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ _ACK, _FINAL, _REATTACHED, _HELD, _COPY = (
     b"\xa3Ack", b"\xa5Final", b"\xaaReattached", b"\xa4Held", b"\xa4Copy")
 
 _HEARS = 5.0  # seconds in which a process hears what it has done wrong
+_SPOKE = 3.0  # seconds from a process's last line to its end; a linger of its sockets is in it
 _REFUSED = 40  # lines of a server about those that it refuses, beside one or two a second
 
 # Why a worker may give up a run in which something lasts longer than others wait for it.
@@ -123,6 +126,7 @@ class Laws:
         self._begun_anew = False  # although workers had one
         self._validations = []  # (epoch, begin, end, member, life)
         self._of_epochs = []  # (number, values) of the versions that workers have validated
+        self._spoke = {}  # process -> when it printed its last line
         self.missing = []  # of each server's end, the workers that it names as missing
         cluster.world.on_send, cluster.world.on_disk = self.sent, self.writes
         self.lent = Lent(self, cluster.world) if cluster.plan.memory else None
@@ -687,9 +691,16 @@ class Laws:
                f"a {cluster.struck.get(other.name, 'death')}".replace("off", "death"))
         cluster.notes[f"votes after {how}"] += 1
 
+    def ended(self, name, code):
+        """A server or standby has ended by itself."""
+        if code and self.cluster.world.now > self._spoke.get(name, 0.0) + _SPOKE:
+            self.broken(25, f"{name} ends with exit code {code} and without a line: its last one "
+                            f"was at {self._spoke.get(name, 0.0):.3f}")
+
     def said(self, name, text):
         """A line for a person, or a summary. The process that says it may catch an error of a law.
         """
+        self._spoke[name] = self.cluster.world.now
         try:
             self._said(name, text)
         except Exception as error:

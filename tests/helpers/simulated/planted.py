@@ -54,6 +54,7 @@ from wbsp.ps.evaluation import EvaluatorWatch
 from wbsp.ps.readers import Readers
 from wbsp.ps.replication.election import Candidate, Standing, Votes, rank_of
 from wbsp.ps.replication.primary import Replication
+from wbsp.ps.replication.standby import PrimaryLink
 from wbsp.ps.series import STANDBY_STEP, Series
 from wbsp.ps.sessions.admission import Admission, Entrance
 from wbsp.ps.sessions.indices import Indices
@@ -482,6 +483,14 @@ def _later_process_votes():
     return patch.object(Candidate, "come", come)
 
 
+@contextlib.contextmanager
+def _ends_in_silence():
+    """A standby that is refused at the end of a fit, as it proves itself by a first contact."""
+    with patch.object(PrimaryLink, "_of_run", PropertyMock(return_value=True)), patch.object(
+            wbsp.ps.replication.standby, "say", lambda line: None):
+        yield
+
+
 PLANTED = [
     Planted("a push that comes again counts again", _counts_again,
             Plan("pcc", storm=0.03), {1}),
@@ -718,6 +727,9 @@ PLANTED = [
             lambda: patch.object(Admission, "_is_certain",
                                  property(lambda self: self._other.cleared)),
             Plan("pcc", kills=2, full=0.5, steps=20), {9, 10}, 20),
+    Planted("a standby is refused, and ends without a line", _ends_in_silence,
+            SeriesPlan(workers=1, standby=True, fits=2, struck=(("t3", 1, "full", "server"),)),
+            {25}, 20),
 ]
 
 

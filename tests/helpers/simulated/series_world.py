@@ -411,6 +411,7 @@ class SeriesLaws(Laws):
         pass
 
     def said(self, name, text):
+        self._spoke[name] = self.cluster.world.now
         if "\n[" in text or not text.replace("\n", "").isprintable():
             self.broken(15, f"{name} prints {text!r}")
         if f" {CONNECT:g} s" in text and any(one in text for one in _IN_VAIN) and not (
@@ -638,6 +639,7 @@ class Series(Cluster):
             self.ends[name] = self.world.now
             self.say(f"{name}: ended with exit code {code}")
             self.codes.setdefault(name, []).append(code)
+            self.laws.ended(name, code)
             if not code and all(script.ended or script.leaving for script in self.members):
                 self.left_behind = True
             if code and not self.over:  # as a supervisor of processes does

@@ -377,8 +377,8 @@ def test_a_standby_that_was_started_again_at_once_ends_what_was_before(world):
 
 
 @pytest.mark.parametrize(("run", "rank", "keys"), [
-    ("", 0, None), ("", 0, ["contact"]), ("ab12", 1, None)],
-    ids=["without a state", "of a new folder", "with an older state"])
+    ("", 0, None), ("", 0, ["contact"]), ("ab12", 1, None), ("ab12", rank_of(2, False), None)],
+    ids=["without a state", "of a new folder", "with an older state", "having waited for the fit"])
 def test_a_standby_that_returns_on_its_port_ends_the_doubt(world, inquiries, run, rank, keys):
     """As after a restart of its machine, which had a voter, too: that process votes no more."""
     world.holds_one()
@@ -392,6 +392,16 @@ def test_a_standby_that_returns_on_its_port_ends_the_doubt(world, inquiries, run
     assert isinstance(following, m.Following) and json.loads(following.run)["epoch"] == 3
     assert world.replication.doubt is None and world.replication.alone
     assert world.said[-2].endswith("was started again") and "alone" in world.events
+
+
+def test_a_standby_that_returns_without_a_version_is_continued_above(world, inquiries):
+    """It waited for the fit in an epoch that this server does not reach by serving alone."""
+    world.holds_one()
+    world.now = 40.0
+    world.poll()
+    answer = world.follow(run="ab12", rank=rank_of(6, False), identity=b"another")
+    assert isinstance(answer, m.Following) and json.loads(answer.run)["epoch"] == 7
+    assert world.replication.doubt is None and world.info.epoch == world.noted["epoch"] == 7
 
 
 def test_a_standby_that_returns_before_its_silence_was_noticed_is_taken(world):

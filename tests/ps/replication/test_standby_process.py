@@ -640,6 +640,27 @@ def test_a_standby_begins_the_next_fit_when_its_server_has_ended(server):
     assert standby._verdict(HOST.clock.monotonic()) == "its process has ended"
 
 
+def test_a_standby_proves_the_series_to_the_server_that_it_first_met_without_one(server):
+    """A server that is still at the end of its fit refused a first contact with a later state."""
+    ends_a_fit(server)
+    server.until(m.Follow)
+    assert server.primary.claim.bond.key == SECRET
+
+
+def test_a_refusal_before_the_server_took_the_standby_ends_nothing(server, capfd):
+    """It ended the standby without a line, as its reason had been printed once."""
+    standby, now = ends_a_fit(server), HOST.clock.monotonic()
+    server.until(m.Follow)
+    server.primary.claim.keys = b"later", *server.primary.claim.keys  # not of the run it knows
+    server.say(m.Refused("it holds a state of another run"))
+    until(lambda: server.primary.poll(HOST.clock.monotonic()) or server.primary.doubt, "a refusal")
+    assert standby._verdict(now) is None, "it has a state, and waits"
+    server.say(m.Following(json.dumps(server.primary.note.run)))
+    server.until(m.Held)
+    assert server.primary.state is None, "the server has begun the fit"
+    assert standby._verdict(now) is None and server.primary.why is None
+
+
 def test_a_server_that_is_silent_between_two_fits_is_waited_for(server):
     """Nobody votes there."""
     standby, now = ends_a_fit(server), HOST.clock.monotonic()

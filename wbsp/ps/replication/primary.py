@@ -342,11 +342,12 @@ class Replication:
         if old is not None and old.identity != identity:
             if (old.host, old.port) == (host, request.port) and self._has_ended(old, request, now):
                 self._forget(now)
-                if self._standby is not None:
-                    return  # it will ask again
-                self._may_begin_until = -math.inf
-                self._tell(f"the standby at {old} was started again")
-            elif self.alone and now - old.liveness.heard > STANDBY.quiet:
+                if self._standby is None:  # else the disk is full: it will ask again
+                    self._may_begin_until = -math.inf
+                    self._tell(f"the standby at {old} was started again")
+                    self.follow(peer, request)
+                return
+            if self.alone and now - old.liveness.heard > STANDBY.quiet:
                 self._tell(f"the standby at {old} holds no snapshot and is silent: replacing it")
                 self._standby = None
             elif self._election is not None or old.reaches(self._socket):
@@ -390,10 +391,12 @@ class Replication:
         """Return whether the standby has ended, and has not served, as one at its address proves.
 
         Only one process can listen there, so the snapshots of the old one are lost. If that had
-        served from one, the new one would have the later state, or workers would know.
+        served from one, the new one would have the later state, or workers would know. Without a
+        version it has no such state, whatever its epoch is: it may have waited for this fit.
         """
-        return (self.alone or old.beats.fresh(now)
-                or (epoch_of(request.rank) < self._info.epoch and self._later <= self._info.epoch))
+        epoch = self._info.epoch
+        older = epoch_of(request.rank) < epoch or not has_version(request.rank)
+        return self.alone or old.beats.fresh(now) or (older and self._later <= epoch)
 
     def came(self, worker: int | None, own: bytes) -> None:
         """Handle a worker's new process that connects while another server may serve.

@@ -160,7 +160,12 @@ class PrimaryLink(ServerLink):
             self.send(claim.sealed(structs.replace(self._follow, socket=self._copies.socket)))
 
     def _ask_again(self) -> None:
-        """Introduce this process again, because messages in flight may be lost."""
+        """Introduce this process again, because messages in flight may be lost.
+
+        A first contact proves only that both are of one user or token: now it proves the run.
+        """
+        if self.proven and not self._of_run:
+            self.claim.renew()
         self.follows = False
         self._asked_at = None
         self._copies.drop()
@@ -184,9 +189,7 @@ class PrimaryLink(ServerLink):
             return
         if isinstance(message, m.NotServing):  # unproven: only for console lines
             self.says = message.reason
-        claim = self.claim
-        # as far as this one knows
-        of_run = claim.bond is not None and claim.bond.key == claim.keys[0]
+        claim, of_run = self.claim, self._of_run
         if isinstance(message, m.Refused) and not of_run:
             self.doubt = one_line(message.reason)
             self.follows = False
@@ -207,7 +210,7 @@ class PrimaryLink(ServerLink):
                 self.follows = True
                 self.epoch = run["epoch"]
                 self.newest = max(self.newest, self.epoch)
-                self.says = None
+                self.says = self.doubt = None
                 if self._asked_at is not None:  # as old as the first question, perhaps
                     self.beats = Beats(self._asked_at)
                     self._asked_at = None
@@ -249,6 +252,13 @@ class PrimaryLink(ServerLink):
         self.note = RunNote(run) if message.waits and awaits(run) else None
         self._introduce()
         return run
+
+    @property
+    def _of_run(self) -> bool:
+        """Return whether the process there has proven that it is of the run, as far as this one
+        knows that."""
+        claim = self.claim
+        return claim.bond is not None and claim.bond.key == claim.keys[0]
 
     @property
     def state(self) -> Standing | None:
@@ -449,9 +459,10 @@ class Standby:
             return 1
         if primary.doubt is not None:
             line = f"the process at {primary.address} is not trusted: {primary.doubt}"
-            self._say_once(line, "foreign")
             if state is None:
+                say(line)
                 return 1
+            self._say_once(line, "foreign")
         if primary.copy is not None:
             self._say_once(f"holding version {primary.copy.saved.state.version} of the server at "
                            f"{primary.address}", "holding")
