@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wbsp.core.stats import PHASES
-from wbsp.runlog.reader import _forward, _valid, read_run
+from wbsp.runlog.events import ACCEPT, ADOPT, COMMIT, CUT, REJECT, EventLog
+from wbsp.runlog.folder import write_settings
+from wbsp.runlog.reader import read_run
+from wbsp.runlog.spans import ROW
 from wbsp.runlog.tail import Replaced, Tail
 from wbsp.watch import spans as spans_module
-from wbsp.watch.events import ACCEPT, ADOPT, COMMIT, CUT, REJECT, EventLog
-from wbsp.watch.spans import ROW, SpanLog, together
+from wbsp.watch.spans import SpanLog, together
 
 DECODER = msgspec.json.Decoder()
 
@@ -108,7 +110,7 @@ EVENTS = st.lists(st.builds(event, st.sampled_from(
 
 
 def seen(log):
-    """What the log holds, in the order of the file, as far as rows say it."""
+    """What a compact log holds, in the order of the file, as far as rows say it."""
     kinds = {ACCEPT: "accept", REJECT: "reject", COMMIT: "commit", CUT: "cut", ADOPT: "adopt"}
     rows = [(kinds.get(row["code"], "resent"), float(row["t"]), int(row["version"]))
             for row in log.rows]
@@ -122,29 +124,69 @@ def seen(log):
 
 
 @given(EVENTS, st.integers(0, 60))
-def test_events_that_a_resumed_server_undid_are_skipped(tmp_path_factory, events, cut):
+def test_a_resume_undoes_the_same_events_among_rows_as_among_whole_ones(tmp_path_factory, events,
+                                                                        cut):
     path = tmp_path_factory.mktemp("run") / "events.jsonl"
     data = lines(events)
-    log = EventLog(path)
+    log, whole = EventLog(path, compact=True), EventLog(path)
     append(path, data[:len(data) * cut // 60])
     log.read()
     append(path, data[len(data) * cut // 60:])
     log.read()
-    kept = _valid(events)
+    whole.read()
+    kept = [event for _, event in whole.others]
+    assert not len(whole.rows) and all(event in events for event in kept)
     assert seen(log) == [(e["kind"], e["t"], e["version"]) for e in kept]
     assert log.kind("resent") == [e for e in kept if e["kind"] == "resent"]
-    assert log.began == next((e["t"] for e in kept if e["kind"] == "start"), 0.0)
+    assert log.began == whole.began
     reasons = [log.reasons[row["reason"]] for row in log.rows if row["code"] == REJECT]
     assert reasons == [e["reason"] for e in kept if e["kind"] == "reject"]
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_the_begin_of_training_stands_in_the_order_of_time_after_a_resume(tmp_path, compact):
+    path = tmp_path / "events.jsonl"
+    append(path, lines([event("checkpoint", 1, 0), event("start", 3, 0), event("resume", 1, 0),
+                        event("accept", 2, 0), event("leave", 2, 0), event("commit", 4, 1),
+                        event("leave", 4, 1), event("reattach", 4, 1)]))
+    log = EventLog(path, compact)
+    log.read()
+    assert log.began == 3
+    seen_ = seen(log) if compact else [(e["kind"], e["t"]) for _, e in log.others]
+    assert [one[:2] for one in seen_] == [
+        ("checkpoint", 1), ("resume", 1), ("accept", 2), ("leave", 2), ("start", 3), ("commit", 4),
+        ("leave", 4), ("reattach", 4)]
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_an_empty_line_between_events_is_passed_over(tmp_path, compact):
+    path = tmp_path / "events.jsonl"
+    append(path, b"\n" + lines([event("accept", 1, 0)]) + b"\n \n" + lines([event("join", 2, 4)]))
+    log = EventLog(path, compact)
+    assert log.read() and log.kind("join") == [event("join", 2, 4)]
 
 
 SPANS = st.lists(st.tuples(st.sampled_from(["compute", "network"]), st.integers(0, 30),
                            st.integers(0, 5), st.sampled_from(PHASES)), max_size=30)
 
 
+def repeated(spans):
+    """The spans of a worker without those that it has repeated, one after the other."""
+    kept, ends = [], {}
+    for span in spans:
+        end = span["t"] + span["seconds"]
+        if end < ends.get(span["lane"], end):
+            kept = [one for one in kept if one["t"] + one["seconds"] <= span["t"]]
+            ends.clear()
+        ends[span["lane"]] = end
+        kept.append(span)
+    return kept
+
+
 @given(SPANS, SPANS, st.integers(0, 30))
-def test_spans_that_were_undone_are_left_out_as_the_reader_does(tmp_path_factory, one, two, cut):
+def test_spans_that_a_worker_repeated_are_left_out(tmp_path_factory, one, two, cut):
     folder = tmp_path_factory.mktemp("run")
+    write_settings(folder, {"sync": "bsp"})
     made = [[{"lane": lane, "t": float(t), "seconds": float(seconds), "kind": kind}
              for lane, t, seconds, kind in spans] for spans in (one, two)]
     log = SpanLog(folder)
@@ -152,15 +194,16 @@ def test_spans_that_were_undone_are_left_out_as_the_reader_does(tmp_path_factory
         for worker, spans in enumerate(made):
             append(folder / f"events_wk{worker}.jsonl", lines(spans[part]))
         log.read()
+    assert read_run(folder).spans == {index: repeated(spans) for index, spans in enumerate(made)}
     for worker, spans in enumerate(made):
         rows = log.rows[log.rows["lane"] // 2 == worker]
         assert [(row["lane"] % 2, row["t"], row["seconds"], PHASES[row["kind"]]) for row in rows] \
-            == [(s["lane"] == "network", s["t"], s["seconds"], s["kind"]) for s in _forward(spans)]
+            == [(s["lane"] == "network", s["t"], s["seconds"], s["kind"]) for s in repeated(spans)]
 
 
 def test_events_and_spans_are_those_of_the_reader(bad_day):
     folder = bad_day("asp")
-    run, log, spans = read_run(folder), EventLog(folder / "events.jsonl"), SpanLog(folder)
+    run, log, spans = read_run(folder), EventLog(folder / "events.jsonl", True), SpanLog(folder)
     assert log.read() and spans.read()
     assert not log.read() and not spans.read()
     assert len(log.rows) + len(log.others) == len(run.events)

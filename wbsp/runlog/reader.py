@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,9 +12,10 @@ import msgspec
 import numpy as np
 
 from wbsp.core.goal import Goal
-from wbsp.core.stats import Lane, Phase
+from wbsp.runlog.events import EventLog
 from wbsp.runlog.files import read_document, shown, undamaged
 from wbsp.runlog.folder import read_settings
+from wbsp.runlog.spans import Lives, Span, files_of_workers, rows_of
 from wbsp.runlog.tail import Tail
 
 __all__ = ["Evaluations", "Event", "Run", "read_run"]
@@ -28,13 +26,6 @@ class Event(TypedDict):
 
     t: float
     kind: str
-
-
-class _Span(TypedDict):
-    t: float
-    seconds: float
-    lane: Lane
-    kind: Phase
 
 
 class Evaluations(NamedTuple):
@@ -75,15 +66,17 @@ class Run:
     @cached_property
     def events(self) -> list[dict[str, Any]]:
         """Events of the server, each with `t` and `kind`, without those that a resume undid."""
-        return [{**e, "t": e["t"] - self._began} for e in self._raw_events]
-
-    @cached_property
-    def _raw_events(self) -> list[dict[str, Any]]:
-        return _valid(_lines(self.folder / "events.jsonl", _EVENTS))
+        return [{**event, "t": event["t"] - self._began} for _, event in self._log.others]
 
     @cached_property
     def _began(self) -> float:
-        return next((e["t"] for e in self._raw_events if e["kind"] == "start"), 0.0)
+        return self._log.began
+
+    @cached_property
+    def _log(self) -> EventLog:
+        log = EventLog(self.folder / "events.jsonl")
+        log.read()
+        return log
 
     @cached_property
     def evaluations(self) -> Evaluations:
@@ -98,12 +91,8 @@ class Run:
     @cached_property
     def spans(self) -> dict[int, list[dict[str, Any]]]:
         """Worker -> its spans, each with `t`, `seconds`, `lane` and `kind`."""
-        found = [(re.fullmatch(SPANS_OF, path.stem, re.ASCII), path)
-                 for path in self.folder.glob("events_wk*.jsonl")]
-        workers = {int(match[1]): path for match, path in found if match}
-        return {worker: [{**span, "t": span["t"] - self._began}
-                         for span in _forward(_lines(workers[worker], _SPANS))]
-                for worker in sorted(workers)}
+        return {worker: [{**span, "t": span["t"] - self._began} for span in _spans(path)]
+                for worker, path in files_of_workers(self.folder).items()}
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:
@@ -140,9 +129,7 @@ class Run:
         return float(self.evaluations.t[reached[0]]) if reached.size else None
 
 
-_EVENTS, _SPANS = msgspec.json.Decoder(Event), msgspec.json.Decoder(_Span)
-_OBJECTS = msgspec.json.Decoder(dict[str, Any])
-SPANS_OF = r"events_wk(\d{1,9})"  # name of a file with a worker's spans
+_WHOLE = msgspec.json.Decoder(dict[str, Any])
 _DTYPES = (np.float64, np.int64, np.int64, np.float64, np.float64, np.float64)
 
 
@@ -162,62 +149,15 @@ def read_run(folder: str | os.PathLike) -> Run:
     return Run(Path(folder), read_settings(folder))
 
 
-def _valid(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return `events` without those between a checkpoint and the "resume" of a server from it.
-
-    Evaluations of versions up to the checkpoint's stay valid, because resuming does not change
-    these versions. So does the begin of training, if a worker continued across the resume.
-    """
+def _spans(path: Path) -> list[dict[str, Any]]:
+    """Return the spans in a worker's file with all their fields, without those that were undone."""
     kept: list[dict[str, Any]] = []
-    undone: dict[str, Any] | None = None  # the begin of training, by the newest resumption
-    for event in events:
-        if event["kind"] == "resume":
-            since = _checkpointed(kept, event["t"])
-            undone = next((e for e in kept[since:] if e["kind"] == "start"), undone)
-            kept[since:] = [e for e in kept[since:]
-                            if e["kind"] == "evaluation" and e["t"] <= event["t"]]
-        elif event["kind"] == "reattach" and undone is not None:
-            if not any(e["kind"] == "start" for e in kept):
-                # then the events of the server before a worker reconnected
-                kept.insert(bisect_right(kept, undone["t"], key=lambda e: e["t"]), undone)
-            undone = None
-        kept.append(event)
-    return kept
-
-
-def _checkpointed(events: list[dict[str, Any]], t: float) -> int:
-    """Return the index of the first event after the checkpoint that was made at `t`."""
-    for index in range(len(events), 0, -1):
-        if events[index - 1]["kind"] == "checkpoint" and events[index - 1]["t"] == t:
-            return index
-    # the checkpoint is of an older release, or was not logged on a full disk
-    return next((i for i, event in enumerate(events) if event["t"] > t), len(events))
-
-
-def _forward(spans: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a worker's `spans` without those that a resumed server undid.
-
-    Where times go back, the server was resumed, and the worker repeated its later work.
-    """
-    kept: list[dict[str, Any]] = []
-    ends: dict[str, float] = {}  # lane -> of its newest span
-    for span in spans:
-        end = span["t"] + span["seconds"]
-        if end < ends.get(span["lane"], end) - 1e-6:
-            kept = [one for one in kept if one["t"] + one["seconds"] <= span["t"]]
-            ends.clear()
-        ends[span["lane"]] = end
-        kept.append(span)
-    return kept
-
-
-def _lines(path: Path, shape: msgspec.json.Decoder) -> Iterator[dict[str, Any]]:
-    """Yield the lines of `path`, which may be missing, with all their fields.
-
-    Raises:
-        ValueError: a line lacks a field of `shape`; one line.
-    """
-    for lines, _ in Tail(path, shape).blocks():
+    lives = Lives()
+    for lines, spans in Tail(path, msgspec.json.Decoder(Span)).blocks():
         with undamaged(shown(path)):
-            found = _OBJECTS.decode_lines(lines)
-        yield from found
+            found = _WHOLE.decode_lines(lines)
+        for part, since in lives.split(rows_of(0, spans)):
+            if since is not None:
+                kept = [span for span in kept if span["t"] + span["seconds"] <= since]
+            kept += found[part]
+    return kept

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from wbsp.core.stats import Member, Report
 from wbsp.process.disk import disk_of
+from wbsp.runlog.events import outlives
 from wbsp.runlog.files import MIB, LineFile, columns, to_json, write_document, write_whole
 from wbsp.runlog.straggler import StragglerScore
 from wbsp.runlog.summary import summarize, table
@@ -188,7 +189,8 @@ class ServerLog:
             failures: in the checkpoint.
         """
         newest = float(format(t, ".9g"))  # as `columns` writes it
-        self._evaluations.cut(lambda line: float(line.partition(b",")[0]) <= newest)
+        self._evaluations.cut(
+            lambda line: outlives(float(line.partition(b",")[0]), newest))
         self._whole = Staleness(**staleness)
         self.failures = Counter(failures)
         self.event(t, "resume", version=version)

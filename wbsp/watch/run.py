@@ -11,12 +11,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from wbsp.limits import one_line
+from wbsp.runlog.events import EventLog
 from wbsp.runlog.files import UNREADABLE, read_document, shown
 from wbsp.runlog.folder import read_settings
 from wbsp.runlog.summary import goodput
 from wbsp.runlog.tail import Replaced
 from wbsp.watch import state
-from wbsp.watch.events import EventLog
 from wbsp.watch.spans import SpanLog
 
 _AGAIN = 5.0  # seconds until damaged files are read again, from their beginning
@@ -119,7 +119,7 @@ class WatchedRun:
 
     def _begin(self, generation: int) -> None:
         self._settings = read_settings(self.folder)
-        self._events = EventLog(self.folder / "events.jsonl")
+        self._events = EventLog(self.folder / "events.jsonl", compact=True)
         self._spans = SpanLog(self.folder, generation)
         self._summary: dict[str, Any] | None = None
         self._summary_time = 0  # of its file, ns

@@ -7,36 +7,16 @@ the table again.
 
 from __future__ import annotations
 
-import re
-from operator import attrgetter
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from wbsp.core.stats import PHASES, Lane, Phase
-from wbsp.runlog.reader import SPANS_OF
+from wbsp.runlog.rows import Rows
+from wbsp.runlog.spans import ROW, Lives, Span, files_of_workers, rows_of
 from wbsp.runlog.tail import Tail
-from wbsp.watch.rows import Rows
 
 MOST = 2_000_000  # spans of a run that a page receives; above that, neighbours are merged
-ROW = np.dtype([
-    ("lane", "u4"),  # 2 * worker, plus one for its network
-    ("t", "f8"),  # seconds since the run's start
-    ("seconds", "f8"),
-    ("kind", "u1"),  # index into PHASES
-])
-_LANES: dict[Lane, int] = {"compute": 0, "network": 1}
-_KINDS = {phase: index for index, phase in enumerate(PHASES)}
-_TIMES = {name: attrgetter(name) for name in ("t", "seconds")}
-_SLACK = 1e-6  # seconds by which clocks of two threads may differ
-
-
-class _Span(msgspec.Struct, gc=False):
-    t: float
-    seconds: float
-    lane: Lane
-    kind: Phase
 
 
 class SpanLog:
@@ -45,7 +25,7 @@ class SpanLog:
     def __init__(self, folder: Path, generation: int = 0):
         self._folder = folder
         self._tails: dict[int, Tail] = {}
-        self._ends: dict[int, float] = {}  # lane -> end of its newest span
+        self._lives: dict[int, Lives] = {}  # of each worker
         self._rows = Rows(ROW)
         self.grain = 0.0  # seconds within which spans have lost their order; 0: none has
         self.generation = generation
@@ -63,49 +43,27 @@ class SpanLog:
     def read(self) -> bool:
         """Read new spans; return whether there were any. Raises Replaced and ValueError as `Tail`.
         """
-        for path in self._folder.glob("events_wk*.jsonl"):
-            match = re.fullmatch(SPANS_OF, path.stem, re.ASCII)
-            if match and int(match[1]) not in self._tails:
-                self._tails[int(match[1])] = Tail(path, msgspec.json.Decoder(_Span))
+        for worker, path in files_of_workers(self._folder).items():
+            if worker not in self._tails:
+                self._tails[worker] = Tail(path, msgspec.json.Decoder(Span))
+                self._lives[worker] = Lives()
         changed = False
         for worker, tail in self._tails.items():
             for _, spans in tail.blocks():
                 changed = True
-                rows = np.empty(len(spans), ROW)
-                rows["lane"] = [_LANES[span.lane] for span in spans]
-                rows["lane"] += 2 * worker
-                rows["kind"] = [_KINDS[span.kind] for span in spans]
-                for name, of in _TIMES.items():
-                    rows[name] = np.fromiter(map(of, spans), float, len(spans))
-                self._add(worker, rows)
+                self._add(worker, rows_of(worker, spans))
         if len(self._rows) > MOST:
             self._thin(MOST // 2)
         return changed
 
     def _add(self, worker: int, rows: np.ndarray) -> None:
-        """Append spans of `worker`. If times go back, the server was resumed, and the worker has
-        repeated its later work."""
-        while len(rows):
-            back = len(rows)
-            for lane in (2 * worker, 2 * worker + 1):
-                own = np.flatnonzero(rows["lane"] == lane)
-                ends = rows["t"][own] + rows["seconds"][own]
-                before = np.concatenate([[self._ends.get(lane, -np.inf)], ends[:-1]])[:len(own)]
-                if (backward := own[ends < before - _SLACK]).size:
-                    back = min(back, int(backward[0]))
-            self._rows.append(rows[:back])
-            for lane in (2 * worker, 2 * worker + 1):
-                if (mine := np.flatnonzero(rows["lane"][:back] == lane)).size:
-                    newest = rows[mine[-1]]
-                    self._ends[lane] = float(newest["t"] + newest["seconds"])
-            rows = rows[back:]
-            if len(rows):
+        """Append spans of `worker`."""
+        for part, since in self._lives[worker].split(rows):
+            if since is not None:
                 old = self._rows.view
-                self._rows.keep((old["lane"] // 2 != worker)
-                                | (old["t"] + old["seconds"] <= rows["t"][0]))
-                self._ends.pop(2 * worker, None)
-                self._ends.pop(2 * worker + 1, None)
+                self._rows.keep((old["lane"] // 2 != worker) | (old["t"] + old["seconds"] <= since))
                 self.generation += 1
+            self._rows.append(rows[part])
 
     def _thin(self, most: int) -> None:
         """Merge spans until there are at most `most`. Within cells of `grain` seconds, a lane keeps

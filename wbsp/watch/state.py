@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from wbsp.core.stats import ALWAYS, PHASES, Member, Report, count_rejected
+from wbsp.runlog.events import ACCEPT, ADOPT, COMMIT, CUT, REJECT, RESENT, EventLog
 from wbsp.runlog.straggler import StragglerScore
 from wbsp.runlog.summary import summarize
-from wbsp.watch.events import ACCEPT, ADOPT, COMMIT, CUT, REJECT, RESENT, EventLog
 from wbsp.watch.spans import SpanLog
 
 BINS = 200  # of time, at most, for staleness and rejected pushes; 8 pushes in a bin on average

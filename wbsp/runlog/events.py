@@ -1,8 +1,9 @@
-"""The server's events, read as they are written, in a form that holds a million of them.
+"""The one reader of a server's events, as they are written or afterwards, and the one place that
+says what a resume undoes.
 
-Pushes and versions are rows of numbers, and so are a site's cuts; all other events are few and stay
-as they are. Events that a
-resumed server undid are dropped, by the rules of `wbsp.runlog.reader`, which reads a folder once.
+A server resumes from a checkpoint that it made at a time t. It undoes all that follows the event of
+that checkpoint, except evaluations of versions that still exist (`outlives`). The begin of training
+is undone, too, and holds again once a worker reattaches, because that worker has trained on.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import msgspec
 import numpy as np
 
 from wbsp.limits import one_line
-from wbsp.runlog.files import from_json, shown, undamaged
+from wbsp.runlog.files import shown, undamaged
+from wbsp.runlog.rows import Rows
 from wbsp.runlog.tail import Tail
-from wbsp.watch.rows import Rows
 
 # Up to RESENT: pushes of workers. CUT: a push of this site to the server above. From COMMIT on: new
 # versions, and ADOPT: from a version of the server above.
@@ -36,8 +37,10 @@ _ROW = np.dtype([
     ("reason", "i4"),  # index into `reasons`; of rejects
 ])
 _ROWS = frozenset(_CODES) - {"resent"}  # kinds of events that are only rows
+_LEFT_OUT = frozenset({"norm"})  # of a compact log: one a version, which nothing reads there
 _FIELDS = {name: attrgetter(name) for name in (  # named alike in rows and events
     "t", "worker", "version", "base", "above", "steps", "samples", "seconds")}
+_WHOLE = msgspec.json.Decoder(dict[str, Any])
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -57,17 +60,28 @@ class _Event(msgspec.Struct, gc=False):
     last: Any = 0
 
 
-class EventLog:
-    """The events of one run so far, without those that a resumed server undid.
+def outlives(evaluated: float, resumed: float) -> bool:
+    """Return whether an evaluation of time `evaluated` still holds after a resume from the
+    checkpoint of time `resumed`: its version is not of later."""
+    return evaluated <= resumed
 
-    rows:    structured array of the fields above, in the order of the file
-    others:  (rows before it, event) for each event that is not only a row; a resent sum is in both,
-             since it has fields of its own
-    reasons: of rejected pushes, by index
+
+class EventLog:
+    """The events of one run so far, without those that a resume undid.
+
+    Args:
+        path: of events.jsonl.
+        compact: keep pushes, versions and a site's cuts as rows of numbers, so that a million of
+            them fit into memory; False: keep all events whole.
+
+    Attributes:
+        others: (rows before it, event) for each event that is not only a row; a resent sum is in
+            both, since it has fields of its own.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, compact: bool = False):
         self._tail = Tail(path, msgspec.json.Decoder(_Event))
+        self._compact = compact
         self._rows = Rows(_ROW)
         self.others: list[tuple[int, dict[str, Any]]] = []
         self._reasons: dict[str, int] = {}
@@ -75,10 +89,12 @@ class EventLog:
 
     @property
     def rows(self) -> np.ndarray:
+        """Structured array, [rows], in the order of the file; its fields are above."""
         return self._rows.view
 
     @property
     def reasons(self) -> list[str]:
+        """Why pushes were rejected, by the rows' index."""
         return [*self._reasons]
 
     @property
@@ -102,16 +118,28 @@ class EventLog:
         changed = False
         for block, events in self._tail.blocks():
             changed = True
-            others = [index for index, event in enumerate(events) if event.kind not in _ROWS]
-            lines, start = block.split(b"\n") if others else [], 0
-            for index in others:
-                self._append(events[start:index + (events[index].kind == "resent")])
+            if self._compact:
+                self._divide(block, events)
+            else:
                 with undamaged(shown(self._tail.path)):
-                    other = from_json(lines[index])
-                self._other(other)
-                start = index + 1
-            self._append(events[start:])
+                    whole = _WHOLE.decode_lines(block)
+                for event in whole:
+                    self._add(event)
         return changed
+
+    def _divide(self, block: bytes, events: list[_Event]) -> None:
+        """Add the events of a block, most of them as rows."""
+        others = [index for index, event in enumerate(events) if event.kind not in _ROWS]
+        lines = [line for line in block.split(b"\n") if line.strip()] if others else []
+        start = 0
+        for index in others:
+            self._append(events[start:index + (events[index].kind == "resent")])
+            start = index + 1
+            with undamaged(shown(self._tail.path)):
+                event = _WHOLE.decode(lines[index])
+            if event["kind"] not in _LEFT_OUT:
+                self._add(event)
+        self._append(events[start:])
 
     def _append(self, events: list[_Event]) -> None:
         rows = np.empty(len(events), _ROW)
@@ -132,34 +160,36 @@ class EventLog:
                              f"{one_line(str(error))}") from None
         self._rows.append(rows)
 
-    def _other(self, event: dict[str, Any]) -> None:
-        if event["kind"] == "norm":  # one a version, and nothing here reads them
-            return
+    def _add(self, event: dict[str, Any]) -> None:
         if event["kind"] == "resume":
             self._undo(event["t"])
         elif event["kind"] == "reattach" and self._undone is not None:
-            if not self.kind("start"):
-                self.others.append((len(self._rows), self._undone))
+            if not self.kind("start"):  # then it stands where it was, in the order of time
+                rows, others = self._until(self._undone["t"])
+                self.others.insert(others, (rows, self._undone))
             self._undone = None
         self.others.append((len(self._rows), event))
 
     def _undo(self, t: float) -> None:
-        """Undo what followed the checkpoint of time `t`, from which a server resumes, except
-        evaluations of versions that still exist."""
+        """Undo what followed the checkpoint of time `t`, from which a server resumes."""
         rows, others = self._checkpointed(t)
         gone = [event for _, event in self.others[others:]]
         self._undone = next((e for e in gone if e["kind"] == "start"), self._undone)
         self._rows.keep(slice(rows))
         self.others[others:] = [(rows, e) for e in gone
-                                if e["kind"] == "evaluation" and e["t"] <= t]
+                                if e["kind"] == "evaluation" and outlives(e["t"], t)]
 
     def _checkpointed(self, t: float) -> tuple[int, int]:
-        """Return the numbers of rows and others at the time of the checkpoint of `t`."""
+        """Return the numbers of rows and others up to the checkpoint of `t`."""
         for index in range(len(self.others), 0, -1):
             before, event = self.others[index - 1]
             if event["kind"] == "checkpoint" and event["t"] == t:
                 return before, index
         # the checkpoint is of an older release, or was not logged because the disk was full
+        return self._until(t)
+
+    def _until(self, t: float) -> tuple[int, int]:
+        """Return the numbers of rows and others before the first event later than `t`."""
         later = np.flatnonzero(self.rows["t"] > t)
         row = int(later[0]) if later.size else len(self._rows)
         other = next((i for i, (_, e) in enumerate(self.others) if e["t"] > t), len(self.others))
