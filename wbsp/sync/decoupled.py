@@ -1,7 +1,8 @@
 """Decoupled DiLoCo: learners that never wait, merged by a quorum and a grace window.
 
 Source: Douillard et al., "Decoupled DiLoCo for resilient distributed pre-training", arXiv
-2604.21428, 2026. Its abstract and descriptions by others were read [abstract], not its text.
+2604.21428, 2026. Its abstract was read [abstract], and a public re-implementation with its notes
+[code]; not its text.
 """
 
 from wbsp.sync.base import About, Accept, Action, Grant, Option, Push, SyncModel, WorkerRule
@@ -17,13 +18,20 @@ class DecoupledDiLoCo(SyncModel):
                 all active workers are in it, or the window is over? commit, grant all
 
     Learners never wait; the server merges when a minimum quorum has pushed and an adaptive grace
-    window is over; an update's weight is its tokens times its tokens a step; the outer step is
-    Nesterov's [abstract], which a run sets by --outer=nesterov. A learner that is too late is in
-    the next merge. Here, each [reconstruction]:
+    window is over; an update's weight is its tokens times its tokens a step [abstract, code]; the
+    outer step is Nesterov's [abstract], which a run sets by --outer=nesterov. A learner that is too
+    late is in the next merge. The window is as long as the overlap hides [code]:
+
+        window = grace * slack,  slack = overlap * xi_step - (xi_quorum + xi_sync)
+
+    xi_step are the seconds of a step, xi_quorum those from a merge's first push to its quorum, and
+    xi_sync those of the transfers, all smoothed. Here, each [reconstruction]:
 
     - the quorum K is half of the workers, rounded up, unless it is given;
-    - the window is `grace` times the usual seconds between two pushes of the learner that pushes
-      most often, because that learner would be the first to train on without the others' updates;
+    - the overlap is tau steps, those of the fastest learner: until then it has nothing to push, so
+      a version that arrives meanwhile is late for none;
+    - no model sees xi_sync. It is left to `grace`, whose default is a half. Where the fastest
+      learner's transfers last longer than tau steps, there is no window;
     - score(p) is samples^2 / steps. A weight is final when its update is accepted, before the merge
       is complete, so S is the sum of the scores of a merge as the last ones had it, smoothed, and
       in the first merge as if all N weighed alike;
@@ -40,13 +48,13 @@ class DecoupledDiLoCo(SyncModel):
         waits="no worker, ever",
         traffic="at most a push for tau steps, N fetches a version",
         source="Douillard et al. 2026 (Decoupled DiLoCo)",
-        certainty="aims from the abstract; quorum, window and normalization reconstructed; without "
-                  "fragments")
+        certainty="aims from the abstract, window from others' code but for transfers; quorum and "
+                  "normalization reconstructed; without fragments")
     OPTIONS = {
         "tau": Option(8, "steps between two pushes of a worker, at least", low=1),
         "quorum": Option(0, "workers that a merge waits for; 0: half of them", low=0),
-        "grace": Option(0.5, "how long it then waits for the others, in times of the fastest's "
-                        "seconds between pushes", low=0),
+        "grace": Option(0.5, "how long it then waits for the others, as a part of what tau steps "
+                        "of the fastest leave", low=0),
     }
 
     tau: int
@@ -60,8 +68,10 @@ class DecoupledDiLoCo(SyncModel):
         self._pushes = 0  # in this merge
         self._sum = 0.0  # of their scores
         self._usual: float | None = None  # sum of a merge's scores; None: not known yet
-        self._pushed: dict[int, float] = {}  # active worker -> time of its newest push
-        self._interval: dict[int, float] = {}  # active worker -> seconds between two, on average
+        self._step: dict[int, float] = {}  # active worker -> seconds of a step, on average
+        self._steps: dict[int, float] = {}  # active worker -> steps of a push, on average
+        self._begun = 0.0  # when the first push of this merge came
+        self._quorum: float | None = None  # seconds from there to the quorum, on average
 
     @property
     def needed(self) -> int:
@@ -69,22 +79,32 @@ class DecoupledDiLoCo(SyncModel):
         n = len(self.active)
         return min(self.quorum or n - n // 2, n)
 
+    @property
+    def slack(self) -> float:
+        """The seconds for which the steps of the fastest learner hide a merge; 0: they do not."""
+        if not self._step:
+            return 0.0
+        fastest = min(self._step, key=self._step.__getitem__)
+        if self._steps[fastest] >= self.tau + 0.5:
+            return 0.0
+        return max(0.0, self.tau * self._step[fastest] - (self._quorum or 0.0))
+
     def weight_of(self, push: Push) -> float:
         return 1 / len(self.active) if not self._usual else score(push) / self._usual
 
     def leave(self, worker: int, now: float) -> list[Action]:
         super().leave(worker, now)
         self._in.discard(worker)
-        for known in (self._pushed, self._interval):
+        for known in (self._step, self._steps):
             known.pop(worker, None)
         return self._merge_if_due(now)
 
     def push(self, push: Push, now: float) -> list[Action]:
         worker = push.worker
-        if worker in self._pushed:
-            self._interval[worker] = averaged(self._interval.get(worker),
-                                              now - self._pushed[worker])
-        self._pushed[worker] = now
+        self._step[worker] = averaged(self._step.get(worker), push.seconds / push.steps)
+        self._steps[worker] = averaged(self._steps.get(worker), push.steps)
+        if not self._pushes:
+            self._begun = now
         self._in.add(worker)
         self._pushes += 1
         self._sum += score(push)
@@ -98,9 +118,11 @@ class DecoupledDiLoCo(SyncModel):
     def _merge_if_due(self, now: float) -> list[Action]:
         if not self._pushes or len(self._in) < self.needed:
             return []
-        window = self.grace * min(self._interval.values(), default=0.0)
-        if self.alarm is None and len(self._in) < len(self.active) and window > 0:
-            self.alarm = now + window
+        if self.alarm is None:
+            self._quorum = averaged(self._quorum, now - self._begun)
+            window = self.grace * self.slack
+            if len(self._in) < len(self.active) and window > 0:
+                self.alarm = now + window
         due = self.alarm is None or now >= self.alarm or len(self._in) == len(self.active)
         return self._merge(now) if due else []
 
