@@ -127,7 +127,7 @@ class TaskExperiment:
 
     def __init__(self, task: Task, batch_size: int, rate: float,
                  schedule: Callable[[float], float]):
-        self._task, self._batch_size, self.rate, self._schedule = task, batch_size, rate, schedule
+        self.task, self._batch_size, self.rate, self.schedule = task, batch_size, rate, schedule
         initial, self.size = task.make(0)
         self.model_bytes = 4 * initial.size
 
@@ -144,9 +144,9 @@ class TaskExperiment:
                  done: Callable[[int], float]) -> TaskWorkload:
         """Return replicas at the initial model of `seed`; the arguments are an `Experiment`'s. No
         schedule counts steps."""
-        return TaskWorkload(self._task, seed, workers, self._batch_size // micro_batches,
-                            lambda worker: self.rate * self._schedule(done(worker)))
+        return TaskWorkload(self.task, seed, workers, self._batch_size // micro_batches,
+                            lambda worker: self.rate * self.schedule(done(worker)))
 
     def evaluate(self, workload: Workload, vector: np.ndarray) -> dict[str, float]:
         """Return the metrics of a version."""
-        return self._task.evaluate(vector)
+        return self.task.evaluate(vector)
