@@ -88,14 +88,16 @@ def _permuted(x: np.ndarray, n: int, keys: list[np.uint64]) -> np.ndarray:
 
 def _below(bound: int, x: np.ndarray) -> np.ndarray:
     """Return a number below `bound`, at most 2**32, from each x, uint64."""
-    return ((_mixed(x) >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32)
+    below: np.ndarray = ((_mixed(x) >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32)
+    return below
 
 
 def _mixed(x: np.ndarray) -> np.ndarray:
     """Apply the finalizer of splitmix64."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    mixed: np.ndarray = x ^ (x >> np.uint64(31))
+    return mixed
 
 
 def _keys(seed: int, epoch: int) -> list[np.uint64]:

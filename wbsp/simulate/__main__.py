@@ -48,8 +48,9 @@ from wbsp.simulate.study.spec import ClusterSpec, Group, StepLaw, published
 from wbsp.simulate.study.variants import Variant, variants
 from wbsp.simulate.workloads.base import check_back_end, of_experiment
 from wbsp.simulate.world.server import check_number
-from wbsp.sync import BSP, MODELS, parse_options
+from wbsp.sync import MODELS, parse_options
 from wbsp.sync.auto import Auto
+from wbsp.sync.bsp import BSP
 from wbsp.tensors.codecs import KNOWN, parse
 
 if TYPE_CHECKING:

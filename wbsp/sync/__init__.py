@@ -80,7 +80,7 @@ def find(name: str) -> type[SyncModel]:
     return model
 
 
-def create(name: str, **options: Any) -> SyncModel:
+def create(name: str, **options: object) -> SyncModel:
     """Return a new model.
 
     Args:

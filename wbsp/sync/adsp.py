@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -54,7 +55,7 @@ def reward(times: list[float], losses: list[float], goal: float) -> float:
     x = [(time - times[0]) / span for time in times]
     y = [loss / height for loss in losses]
 
-    def misfit(curve):
+    def misfit(curve: Sequence[float]) -> list[float]:
         slope, b, c = curve
         return [1 / (slope * t + b) + c - loss for t, loss in zip(x, y, strict=True)]
 
@@ -76,7 +77,7 @@ class Search:
     C never falls, and the model is not rolled back after a worse trial [code].
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.rate = 1  # C
         self.running = True
         self._best: float | None = None  # reward of C; None: to be measured
@@ -170,7 +171,7 @@ class ADSP(SyncModel):
 
     period: float
 
-    def __init__(self, **options):
+    def __init__(self, **options: object):
         super().__init__(**options)
         if importlib.util.find_spec("scipy") is None:
             raise ValueError("adsp fits losses with SciPy, which is not installed: "

@@ -52,7 +52,7 @@ class ASP(SSP):
     overlap: bool
     weight: str
 
-    def __init__(self, **options):
+    def __init__(self, **options: object):
         super().__init__(**options)
         if self.overlap and self.refresh == "published":
             raise ValueError("asp: overlap=true fetches after every push, refresh=published does "

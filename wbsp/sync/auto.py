@@ -53,7 +53,7 @@ class Auto(SyncModel):
 
     slow: float
 
-    def __init__(self, **options: Any):
+    def __init__(self, **options: object):
         super().__init__(**options)
         self._since: dict[int, float] = {}  # active worker -> when it joined, or pushed last
         self._speed: dict[int, float] = {}  # the same -> examples/s, once it has pushed

@@ -66,7 +66,8 @@ def fastest(speed: Sequence[float], fixed: Sequence[float], total: int, low: int
 
     def by(moment: float) -> np.ndarray:
         """Return the most examples that each worker ends by `moment`, float [N]; at least `low`."""
-        return np.floor(np.clip((moment - q) * v, low, high))
+        most: np.ndarray = np.floor(np.clip((moment - q) * v, low, high))
+        return most
 
     before, after = 0.0, float(np.max(high / v + q, initial=0.0))
     taken = by(before)

@@ -323,7 +323,7 @@ class SyncModel:
     alarm: float | None = None
     version: int = 0
 
-    def __init__(self, **options: Any):
+    def __init__(self, **options: object):
         set_options(self, options)
         self.active: set[int] = set()
 

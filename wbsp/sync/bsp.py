@@ -24,7 +24,7 @@ class BSP(SyncModel):
         certainty="exact")
     rule = WorkerRule(push="every_step", wait="model", adopt="replace")
 
-    def __init__(self, **options):
+    def __init__(self, **options: object):
         super().__init__(**options)
         self.round = Barrier(self.active)
 

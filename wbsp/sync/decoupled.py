@@ -61,7 +61,7 @@ class DecoupledDiLoCo(SyncModel):
     quorum: int
     grace: float
 
-    def __init__(self, **options):
+    def __init__(self, **options: object):
         super().__init__(**options)
         self.rule = WorkerRule(push="when_idle", wait="never", adopt="rebase", every=self.tau)
         self._in: set[int] = set()  # active workers in this merge

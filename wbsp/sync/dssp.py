@@ -73,7 +73,7 @@ class DSSP(SSP):
     s_l: int
     s_u: int
 
-    def __init__(self, **options):
+    def __init__(self, **options: object):
         super().__init__(**options)
         if self.s_l > self.s_u:
             raise ValueError(f"dssp: option s_l={self.s_l} is above s_u={self.s_u}; s_l is the "

@@ -42,7 +42,7 @@ class ElasticBSP(SyncModel):
 
     r: int
 
-    def __init__(self, **options):
+    def __init__(self, **options: object):
         super().__init__(**options)
         self.choice: Choice | None = None  # ZipLine's newest, for the workers in ascending order
         self.quota: dict[int, int] = {}  # worker -> pushes to go, never 0; empty while monitoring

@@ -41,7 +41,7 @@ class ESync(BSP):
 
     epsilon: float
 
-    def __init__(self, **options):
+    def __init__(self, **options: object):
         super().__init__(**options)
         self.meter = SlowestMeter(smoothing=1.0)  # of the workers that have asked
         self._last: dict[int, tuple[float, float]] = {}  # worker -> (seconds, end) of its last step

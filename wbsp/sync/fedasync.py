@@ -73,7 +73,7 @@ class FedAsync(SyncModel):
     hinge_b: float
     weight: str
 
-    def __init__(self, **options):
+    def __init__(self, **options: object):
         super().__init__(**options)
         self.rule = WorkerRule(push="every_step", wait="model", adopt="replace", every=self.tau)
 
@@ -88,7 +88,7 @@ class FedAsync(SyncModel):
     def _fresh(self, lag: int) -> float:
         """s(lag), 0..1."""
         if self.staleness == "polynomial":
-            return (1 + lag) ** -self.poly_a
+            return float((1 + lag) ** -self.poly_a)
         if self.staleness == "hinge" and lag > self.hinge_b:
             return 1 / (self.hinge_a * (lag - self.hinge_b) + 1)
         return 1.0

@@ -46,7 +46,7 @@ class KSync(SyncModel):
 
     b: int
 
-    def __init__(self, **options):
+    def __init__(self, **options: object):
         super().__init__(**options)
         self._pushed: set[int] = set()  # active workers that wait for this round's version
 

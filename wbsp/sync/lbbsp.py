@@ -82,7 +82,7 @@ class LBBSP(SyncModel):
     coarse: int
     fine: int
 
-    def __init__(self, **options):
+    def __init__(self, **options: object):
         super().__init__(**options)
         self._check_options()
         federated = self.controller == "federated"

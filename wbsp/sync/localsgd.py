@@ -31,6 +31,6 @@ class LocalSGD(BSP):
 
     tau: int
 
-    def __init__(self, **options):
+    def __init__(self, **options: object):
         super().__init__(**options)
         self.rule = WorkerRule(push="every_step", wait="model", adopt="replace", every=self.tau)

@@ -43,7 +43,7 @@ class MSync(KSync):
     b = 0
     s: float
 
-    def __init__(self, **options):
+    def __init__(self, **options: object):
         super().__init__(**options)
         self._m: int | None = None  # of this round; None: all workers
         self._since: dict[int, float] = {}  # worker -> time of its newest grant

@@ -52,7 +52,7 @@ class NBSync(BSP):
     merge: str
     normalize: bool
 
-    def __init__(self, **options):
+    def __init__(self, **options: object):
         super().__init__(**options)
         adopt: Literal["replace", "rebase"] = "rebase" if self.merge == "add" else "replace"
         self.rule = WorkerRule(push="on_adopt", wait="never", adopt=adopt)

@@ -28,7 +28,7 @@ class Predictor(Protocol):
 class Last:
     """v_{k+1} = v_k"""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.value = 0.0
 
     def observe(self, speed: float, cpu: float | None = None, memory: float | None = None) -> None:
@@ -40,7 +40,7 @@ class Ema:
 
     SMOOTHING = 0.3
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.value = 0.0
         self._first = True
 
@@ -65,7 +65,7 @@ class Narx:
     LEAST = 20  # observations before training, and predictions before they are used
     DECAY = 1e-3  # of the weights, against fits to noise
 
-    def __init__(self):
+    def __init__(self) -> None:
         # One seed for all workers: equal pasts give equal predictions.
         draw = np.random.default_rng(0).standard_normal
         inputs = 3 * self.LAGS
@@ -119,7 +119,7 @@ class Narx:
 
     def _cost(self, weights: np.ndarray, inputs: np.ndarray, target: np.ndarray) -> float:
         miss = target - self._run(weights, inputs)[0]
-        return miss @ miss + self.DECAY * (weights @ weights)
+        return float(miss @ miss + self.DECAY * (weights @ weights))
 
     def _run(self, weights: np.ndarray, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return outputs [n] and their derivatives [n, weights] for inputs [n, inputs]."""
@@ -145,7 +145,7 @@ class Overhead:
 
     FADE = 0.9
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.seconds = 0.0
         self._intercepts = self._weights = 0.0  # sums
         self._before: tuple[float, float] | None = None

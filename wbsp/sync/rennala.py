@@ -52,7 +52,7 @@ class Rennala(SyncModel):
 
     s: int
 
-    def __init__(self, **options):
+    def __init__(self, **options: object):
         super().__init__(**options)
         self._have = 0  # accepted since the last commit
 

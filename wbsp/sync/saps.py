@@ -72,7 +72,7 @@ class SaPS(SyncModel):
     scale: str
     micro_batches: int
 
-    def __init__(self, **options):
+    def __init__(self, **options: object):
         super().__init__(**options)
         preempt = self.policy == "preempt"
         if preempt and not self.h < self.s:

@@ -59,7 +59,7 @@ class SSP(SyncModel):
     s: int
     refresh: str
 
-    def __init__(self, **options):
+    def __init__(self, **options: object):
         super().__init__(**options)
         if self.refresh == "published":
             if not self.s:

@@ -78,7 +78,7 @@ class WBSP(SyncModel):
     trigger: str
     weight: str
 
-    def __init__(self, **options):
+    def __init__(self, **options: object):
         super().__init__(**options)
         self.round = Round(self.active)
         self.meter = SlowestMeter()
@@ -160,7 +160,7 @@ class OptimizedWBSP(WBSP):
     late: bool
     adopt: Literal["rebase", "replace"] = "rebase"
 
-    def __init__(self, **options):
+    def __init__(self, **options: object):
         super().__init__(**options)
         if self.late and self.trigger != "all_pushed":
             raise ValueError(f"{self.name}: option late=true needs trigger=all_pushed, not "

@@ -68,7 +68,7 @@ class SiteProgress:
         self.anchor = _kept(above)
         self.dropped = False
         if not drop:
-            found = np.add(above, progress, out=progress)
+            found: np.ndarray = np.add(above, progress, out=progress)
             if is_finite(found):
                 return found
         self.dropped = True

@@ -834,7 +834,7 @@ class Shards:
     def receive(self, number: int, message: m.Message, now: float) -> list[Command]:
         """Handle a message of the process there, but for versions."""
         shard = self._all[number]
-        if isinstance(message, s.Challenge):
+        if isinstance(message, m.Challenge):
             met = shard.claim.meets(message)
             if met is not None:
                 shard.strange = not met

@@ -35,7 +35,8 @@ class Nobody(TimeoutError):
 class Line(Link):
     """A connection for one question at a time. Raises OSError in one line."""
 
-    def __init__(self, context: zmq.Context, place: str, token: bytes | None, on: Host = HOST):
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], place: str, token: bytes | None,
+                 on: Host = HOST):
         """`place`: as returned by `endpoint`."""
         self._claim = Claim(on.scheduler.random, contact(token, on))
         self.place, self.shown = place, place.removeprefix("tcp://")

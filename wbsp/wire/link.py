@@ -20,8 +20,8 @@ class Link:
         monitor: can be polled for `event`.
     """
 
-    def __init__(self, socket: zmq.Socket, token: bytes | None, network: Network = HOST.network,
-                 events: int = _EVENTS):
+    def __init__(self, socket: zmq.Socket[bytes], token: bytes | None,
+                 network: Network = HOST.network, events: int = _EVENTS):
         """Start; `socket`: not connected yet; `token`: the secret of both sides, or None."""
         self.socket = socket
         self.monitor = socket.get_monitor_socket(events)

@@ -53,7 +53,7 @@ class PeerQueues:
     rate-limited line and take turns on it.
     """
 
-    def __init__(self, socket: zmq.Socket, limiter: RateLimiter):
+    def __init__(self, socket: zmq.Socket[bytes], limiter: RateLimiter):
         """`socket`: a ROUTER with mandatory routing and a high-water mark for sending."""
         self._socket = socket
         self._line: Line[tuple[_Queue, Frames]] = Line(limiter)

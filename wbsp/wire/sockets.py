@@ -80,7 +80,7 @@ def derive_keys(token: bytes) -> Keys:
     return Keys(*pairs)
 
 
-def _prepare(socket: zmq.Socket, hosts: list[str]) -> None:
+def _prepare(socket: zmq.Socket[bytes], hosts: list[str]) -> None:
     """Set the options that both sides share."""
     socket.linger = 0
     socket.maxmsgsize = MAX_MESSAGE  # bytes of a part; libzmq drops a peer that sends more
@@ -166,7 +166,7 @@ class ServerSocket:
             raise
         return True
 
-    def dealer(self, host: str) -> zmq.Socket:
+    def dealer(self, host: str) -> zmq.Socket[bytes]:
         """Return an unconnected socket of this server for another server on `host`."""
         return worker_socket(self.context, [host], self.on.scheduler.random(16),
                              self.token)
@@ -290,8 +290,8 @@ def contact(token: bytes | None, on: Host = HOST) -> bytes:
     return on.user_key()
 
 
-def worker_socket(context: zmq.Context, hosts: list[str], identity: bytes,
-                  token: bytes | None = None) -> zmq.Socket:
+def worker_socket(context: zmq.Context[zmq.Socket[bytes]], hosts: list[str], identity: bytes,
+                  token: bytes | None = None) -> zmq.Socket[bytes]:
     """Return an unconnected DEALER for servers on `hosts`. Once connected, libzmq reconnects it.
     """
     socket = context.socket(zmq.DEALER)

@@ -106,7 +106,7 @@ class ShardLink(ServerLink):
                 raise ShardLost(f"{self} sent {error}") from None
             self._liveness.hear(now)
             match message:
-                case s.Challenge():
+                case m.Challenge():
                     if self.meets(message):
                         self.says = None
                         self._ask_to_follow()

@@ -100,8 +100,19 @@ from wbsp.wire.messages.replication import (
 )
 from wbsp.wire.messages.sharding import FromShard, Lead, ToShard
 
-__all__ = ["CHUNK", "MAX_MESSAGE", "MAX_MODEL", "NONE", "PROTOCOL", "RunSettings", "ShardGroup",
-           "SharedData", "WorkHeld", "WorkPlace", "Impossible", "WireError"]
+__all__ = [
+    "PROTOCOL", "FromWorker", "FromServer", "encode", "decode", "check", "NONE", "Ack",
+    "AskWork", "CutDecision", "CutQuery", "Directed", "Fetch", "Final", "Granted",
+    "LearningRate", "Measured", "Message", "Model", "Reattached", "ShardGroup", "SharedData",
+    "Stop", "StopRun", "Withdrawn", "Work", "WorkHeld", "WorkPlace", "CHUNK", "MAX_MESSAGE",
+    "MAX_MODEL", "Impossible", "WireError", "Alive", "Elect", "FrozenPart", "Joined", "Leading",
+    "NotServing", "Refused", "Resend", "RunSettings", "Unknown", "Welcome", "AskFrozen",
+    "Elected", "Goodbye", "Heartbeat", "Hello", "Initial", "Join", "Kept", "Leaving",
+    "Reattach", "Update", "AskPast", "AskVersion", "Evaluated", "NextVersion", "Noted",
+    "ReadVersion", "VersionAt", "VersionPart", "AllHave", "Ask", "Challenge", "Copy",
+    "CopyChunk", "Follow", "Following", "Held", "Over", "Recorded", "Vacant", "FromShard",
+    "Lead", "ToShard",
+]
 
 PROTOCOL = 31  # raise it when a message, or a type that a message embeds, changes
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving
@@ -127,7 +138,8 @@ def encode(message: Message) -> bytes:
 def decode(kind: Any, data: bytes | memoryview) -> Message:
     """Return the message in the frame `data`; `kind`: such as FromWorker. Raises WireError."""
     try:
-        return _decoders[kind].decode(data)
+        message: Message = _decoders[kind].decode(data)
+        return message
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise WireError(f"not a wbsp message: {printable(str(error))}") from None
 

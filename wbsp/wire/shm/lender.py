@@ -162,7 +162,10 @@ class Lending:
     @property
     def fd(self) -> int | None:
         """A file descriptor to poll, readable when a link is; None if there is none."""
-        return self._epoll and self._epoll.fileno()
+        if self._epoll is None:
+            return None
+        number: int = self._epoll.fileno()
+        return number
 
     def link(self, identity: bytes, name: str, size: int) -> tuple[SharedLink | None, str]:
         """Share memory with the worker that listens on the socket `name`, if possible.
