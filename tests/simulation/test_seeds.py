@@ -99,6 +99,21 @@ def test_a_closed_socket_raises(folder, use, real):
     assert error.value.errno == errno.ENOTSOCK
 
 
+def test_a_child_that_ends_with_its_parent_does_nothing_more(folder):
+    """Its next step kills the parent, as when it writes a file in the parent's folder."""
+    world, did = Cluster(Plan(), 0, folder).world, []
+    parent, child = (world.process(name, "server") for name in ("parent", "child"))
+    parent.files.append(child)
+    child.die, world.on_doom, world.doomed[parent] = child.kill, lambda one: one.kill(), 0
+
+    def body():
+        world.step(parent)
+        did.append("went on")
+    child.start(body)
+    world.run(lambda: False, 1.0)
+    assert not did and not child.alive
+
+
 def test_an_hour_in_which_nothing_happens_costs_nothing(folder):
     """A worker waits as long as it says for a server that is away."""
     plan = Plan(kills=1, outage=(550.0, 580.0), steps=40, speeds=(0.1,))

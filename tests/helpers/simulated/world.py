@@ -141,7 +141,7 @@ class World:
             if self.doomed[process] < 0:
                 del self.doomed[process]
                 self.on_doom(process)
-                if not process.alive and self.current and self.current.process is process:
+                if self.current and not self.current.process.alive:  # this one, or its child
                     self.park()  # for ever
 
     def process(self, name, machine):
