@@ -1,7 +1,7 @@
 """Series of fits under faults, in virtual time: one server, and workers that fit several times."""
 
 import pytest
-from simulated.series_world import MOMENTS, WHOLE, Series, SeriesPlan
+from simulated.series_world import MOMENTS, WHOLE, Script, Series, SeriesPlan
 
 from wbsp.sync import MODELS
 
@@ -179,3 +179,31 @@ def test_a_server_does_not_wait_for_workers_that_a_signal_has_ended_as_their_fit
     assert run.left_behind and run.codes == {"server": [0]} and run.members[0].code == 1
     assert any("missing at the end: worker 0 (interrupted by SIGTERM)" in line
                for line in run.said)
+
+
+def test_a_worker_that_comes_while_the_server_writes_its_last_files_is_refused(folder, monkeypatch):
+    """A signal has ended its process in the last step. Nobody answered the next one, and it looked
+    for a server until its patience was over."""
+    def batches(script, worker, share, real=Script._batches):
+        for number, batch in enumerate(real(script, worker, share)):
+            if (script.fit, script.lives, number) == (1, 1, 11):
+                script.signal()
+            yield batch
+    monkeypatch.setattr(Script, "_batches", batches)
+    plan = SeriesPlan(workers=1, data=(48, 4, 1), fits=2, speeds=(0.3,), slow=0.3,
+                      reborn=(0.05, 0.05))
+    for seed in range(3):
+        run = Series(plan, seed, folder / str(seed)).run()
+        assert run.left_behind and run.codes == {"server": [0]} and run.world.now < 30
+        assert "is too late: the run has ended" in str(run.members[0].given_up)
+
+
+@pytest.mark.parametrize(("plan", "seed"), [
+    (SeriesPlan(workers=1, data=(45, 4, 1), leaves=1, sleeps=2, slow=0.3, fits=2), 7001939),
+    (SeriesPlan(workers=2, steps=5, data=None, standby=True, period=0.1, kill_workers=1, slow=0.0,
+                evaluator="works", fits=4, lasts=2.0,
+                struck=(("t4", 3, "kill", "server"), ("t2", 1, "kill", "server"),
+                        ("t2", 4, "kill", "server workers"))), 8001103),
+], ids=["returns while the last files are written", "server dies as its evaluator writes"])
+def test_a_fixed_fault_of_a_series_stays_fixed(plan, seed, folder):
+    Series(plan, seed, folder).run()

@@ -491,6 +491,9 @@ class Server:
                      self._record().get("standby"), self.epoch)
         if not follows and self._failure is None and self.dispatcher.replication.superseded is None:
             readers.dismiss()
+            if code == 0:  # who came while the last files were written would wait for a server
+                self.dispatcher.entrance.close()
+                self._attend()
         return code
 
     def _note_end(self) -> int:

@@ -42,6 +42,7 @@ WHOLE = {"fedasync": {"tau": 1, "alpha": 1.0, "staleness": "constant", "weight":
 _ELSEWHERE = "the folder with its final version is not here"
 # What a server says when it has waited for workers that do not come.
 _IN_VAIN = "no worker was connected", "no other joined", "no reconnection", "no worker connected"
+_ENDS = "is too late: the run has ended"
 CONNECT = 120.0  # seconds: as users have it who give no connect_timeout
 
 
@@ -172,7 +173,7 @@ class Worker(loop.Worker):
         self._script = script
         plan = script.cluster.plan
         super().__init__(script.cluster.address, None if plan.chosen else script.index, "", CONNECT,
-                         None, None, script.cluster.say, 600.0, "tcp", process.host)
+                         None, None, script.say, 600.0, "tcp", process.host)
 
     def _begin(self):
         super()._begin()
@@ -197,6 +198,7 @@ class Script:
         self.process = self.worker = self.code = self.given_up = None
         self.fit, self.lives = 0, 0
         self.leaving = False  # by a signal; until it is started again
+        self.sent_off = False  # by a signal; until a server expects or welcomes its next process
         self.speed = cluster.rng.choice(cluster.plan.speeds)
         self.left_at, self.deaths = float("inf"), []
 
@@ -236,6 +238,11 @@ class Script:
         cluster.ends_at_exit.run()
         return 0
 
+    def say(self, text):
+        if "waiting for the server's next one" in text:
+            self.sent_off = False
+        self.cluster.say(text)
+
     def _train(self, worker, process, fit):
         """One `fit` of the script."""
         cluster, plan = self.cluster, self.cluster.plan
@@ -249,7 +256,7 @@ class Script:
         with worker.leaving_on_error():
             _, welcome = worker.connect()
             cluster.laws.came(self, fit, welcome)
-            self.welcomed = fit
+            self.welcomed, self.sent_off = fit, False
             if worker.passes or not worker.join(replica):
                 self.passed.add(fit)
                 worker.end(None)
@@ -287,7 +294,7 @@ class Script:
         if self.worker._signals.holds:
             self.worker._signals.caught = 15
             self.worker.interrupt("interrupted by SIGTERM")
-            self.leaving = True
+            self.leaving = self.sent_off = True
         else:
             self.kill()
 
@@ -315,7 +322,8 @@ class SeriesLaws(Laws):
     22. No other fit's examples are in it, and all its workers are in one run of one series.
     23. A series ends with the models of all its fits, or a process ends with an exit code that is
         not 0. Without faults that last, all end with 0. A fit from which all workers were sent off
-        by signals is the last one: its server waits for none of them once its data are trained.
+        by signals is the last one: its server waits for none of them once its data are trained,
+        and refuses those that come again, unless it has told them that another fit follows.
     24. No worker is refused while a fit follows, in several lines, or waited for in vain. (Where
         the server chooses indices, it cannot know whose place a process takes.)
 
@@ -556,8 +564,9 @@ class SeriesLaws(Laws):
         if cluster.plan.standby and _ELSEWHERE in error:
             cluster.harsh = True
             return
-        # It came once all had ended.
-        if script.deaths and cluster.ended_well:
+        # It came once all had ended, or a signal had sent off who had not.
+        if script.deaths and (cluster.ended_well or (
+                script.sent_off and cluster.nobody_comes and _ENDS in error)):
             return
         self.broken(24, f"worker {script.index} has given up its fit {script.fit}: {error}")
 
@@ -602,6 +611,11 @@ class Series(Cluster):
             return super().run()
 
     @property
+    def nobody_comes(self):
+        """Each worker's script has ended, or a signal has ended its process."""
+        return all(script.ended or script.sent_off for script in self.members)
+
+    @property
     def ended_well(self):
         return any(codes[-1] == 0 for name, codes in self.codes.items()
                    if name in ("server", "standby"))
@@ -640,7 +654,7 @@ class Series(Cluster):
             self.say(f"{name}: ended with exit code {code}")
             self.codes.setdefault(name, []).append(code)
             self.laws.ended(name, code)
-            if not code and all(script.ended or script.leaving for script in self.members):
+            if not code and self.nobody_comes:
                 self.left_behind = True
             if code and not self.over:  # as a supervisor of processes does
                 self._down.add(name)

@@ -348,6 +348,10 @@ class Entrance(ABC):
             if ends:
                 self._sessions.departs(session)
 
+    def close(self) -> None:
+        """Refuse all workers from now on, because the server ends."""
+        self.dismiss(self._over or "the run has ended", ends=True)
+
     def new_processes(self) -> int:
         """Return how many processes without an index wait for the next run, each in place of one
         that has ended; not of two that follow each other, because the first one is silent then."""
