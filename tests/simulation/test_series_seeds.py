@@ -181,20 +181,22 @@ def test_a_server_does_not_wait_for_workers_that_a_signal_has_ended_as_their_fit
                for line in run.said)
 
 
-def test_a_worker_that_comes_while_the_server_writes_its_last_files_is_refused(folder, monkeypatch):
-    """A signal has ended its process in the last step. Nobody answered the next one, and it looked
-    for a server until its patience was over."""
+@pytest.mark.parametrize("files", [
+    {"slow": 0.3}, {"slow": 0.0, "evaluator": "works", "lasts": 2.0}], ids=["slow disk", "model"])
+def test_a_worker_that_comes_during_the_last_files_is_refused(files, folder, monkeypatch):
+    """A signal has ended its process in the last step. Nobody answered the next one, or it was to
+    ask again, and it looked for a server until its patience was over."""
     def batches(script, worker, share, real=Script._batches):
         for number, batch in enumerate(real(script, worker, share)):
             if (script.fit, script.lives, number) == (1, 1, 11):
                 script.signal()
             yield batch
     monkeypatch.setattr(Script, "_batches", batches)
-    plan = SeriesPlan(workers=1, data=(48, 4, 1), fits=2, speeds=(0.3,), slow=0.3,
-                      reborn=(0.05, 0.05))
+    plan = SeriesPlan(workers=1, data=(48, 4, 1), fits=2, speeds=(0.3,), reborn=(0.05, 0.05),
+                      **files)
     for seed in range(3):
         run = Series(plan, seed, folder / str(seed)).run()
-        assert run.left_behind and run.codes == {"server": [0]} and run.world.now < 30
+        assert run.left_behind and run.codes == {"server": [0]} and run.world.now < 60
         assert "is too late: the run has ended" in str(run.members[0].given_up)
 
 
@@ -204,6 +206,11 @@ def test_a_worker_that_comes_while_the_server_writes_its_last_files_is_refused(f
                 evaluator="works", fits=4, lasts=2.0,
                 struck=(("t4", 3, "kill", "server"), ("t2", 1, "kill", "server"),
                         ("t2", 4, "kill", "server workers"))), 8001103),
-], ids=["returns while the last files are written", "server dies as its evaluator writes"])
+    (SeriesPlan("localsgd", {}, workers=1, data=(8, 7, 1), period=1.0, leaves=2, cuts=2, sleeps=1,
+                evaluator="works", fits=2, lasts=0.5,
+                struck=(("t2", 1, "kill", "workers"), ("t5", 2, "kill", "server workers"))),
+     9000211),
+], ids=["returns while the last files are written", "server dies as its evaluator writes",
+        "returns while the evaluator saves the model"])
 def test_a_fixed_fault_of_a_series_stays_fixed(plan, seed, folder):
     Series(plan, seed, folder).run()

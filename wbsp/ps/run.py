@@ -319,6 +319,8 @@ class Run:
         self.engine.store.settle()
         if not self._over or self.checkpoints.failed:
             self._write_last(now)
+        if well and not self.checkpoints.failed:
+            self._dismiss()
         missing = self.missing if well else {}
         good = not (self.checkpoints.failed or (missing and self._config.fail_if_lost)
                     or (well and self._lacks_work))
@@ -566,10 +568,8 @@ class Run:
             self._done_since = now
             return self._await_verdict(now)
         self._doubted_since = None
-        if not self._dismissed and (safe or self.hasty):
-            self._dismissed = True
-            self._dispatcher.entrance.dismiss(
-                f"the run has ended ({self.engine.stop_reason or 'done'})", self.engine.ends)
+        if safe or self.hasty:
+            self._dismiss()
         copying = self._replication.copying and not (safe or self.hasty)
         if self.checkpoints.writing or copying or not self._settled:
             self._done_since = now
@@ -612,6 +612,13 @@ class Run:
             "(--resume), that standby and the workers again")
         self._dispatcher.send_all_off(reason)
         return self._fail(reason)
+
+    def _dismiss(self) -> None:
+        """Refuse further workers: the final version is safe."""
+        if not self._dismissed:
+            self._dismissed = True
+            self._dispatcher.entrance.dismiss(
+                f"the run has ended ({self.engine.stop_reason or 'done'})", self.engine.ends)
 
     def _awaits_sites(self, now: float, since: float) -> bool:
         """Return whether a site that had finished was lost, and may return for the final version.
