@@ -60,6 +60,8 @@ class Training:
         test: the same, of which the versions are evaluated.
     """
 
+    statistics = ()  # the decoder has no layers that keep any
+
     def __init__(self, form: Shape, optimizer: AdamW, train: tuple[np.ndarray, np.ndarray],
                  test: tuple[np.ndarray, np.ndarray]):
         self._form, self._optimizer, self._n = form, optimizer, len(train[0])

@@ -12,7 +12,7 @@ hypothesis`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -96,6 +96,7 @@ class IntegerWorkload:
     """
 
     batch, sgd = 1, False
+    statistics: Sequence[slice] = ()
 
     def __init__(self, workers: int, empty: float = 0.0):
         """`empty`: part of the steps that train no example."""

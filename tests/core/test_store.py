@@ -289,6 +289,29 @@ def initial():
 
 
 @pytest.mark.parametrize("outer", OUTER)
+def test_statistics_change_by_the_mean_of_the_workers_and_all_else_by_the_outer_step(outer):
+    variance, size = slice(700, 800), 1000
+    first = np.ones(size, np.float32)
+    store = Store(first, outer=create_outer(outer), statistics=[variance])
+    plain, stepped = Store(first), Store(first, outer=create_outer(outer))
+    for seed in range(30):
+        # A layer's variance on its way from 1 to 0.01, and the mean of two workers.
+        update = np.random.default_rng(seed).normal(size=(2, size)).astype(np.float32)
+        update[:, variance] = 0.3 * (0.01 - store.latest.vector[variance])
+        for one in (store, plain, stepped):
+            for worker in range(2):
+                one.accept(update[worker].copy(), 0.5)
+            one.commit()
+        assert (store.latest.vector[variance] > 0).all()
+    vector, rest = store.latest.vector, np.ones(size, bool)
+    rest[variance] = False
+    assert np.array_equal(vector[variance], plain.latest.vector[variance])
+    assert np.array_equal(vector[rest], stepped.latest.vector[rest])
+    assert not any(values[variance].any() for values in store.state().values()
+                   if values.size == size), "they have no momentum"
+
+
+@pytest.mark.parametrize("outer", OUTER)
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "int8"])
 def test_untouched_values_neither_move_nor_travel_and_the_rest_is_conserved(name, outer):
     wire = parse(name)

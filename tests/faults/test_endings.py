@@ -28,6 +28,7 @@ from wbsp.reading import Known, Reader
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import BSP, Accept, Direct, Grant, Reject, create
+from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.errors import TransportError
 from wbsp.wire.messages.from_server import RunSettings
 from wbsp.wire.sockets import ServerSocket
@@ -409,6 +410,19 @@ def test_an_outer_step_resumes_from_a_checkpoint(tmp_path):
     later.server.begin(*saved)
     assert later.server.engine.store.outer.state()["velocity"].tobytes() == velocity.tobytes()
     later.server.close()
+
+
+def test_a_layers_statistics_are_no_part_of_the_outer_step(tmp_path):
+    run = Run(tmp_path, sync="bsp", outer=create_outer("nesterov"))
+    layout = [TensorSpec("dense/kernel", (4,)), TensorSpec("norm/moving_variance", (4,))]
+    run.server.begin(np.ones(8, np.float32), layout)
+    store = run.server.engine.store
+    for _ in range(2):
+        store.accept(np.full(8, -0.25, np.float32), 1.0)
+        store.commit()
+    kernel, variance = np.split(store.latest.vector, 2)
+    assert (variance == 0.5).all() and (kernel < 0.3).all()
+    run.server.close()
 
 
 # Workers that are missing at the end.

@@ -5,6 +5,7 @@ import numpy as np
 
 class OneAnExample:
     sgd = False
+    statistics = ()
 
     def __init__(self, n, batch, workers):
         self.n, self.batch = n, batch

@@ -19,6 +19,7 @@ class QuadraticWorkload:
     """
 
     sgd = True
+    statistics = ()
 
     def __init__(self, workers: int, size: int = 8, rows: int = 256, batch: int = 16,
                  rate: float = 0.05, seed: int = 0):

@@ -32,6 +32,26 @@ def step(values, state, indices, rate):
 def evaluate(values):
     return {"loss": ((x[400:] @ values - y[400:]) ** 2).mean(), "steepness": values.max()}
 """
+NORMED = """
+import numpy as np
+
+
+def make(seed):
+    return {"w": np.zeros(3), "norm": {"running_var": np.ones(3)}}, 64
+
+
+def make_state():
+    return None
+
+
+def step(values, state, indices, rate):
+    values["norm"]["running_var"] += 0.1 * (0.01 - values["norm"]["running_var"])
+    return values, state, 1.0
+
+
+def evaluate(values):
+    return {"loss": 1.0, "least": values["norm"]["running_var"].min()}
+"""
 THREE = "[[workers]]\nspeed = 1\n[[workers]]\nspeed = 0.6\n[[workers]]\nspeed = 0.3\n"
 TASK = "--task=linear.py", "--batch_size=16", "--lr=0.02"
 
@@ -59,6 +79,17 @@ def test_a_task_trains_to_a_loss_and_repeats(here):
     assert evaluations[0]["loss"] > 1 > evaluations[-1]["loss"]
     steps = [one["seconds"] / one["steps"] for one in run.events if one["kind"] == "accept"]
     assert (min(steps), max(steps)) == pytest.approx((0.02, 0.02 / 0.3))
+
+
+def test_a_version_of_auto_has_no_negative_variance(here):
+    (here / "normed.py").write_text(NORMED)
+    done = simulate(here, "--task=normed.py", "--batch_size=4", "--lr=0.1", "--sync=auto",
+                    "--workers=4", "--step_seconds=4ms+1ms", "--epochs=20", "--check_period=0.1s",
+                    "--out=runs", "--nofigures")
+    assert done.returncode == 0, done.stderr
+    events = read_run(here / "runs/auto/run-001").events
+    least = [one["metrics"]["least"] for one in events if one["kind"] == "evaluation"]
+    assert len(least) > 5 and min(least) >= 0.01 and least[-1] < 0.02
 
 
 def test_an_advice_measures_the_step_and_chooses_length_and_target(here):

@@ -6,13 +6,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wbsp.tensors.layout import TensorSpec, canonical_names, check_layout, difference
+from wbsp.tensors.layout import (
+    TensorSpec,
+    canonical_names,
+    check_layout,
+    difference,
+    statistics,
+)
 
 many = settings(max_examples=3 * settings.default.max_examples)
 
 
 def layout(*names):
     return [TensorSpec(name, (3, 3)) for name in names]
+
+
+def vectors_of_three(names):
+    return [TensorSpec(name, (3,)) for name in names]
 
 
 @pytest.mark.parametrize("mine, theirs", [
@@ -237,3 +247,16 @@ def test_the_projects_own_models_agree_wherever_they_are_built(name):
     import models
 
     assert difference(specs(models.build(name, 0)), specs(models.build(name, 1))) is None
+
+
+@pytest.mark.parametrize(("names", "found"), [
+    (["1.weight", "1.running_mean", "1.running_var", "2.weight"], [(3, 9)]),
+    (["sequential/dense/kernel", "sequential/batch_normalization/moving_mean",
+      "sequential/batch_normalization_1/moving_variance_1", "dense_1/bias"], [(3, 9)]),
+    (["params/BatchNorm_0/scale", "batch_stats/BatchNorm_0/mean", "params/Dense_0/kernel"],
+     [(3, 6)]),
+    (["['batch_stats']['norm']['var']", "['bn.running_var']", "['w']"], [(0, 6)]),
+    (["running_mean", "trunk.running/kernel", "fast_moving_kernel", "batch_stats"], [(0, 3)]),
+    (["kernel", "bias"], [])])
+def test_statistics_of_layers_are_known_by_their_names(names, found):
+    assert [(at.start, at.stop) for at in statistics(vectors_of_three(names))] == found

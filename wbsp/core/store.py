@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -140,7 +140,8 @@ class Store:
 
     def __init__(self, initial: np.ndarray | None, version: int = 0,
                  outer: OuterOptimizer | None = None, wire: Codec = FLOAT32,
-                 unsent: np.ndarray | None = None, site: Mapping[str, np.ndarray] | None = None):
+                 unsent: np.ndarray | None = None, site: Mapping[str, np.ndarray] | None = None,
+                 statistics: Sequence[slice] = ()):
         """Start with `initial`.
 
         Args:
@@ -150,11 +151,13 @@ class Store:
             wire: the run's format.
             unsent: as in a `Whole`, float32 [size]; it is not written to.
             site: as of `SiteProgress.of`; None: this is no site.
+            statistics: ranges that change by the pending sum itself, whatever the outer step.
 
         Raises:
             ValueError: `initial` is not finite.
         """
         self.outer = outer or OuterOptimizer()
+        self._statistics = () if type(self.outer) is OuterOptimizer else statistics
         self._sending = ErrorFeedback(wire.versions, unsent)
         self._pending: np.ndarray | Blocks | None = None
         self._pool = BufferPool()  # of versions that are not made in an update's memory
@@ -320,11 +323,21 @@ class Store:
         """
         wire = self._sending.wire
         summed = pending.whole() if isinstance(pending, Blocks) else pending
-        step = self.outer.step(summed, self._weight, self._steps / (self._weight or 1.0))
+        step = self._step(summed)
         if not isinstance(pending, Blocks) or wire.lossless or not wire.in_blocks:
             return self._sending.send(step)
         words, change = self._sending.send(blocks.found(step) or step, vector)
         return blocks.found(words) or words, change
+
+    def _step(self, pending: np.ndarray) -> np.ndarray:
+        """Return the outer step from a pending sum, whose memory it may use, float32 [size]."""
+        kept = [pending[at].copy() for at in self._statistics]
+        for at in self._statistics:
+            pending[at] = 0  # no momentum of theirs
+        step = self.outer.step(pending, self._weight, self._steps / (self._weight or 1.0))
+        for at, values in zip(self._statistics, kept, strict=True):
+            step[at] = values
+        return step
 
     def _summed(self, version: int) -> None:
         """Note the norm of the pending sum, of which `version` is made."""

@@ -35,7 +35,7 @@ from wbsp.runlog.folder import SETTINGS
 from wbsp.sync import MODELS
 from wbsp.sync.base import ContractError, SyncModel
 from wbsp.tensors.frozen import NOTHING, FrozenValues
-from wbsp.tensors.layout import TensorSpec
+from wbsp.tensors.layout import TensorSpec, statistics
 from wbsp.wire.liveness import Nap
 from wbsp.wire.loop import POLL, Loop, Part
 from wbsp.wire.messages import codec as m
@@ -271,7 +271,7 @@ class Server:
             version = state.version
         self.dispatcher.info.frozen = frozen
         store = planes.store(vector, version, self.config.outer, outer.get(UNSENT),
-                             None if self.above is None else outer)
+                             None if self.above is None else outer, statistics(layout))
         self.phase = Run(self._model, store, layout, state, self.reporter, self.dispatcher,
                          self._watch, self._model_failed, self.above)
         self._alone_since = self._clock.now()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Sequence
 from functools import lru_cache
@@ -26,6 +27,8 @@ _TYPES = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64"})  # of t
 _MOST_ENTRIES = 1 << 12  # of a model
 _MOST_BYTES = 1 << 18  # of all entries with their names
 _DIGITS = 18  # of a number that Keras appends, at most
+# How frameworks name the statistics of layers such as BatchNorm: PyTorch, Keras; Flax's collection.
+_STATISTICS = re.compile(r"(^|\W)((running|moving)_\w+\W*$|batch_stats\W)")
 
 
 class TensorSpec(NamedTuple):
@@ -103,6 +106,22 @@ def slices(layout: Sequence[TensorSpec]) -> list[slice]:
     """Return the range of each variable in the flat vector."""
     ends = accumulate((spec.size for spec in layout), initial=0)
     return [slice(*pair) for pair in pairwise(ends)]
+
+
+def statistics(layout: Sequence[TensorSpec]) -> list[slice]:
+    """Return the ranges of the statistics of layers such as BatchNorm, by their frameworks' names.
+
+    They are averages of what a layer has seen: no gradient changes them, so that a step which
+    goes beyond their mean over the workers, as an outer step does, could make a variance negative.
+    """
+    found: list[slice] = []
+    for spec, at in zip(layout, slices(layout), strict=True):
+        if not _STATISTICS.search(spec.name):
+            continue
+        if found and found[-1].stop == at.start:
+            at = slice(found.pop().start, at.stop)
+        found.append(at)
+    return found
 
 
 def check_layout(layout: Sequence[TensorSpec], frozen: Sequence[TensorSpec] = ()) -> None:

@@ -28,8 +28,12 @@ def named(secret):
     return attachment(secret)[0]
 
 
+STATISTICS = [slice(SIZE // 4 - 9, SIZE // 2 + 5), slice(SIZE - 3, SIZE)]
+
+
 def begun(start, stop, vector, outer="identity", state=None, wire="float32"):
-    rule = json.dumps({"name": outer, "options": OPTIONS.get(outer, {}), "wire": wire})
+    rule = json.dumps({"name": outer, "options": OPTIONS.get(outer, {}), "wire": wire,
+                       "statistics": [(at.start, at.stop) for at in STATISTICS]})
     shard = Shard(s.Begin(start, stop, vector.size, 0, rule, {}), vector[start:stop], state or {})
     shard.follow(s.Admit(0, 77))
     shard.present(WORKER, named(77))
@@ -66,7 +70,8 @@ def everything(shard):
 def test_shards_make_the_same_bytes_as_one_store(count, outer):
     draw = np.random.default_rng(count)
     vector, *updates = draw.standard_normal((13, SIZE)).astype(np.float32)
-    store = Store(vector, outer=create_outer(outer, **OPTIONS.get(outer, {})))
+    store = Store(vector, outer=create_outer(outer, **OPTIONS.get(outer, {})),
+                  statistics=STATISTICS)
     ends = bounds(SIZE, count)
     shards = [begun(start, stop, vector, outer)
               for start, stop in itertools.pairwise(ends)]

@@ -138,7 +138,7 @@ def test_a_shard_takes_only_the_worker_that_proves_itself(opened):
     for _ in range(20):
         loop._receive()
         time.sleep(0.005)
-    rule = '{"name": "identity", "options": {}, "wire": "float32"}'
+    rule = '{"name": "identity", "options": {}, "wire": "float32", "statistics": []}'
     server.says(s.Begin(0, 5, 5, 0, rule, {}))
     server.says(s.Floats(0, 0), bytes(20))
     server.says(s.Admit(0, SECRET))

@@ -6,7 +6,7 @@ do not depend on its kind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -277,9 +277,10 @@ class DataPlanes:
         """Raise ValueError, in one line, if a model of this size cannot be served."""
 
     def store(self, initial: np.ndarray, version: int, outer: OuterOptimizer,
-              unsent: np.ndarray | None, site: Mapping[str, np.ndarray] | None) -> Store:
+              unsent: np.ndarray | None, site: Mapping[str, np.ndarray] | None,
+              statistics: Sequence[slice]) -> Store:
         """Return the store of the versions; arguments as for `Store`."""
-        return Store(initial, version, outer, self._wire, unsent, site)
+        return Store(initial, version, outer, self._wire, unsent, site, statistics)
 
     def end(self, reason: str, follows: bool = False) -> None:
         """End the run in good order; `follows`: another run follows."""
@@ -339,9 +340,10 @@ class ShardedPlanes(DataPlanes):
                              f"{len(self._shards)} shards; start the server with fewer: --shards")
 
     def store(self, initial: np.ndarray, version: int, outer: OuterOptimizer,
-              unsent: np.ndarray | None, site: Mapping[str, np.ndarray] | None) -> Store:
+              unsent: np.ndarray | None, site: Mapping[str, np.ndarray] | None,
+              statistics: Sequence[slice]) -> Store:
         assert site is None, "a site has no shards"
-        return ShardedStore(initial, version, outer, self._shards, self._wire, unsent)
+        return ShardedStore(initial, version, outer, self._shards, self._wire, unsent, statistics)
 
     def end(self, reason: str, follows: bool = False) -> None:
         self._shards.end(reason, follows)

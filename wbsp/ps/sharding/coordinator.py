@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import zmq
 from msgspec import structs
@@ -309,11 +309,15 @@ class Shards:
 
     # Messages to the shards.
 
-    def begin(self, whole: Whole, outer: OuterOptimizer, wire: Codec,
+    def begin(self, whole: Whole, outer: OuterOptimizer, wire: Codec, statistics: Sequence[slice],
               take: Callable[[int, m.Message, memoryview | None], None]) -> None:
         """Send each shard its range of a version, and the state for the next one.
 
         Args:
+            whole: the version with its state.
+            outer: the outer optimizer.
+            wire: the run's format.
+            statistics: as in `Store`.
             take: called with a shard's index, its message about a version, Collected, Floats or
                 Made, and floats.
         """
@@ -322,7 +326,8 @@ class Shards:
         assert vector is not None, "a server begins with a model"
         now, ends = self.on.clock.monotonic(), bounds(vector.size, len(self))
         rule = json.dumps({"name": outer.name, "wire": wire.name,
-                           "options": {key: getattr(outer, key) for key in outer.OPTIONS}})
+                           "options": {key: getattr(outer, key) for key in outer.OPTIONS},
+                           "statistics": [(at.start, at.stop) for at in statistics]})
         for link, start, stop in zip(self._links, ends, ends[1:], strict=False):
             part = {name: values if name in outer.NUMBERS else values[start:stop]
                     for name, values in state.items()}

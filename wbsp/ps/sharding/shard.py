@@ -89,7 +89,11 @@ class Shard:
         outer, self._wire = create_outer(rule["name"], **rule["options"]), parse(rule["wire"])
         outer.restore(state)
         self.start, self.size, self._whole = begin.start, begin.stop - begin.start, begin.size
-        self.store = Store(vector, begin.version, outer, self._wire, state.get(UNSENT))
+        start, stop = begin.start, begin.stop
+        ranges = [slice(max(one, start) - start, min(end, stop) - start)
+                  for one, end in rule["statistics"] if one < stop and end > start]
+        self.store = Store(vector, begin.version, outer, self._wire, state.get(UNSENT),
+                           statistics=ranges)
         self._pool = BufferPool()
         self._of: dict[int, Attachment] = {}  # worker -> its attachment
         self._by_name: dict[int, Attachment] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 import numpy as np
@@ -80,7 +81,8 @@ class ShardedStore(Store):
     """Versions and the pending sum, whose tensors are in the shards."""
 
     def __init__(self, initial: np.ndarray, version: int, outer: OuterOptimizer, shards: Shards,
-                 wire: Codec = FLOAT32, unsent: np.ndarray | None = None):
+                 wire: Codec = FLOAT32, unsent: np.ndarray | None = None,
+                 statistics: Sequence[slice] = ()):
         """Start; arguments as for `Store`.
 
         Raises:
@@ -93,7 +95,7 @@ class ShardedStore(Store):
         whole = Whole(Snapshot(version, vector), state)
         self._size = vector.size
         self._shards = shards
-        shards.begin(whole, outer, wire, self._take)
+        shards.begin(whole, outer, wire, statistics, self._take)
         # the newest requested one; kept, so that it is requested once
         self._whole = version, Future[Whole]()
         self._whole[1].set_result(whole)

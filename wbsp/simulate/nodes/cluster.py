@@ -98,7 +98,8 @@ class Cluster:
         starts = [machine.incarnations[0].start for machine in machines]
         if sites:
             starts = [min(starts[worker] for worker in site.workers) for site in sites]
-        self.engine = Engine(model, Store(initial, outer=outer, wire=payload.wire),
+        self.engine = Engine(model, Store(initial, outer=outer, wire=payload.wire,
+                                          statistics=trained.statistics),
                              starts.count(min(starts)) if expected is None else expected,
                              stop_samples, log)
         present = len(sites) or sum(len(machine.incarnations) for machine in machines)
@@ -213,7 +214,9 @@ class Cluster:
                           site.server.interface(self.clock, machines), payload,
                           sum(len(machine.incarnations) for machine in machines))
         starts = [machine.incarnations[0].start for machine in machines]
-        engine = Engine(site.model, Store(initial, outer=site.outer, wire=payload.wire, site={}),
+        store = Store(initial, outer=site.outer, wire=payload.wire, site={},
+                      statistics=above.workload.statistics)
+        engine = Engine(site.model, store,
                         starts.count(min(starts)), log=site.log)
         peer = SimulatedSite(above, self.server.receive, index, site.machine, engine)
         return SiteServer(context, engine, site.server, peer, data)

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, Protocol, TypeAlias
@@ -38,9 +38,13 @@ class Workload(Protocol):
     Attributes:
         batch: examples of a step, unless the server directs another size.
         sgd: updates are sums of gradients, each times a rate.
+        statistics: ranges of W that no gradient changes, as in `Store`.
     """
 
     batch: int
+
+    @property
+    def statistics(self) -> Sequence[slice]: ...
 
     @property
     def sgd(self) -> bool: ...
@@ -125,6 +129,7 @@ class TimingWorkload:
     """
 
     sgd = False  # not known
+    statistics: Sequence[slice] = ()
 
     def __init__(self, batch: int = 1):
         self.batch = batch

@@ -19,9 +19,11 @@ from typing import Any
 import keras
 import numpy as np
 
+from wbsp.replica.layers import trained
 from wbsp.replica.model import sums_gradients
 from wbsp.simulate.workloads.base import check_back_end, of_experiment
 from wbsp.simulate.workloads.network import SharedNetwork
+from wbsp.tensors.layout import TensorSpec, statistics
 
 Stream = Callable[[int, int], Any]  # (start, count) -> the batch of so many examples from there
 
@@ -72,6 +74,7 @@ class KerasWorkload:
         self._network, self.batch, self._counted = network, batch_size, counted
         self._rate = rate
         self._initial, own = network.begin(fresh)
+        self.statistics = statistics([TensorSpec(v.path, tuple(v.shape)) for v in trained(fresh)])
         self._own = [own] * workers
         self._batches = cache(lambda worker: iter(batches(worker)))
         self._stream = cache(stream)

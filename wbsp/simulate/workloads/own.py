@@ -25,6 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wbsp.tensors.layout import TensorSpec, statistics
+
 FUNCTIONS = "make", "make_state", "step", "evaluate"
 ROUNDS, FEWEST = 50, 3  # of measured steps
 LEAVES = "an array, a tensor, or a list or dict of these"
@@ -64,6 +66,7 @@ class OwnTask:
     Attributes:
         name: of the file.
         size: number of examples.
+        statistics: ranges of a vector that no gradient changes, by the names of its values.
         schedule: part of the run's examples, 0..1 -> factor of the learning rate.
 
     Raises:
@@ -83,6 +86,7 @@ class OwnTask:
         self.schedule: Callable[[float], float] = self._scheduled
         self._form: Any = None
         self._leaves: list[_Leaf] = []
+        self.statistics: Sequence[slice] = ()
         first, self.size = self.make(0)
         if not 1 <= batch <= self.size:
             raise ValueError(f"--batch_size={batch}: make of {self.name} says that there are "
@@ -113,6 +117,8 @@ class OwnTask:
         if not any(one.floats for one in described):
             raise self._wrong("make", f"returned values without floats; give {LEAVES}")
         self._form, self._leaves = values, described
+        self.statistics = statistics([TensorSpec(one.path, one.shape) for one in described
+                                      if one.floats])
         self._still = tuple(_copy(leaf) for one, (_, leaf) in zip(described, leaves, strict=True)
                             if not one.floats)
         return self._flat("make", values)[0], n.__index__()

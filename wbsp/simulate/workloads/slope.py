@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -20,6 +21,7 @@ class SlopeWorkload:
     """
 
     sgd = True  # as the default optimizer
+    statistics: Sequence[slice] = ()
 
     def __init__(self, workers: int, batch: int, size: int):
         self.batch = batch

@@ -7,7 +7,7 @@ knows nothing of workers, and a worker's optimizer is its own.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
@@ -17,7 +17,13 @@ from wbsp.simulate.workloads.base import Workload
 
 
 class Task(Protocol):
-    """What workers train. V: a flat vector, float32 [size], of numpy or of the task's framework."""
+    """What workers train. V: a flat vector, float32 [size], of numpy or of the task's framework.
+
+    Attributes:
+        statistics: ranges of a vector that no gradient changes, as in `Store`, once it is made.
+    """
+
+    statistics: Sequence[slice]
 
     def make(self, seed: int) -> tuple[np.ndarray, int]:
         """Return W_0 and n, the number of examples of a pass."""
@@ -83,6 +89,10 @@ class TaskWorkload:
         self._x: list[Any] = [self._initial] * workers
         self._anchor: list[Any] = [self._initial] * workers
         self._state = [task.make_state() for _ in range(workers)]
+
+    @property
+    def statistics(self) -> Sequence[slice]:
+        return self._task.statistics
 
     def initial(self) -> np.ndarray:
         return self._initial

@@ -47,7 +47,7 @@ class Begin(Message, frozen=True):
     stop: Size
     size: Size  # of the whole vector
     version: Count
-    outer: State  # JSON: {"name", "options"} of the outer optimizer
+    outer: State  # JSON: {"name", "options"} of the outer optimizer, "wire", "statistics": ranges
     state: States  # of the outer optimizer: name -> floats
 
 
