@@ -264,13 +264,13 @@ class Session:
         return None
 
     def _promise(self, elect: m.Elect, now: float) -> m.Elected | None:
-        if (elect.since != self.epoch or elect.epoch <= elect.since
-                or self.promised not in (0, elect.epoch)):
+        if elect.since != self.epoch or elect.epoch <= elect.since:
             return None
-        if not self.promised and self._lacks(elect, now):
-            return None
-        self.promised = elect.epoch
-        return m.Elected(elect.epoch)
+        if not self.promised:
+            if self._lacks(elect, now):
+                return None
+            self.promised = elect.epoch
+        return m.Elected(self.promised)
 
     def _lacks(self, elect: m.Elect, now: float) -> bool:
         """Return whether to withhold a vote from a server with less than the durable state.

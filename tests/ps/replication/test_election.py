@@ -48,8 +48,8 @@ def test_a_server_and_its_standby_never_both_have_enough(workers, epoch, data):
         if act == "goes back":
             members[worker].reattached(m.Reattached(epoch, False, 0, 0, None))
         elif act == "ask":
-            if promise := members[worker].choose(m.Elect(votes.epoch, votes.since), 0.0):
-                assert promise.epoch == votes.epoch
+            promise = members[worker].choose(m.Elect(votes.epoch, votes.since), 0.0)
+            if promise and promise.epoch == votes.epoch:  # else it has voted for the other one
                 votes.promised.add(worker)
         elif not votes.won:  # who has won does not give back
             votes.promised.discard(worker)
@@ -81,6 +81,18 @@ def test_an_election_needs_this_many_votes(workers, server, standby):
         assert votes.won
 
 
+@pytest.mark.parametrize(("voted", "declined", "returned", "unnamed", "enough"), [
+    ([0, 1], [], [], 0, True), ([0], [1, 2], [], 0, False), ([0], [1, 2, 3], [], 0, True),
+    ([], [0, 1, 2, 3], [], 0, True), ([], [0, 1, 2], [3], 0, True), ([], [0, 1, 2], [], 1, True),
+    ([], [0, 1, 2], [], 0, False), ([0], [1], [2], 0, True)])
+def test_who_has_voted_for_the_other_server_is_here_where_all_are(voted, declined, returned,
+                                                                  unnamed, enough):
+    """Half of the others, or all together: it may have ended the run without one who is away."""
+    votes = Votes(1, SERVER_STEP, [range(4)])
+    votes.promised.update(voted)
+    assert votes.here(lambda voter: voter in returned, unnamed, declined) == enough
+
+
 def test_without_workers_the_server_stays_and_the_standby_waits():
     assert Votes(1, SERVER_STEP, [()]).won and not Votes(1, STANDBY_STEP, [()]).won
 
@@ -108,9 +120,9 @@ def test_a_worker_votes_once_an_epoch():
     assert worker.choose(m.Elect(5, since=3), 0.0) is None, "it belongs to a later server"
     assert worker.choose(m.Elect(5, since=4), 0.0) == m.Elected(5)
     assert worker.choose(m.Elect(5, since=4), 0.0) == m.Elected(5), "the answer may have been lost"
-    assert worker.choose(m.Elect(6, since=4), 0.0) is None
+    assert worker.choose(m.Elect(6, since=4), 0.0) == m.Elected(5), "it has voted"
     worker.choose(m.NotServing("", 6), 0.0)  # of a promise that it has not made
-    assert worker.choose(m.Elect(6, since=4), 0.0) is None
+    assert worker.choose(m.Elect(6, since=4), 0.0) == m.Elected(5)
     worker.choose(m.NotServing("", 5), 0.0)
     assert worker.choose(m.Elect(6, since=4), 0.0) == m.Elected(6)
     worker.choose(m.Leading(6, bytes(32)), 0.0)
@@ -122,9 +134,9 @@ def test_a_vote_holds_when_a_worker_reattaches():
     worker = member(0, 1)
     assert worker.choose(m.Elect(2, since=1), 0.0) == m.Elected(2)
     worker.reattached(m.Reattached(1, False, 0, 0, None))
-    assert worker.choose(m.Elect(3, since=1), 0.0) is None
+    assert worker.choose(m.Elect(3, since=1), 0.0) == m.Elected(2)
     worker.choose(m.Leading(1), 0.0, attached=False)
-    assert worker.choose(m.Elect(3, since=1), 0.0) is None, "an old word of another connection"
+    assert worker.choose(m.Elect(3, since=1), 0.0) == m.Elected(2), "that was another connection's"
     worker.choose(m.Leading(1), 0.0)  # the standby follows, and has given all promises back
     assert worker.choose(m.Elect(3, since=1), 0.0) == m.Elected(3)
 

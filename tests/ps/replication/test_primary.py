@@ -417,7 +417,8 @@ def test_a_standby_that_returns_with_nothing_while_workers_know_a_later_server_i
     """It has served, say, and was started again without --resume."""
     world.holds_one()
     world.replication.hear_of(2, 0)
-    assert isinstance(world.follow(identity=b"another"), m.NotServing)
+    answer = world.follow(identity=b"another")
+    assert isinstance(answer, m.NotServing) and "start it with --resume" in answer.reason
     assert world.replication.doubt and world.info.epoch == 1
 
 
@@ -596,7 +597,24 @@ def test_a_voter_that_was_started_again_counts_once_the_standby_has_ended(dead, 
     dead.now = 40.0
     assert not waits(dead, 12)
     assert waits(dead, 1, lambda: dead.replication.came(worker, b"new"))
-    assert "workers that it could have served have been started again; continuing" in dead.said[-1]
+    assert "are here, or have been started again; continuing" in dead.said[-1]
+
+
+def test_a_voter_that_is_here_counts_once_the_standby_has_ended_for_which_it_has_voted(dead):
+    """The standby was elected, and died before it served: nobody starts it again."""
+    def declines():
+        dead.replication.elected(SimpleNamespace(worker=0), m.Elected(2))
+    dead.now = 40.0
+    assert not waits(dead, 4, declines), "it may know a later server, and say so now"
+    assert not waits(dead, 12), "that was from before it could have known"
+    assert waits(dead, 1, declines)
+
+
+def test_a_voter_that_has_voted_for_the_standby_ends_no_doubt_while_that_may_live(world, inquiries):
+    world.holds_one()
+    world.now = 40.0
+    assert not waits(world, 60, lambda: world.replication.elected(
+        SimpleNamespace(worker=0), m.Elected(2)))
 
 
 def test_a_worker_s_new_process_ends_no_doubt_while_the_standby_may_live(world, inquiries):
@@ -989,8 +1007,8 @@ def test_workers_are_admitted_once_the_standby_knows_that_the_fit_has_begun(worl
         world.poll()
         world.held(1, beat=3)
     else:
-        world.now += 3.9
-        assert not world.replication.cleared, "a refused connection would be its proof"
+        world.now += 4.9
+        assert not world.replication.cleared, "a refused connection may be its proof"
         world.now += 0.2
     assert world.replication.cleared
 

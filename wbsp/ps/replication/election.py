@@ -15,7 +15,9 @@ run would have two histories. So a server needs one of these to serve alone:
   that have taken over their indices since, nor strangers;
 - that the other's process has ended, too late for a proof, and as many workers here, in any of
   their processes. What the other one did alone, workers know, and are given time to report. If
-  they have died with it, it is lost: nobody can tell.
+  they have died with it, it is lost: nobody can tell. Workers that have voted for the other one
+  count for the server that serves only where all are here: the other one may have been elected,
+  and have ended the run without some.
 
 The epochs of the two never meet: from epoch e of the server, the standby continues with e + 1, and
 the server with e + 2, in all runs of a series (`wbsp.ps.series`).
@@ -92,18 +94,20 @@ class Votes:
     def _suffices(self, votes: int, workers: frozenset[Hashable]) -> bool:
         return 2 * votes > len(workers) or (not self._strict and 2 * votes == len(workers))
 
-    def here(self, returned: Callable[[Any], bool], unnamed: int) -> bool:
-        """Return whether enough workers are here, by their votes or as new processes.
+    def here(self, returned: Callable[[Any], bool], unnamed: int,
+             declined: Collection[Hashable] = ()) -> bool:
+        """Return whether enough workers are here, by their votes or as new processes; or all.
 
         Args:
             returned: true for a voter that a new process of its worker has replaced.
             unnamed: further new processes, whose workers are not known.
+            declined: voters that are here, and have voted for the other server.
         """
         for workers in self._electorates:
             away = workers - self.promised
             back = {voter for voter in away if self._voiceless(voter) or returned(voter)}
             count = len(workers - away) + min(len(back) + unnamed, len(away))
-            if not self._suffices(count, workers):
+            if not self._suffices(count, workers) and len(away - back - {*declined}) > unnamed:
                 return False
         return True
 
@@ -319,6 +323,7 @@ class Election:
         self._asked_at = 0.0
         self.since = now
         self._came: dict[int | bytes, float] = {}  # new process of a worker -> newest time
+        self._declined: dict[Voter, float] = {}  # that has voted for the standby -> the same
         self._notice = Throttle(_NOTICE, now + _NOTICE)
 
     def served(self, now: float) -> int | None:
@@ -329,6 +334,13 @@ class Election:
         """Handle a new process, of this worker or without an index; `own`: as in `Hello`."""
         if worker is not None or own in self._came or len(self._came) < NEW_PROCESSES:
             self._came[own if worker is None else worker] = now
+
+    def answered(self, voter: Voter, elected: m.Elected, now: float) -> None:
+        """Handle a member's answer to the request for its vote."""
+        if elected.epoch == self.votes.epoch:
+            self.votes.promised.add(voter)
+        elif elected.epoch == self.votes.since + STANDBY_STEP:
+            self._declined[voter] = now
 
     def why_alone(self, clock: Callable[[], float], later: bool) -> str | None:
         """Return why this server serves and the standby does not, in one line, or None.
@@ -345,7 +357,7 @@ class Election:
             return f"{self.votes} voted for this server"
         if refused and not later and self._enough_are_here(clock()):
             return (f"the standby at {self._inquiry.address} has ended, and workers that it could "
-                    "have served have been started again")
+                    "have served are here, or have been started again")
         return None
 
     def _enough_are_here(self, now: float) -> bool:
@@ -355,7 +367,9 @@ class Election:
             return False
         came = [process for process, at in self._came.items() if at > gone]
         named = {process for process in came if isinstance(process, int)}
-        return self.votes.here(lambda voter: voter[0] in named, len(came) - len(named))
+        # what the standby did before its end, these would have reported by then
+        declined = {voter for voter, at in self._declined.items() if at > gone + timeouts.ELECTION}
+        return self.votes.here(lambda voter: voter[0] in named, len(came) - len(named), declined)
 
     def due(self, now: float) -> bool:
         """Return whether to ask the workers to vote now."""

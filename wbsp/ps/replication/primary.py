@@ -156,7 +156,7 @@ class Replication:
         self._lost_at = -math.inf
         self._doubted_at = -math.inf  # a worker reported a later server
         # Time until which a standby may begin the run in place of this server, if this one ends,
-        # because it does not know that the run has begun.
+        # because it does not know that the run has begun. Its proof expires before, by any clock.
         self._may_begin_until = -math.inf
         self._later = 0  # epoch of the latest server that a worker has proven to know
         self.superseded: str | None = None
@@ -351,7 +351,10 @@ class Replication:
                 self._tell(f"the standby at {old} holds no snapshot and is silent: replacing it")
                 self._standby = None
             elif self._election is not None or old.reaches(self._socket):
-                self._sessions.send(identity, m.NotServing(f"there is a standby at {old}"))
+                self._sessions.send(identity, m.NotServing(
+                    f"workers know a server of this run of epoch {self._later}, later than epoch "
+                    f"{info.epoch} of this one: if that was at {old}, start it with --resume"
+                    if self._later > info.epoch else f"there is a standby at {old}"))
                 return
             else:
                 self._lose(old, now)
@@ -385,7 +388,7 @@ class Replication:
         """
         standby.may_begin = self._waits and self._record(standby=str(standby))
         if standby.may_begin:
-            self._may_begin_until = now + timeouts.PROOF
+            self._may_begin_until = now + timeouts.ELECTION
 
     def _has_ended(self, old: StandbySession, request: m.Follow, now: float) -> bool:
         """Return whether the standby has ended, and has not served, as one at its address proves.
@@ -458,7 +461,7 @@ class Replication:
     def _hear_of_begin(self, standby: StandbySession, held: m.Held, now: float) -> None:
         """Note by its heartbeat whether the standby knows that the run has begun."""
         standby.may_begin = not self._begun or not (held.number or held.answered > standby.told)
-        self._may_begin_until = now + timeouts.PROOF if standby.may_begin else -math.inf
+        self._may_begin_until = now + timeouts.ELECTION if standby.may_begin else -math.inf
 
     def ask(self, peer: Peer, ask: m.Ask) -> None:
         """Answer a server that has lost its standby and asks which server serves."""
@@ -492,11 +495,10 @@ class Replication:
             standby.liveness.woke(now)
 
     def elected(self, session: WorkerSession, elected: m.Elected) -> None:
-        """Handle a member's vote for this server."""
+        """Handle a member's vote."""
         owner = self._info.owners.get(session.worker)
-        if (self._election is not None and elected.epoch == self._election.votes.epoch
-                and owner is not None):
-            self._election.votes.promised.add((session.worker, owner.owner))
+        if self._election is not None and owner is not None:
+            self._election.answered((session.worker, owner.owner), elected, self._clock.now())
 
     def poll(self) -> None:
         """Do the periodic work: connection, snapshots, election."""

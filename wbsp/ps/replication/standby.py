@@ -339,6 +339,7 @@ class Standby:
         self._nap = Nap(self._began)
         self._follower: tuple[Peer, m.Follow] | None = None  # takes this one for the server
         self._serves_at: float | None = None  # time of the next attempt, if the disk fails
+        self._unwritten: str | None = None  # why the disk does not take the state that it has
         self._epoch = 0  # to serve with, while it waits for shards
         self._delay = ""  # the answer to other peers then
         # Times of workers' newest requests; of those proven to be from a later server.
@@ -372,7 +373,7 @@ class Standby:
         while True:
             why = self._wait()
             if isinstance(why, int):
-                if self._serves_at is not None and self._interrupts.first is not None:
+                if self._unwritten is not None and self._interrupts.first is not None:
                     say("stopping: interrupted before the newest state could be written")
                 return why
             self._say_once(f"taking over from the server at {self._primary.address}: {why}")
@@ -380,8 +381,9 @@ class Standby:
                 return self._serve(self._primary.copy or self._primary.note, self._primary.newest,
                                    self._candidate is not None and self._candidate.won)
             except OSError as error:
-                self._say_once(f"cannot take over yet: {error.strerror or error}; the newest state "
-                               f"stays in memory, trying again every {timeouts.SERVE_AGAIN:g} s")
+                self._unwritten = error.strerror or str(error)
+                self._say_once(f"cannot take over yet: {self._unwritten}; the newest state stays "
+                               f"in memory, trying again every {timeouts.SERVE_AGAIN:g} s")
             self._serves_at = self._socket.on.clock.monotonic() + timeouts.SERVE_AGAIN
             if self._candidate is not None:
                 self._candidate.begin_anew()
@@ -430,8 +432,9 @@ class Standby:
                 return 128 + self._interrupts.first
             now = self._socket.on.clock.monotonic()  # it has advanced
             verdict = self._verdict(now)
-            if isinstance(verdict, int) or (
-                    verdict is not None and (self._serves_at is None or now >= self._serves_at)):
+            if isinstance(verdict, str) and self._serves_at is not None and now < self._serves_at:
+                verdict = self._wait_on(now)
+            if verdict is not None:
                 return verdict
 
     def _woke(self, now: float) -> None:
@@ -481,6 +484,9 @@ class Standby:
         if not primary.liveness.silent(now):
             if primary.follows:
                 self._silent_since = now
+                if self._serves_at is not None and (
+                        primary.liveness.heard > self._serves_at - timeouts.SERVE_AGAIN):
+                    self._serves_at = self._unwritten = None  # that server is back
             if self._candidate is not None:  # waiting workers have no other server
                 self._candidate.withdraw(self._reason)
                 self._candidate = None
@@ -542,6 +548,8 @@ class Standby:
         epoch = self._primary.epoch
         patience = self._first if state is None and not epoch else timeouts.PRIMARY_MISSING
         missing = ("this process holds no state" if state is None else
+                   f"the newest state is in this process's memory only: {self._unwritten}; free "
+                   "some space on its disk" if self._unwritten else
                    f"the state here is of epoch {state.epoch}, and that one had epoch {epoch}"
                    if epoch > state.epoch else
                    self._too_few(state) if self._primary.vacant else
@@ -553,7 +561,9 @@ class Standby:
         if waited > patience:
             if why is None and state is None and not epoch:
                 missing = f"{missing}; {to_check(self._primary.address)}"
-            say(f"no server at {self._primary.address} for {patience:g} s, and {missing}")
+            say(f"no server at {self._primary.address} for {patience:g} s, and {missing}"
+                + ("; that state ends with this process: start that server with --resume, to "
+                   "continue from its own" if self._unwritten else ""))
             return 1
         if why is not None:
             self._say_once(f"no server at {self._primary.address} yet; {missing}", why)
@@ -573,8 +583,10 @@ class Standby:
     @property
     def _reason(self) -> str:
         """Return why workers are refused."""
-        return self._delay or (f"the process at port {self._socket.port} is a standby of the "
-                               f"server at {self._primary.address}")
+        here = f"the process at port {self._socket.port}"
+        server = f"the server at {self._primary.address}"
+        return self._delay or (f"{here} cannot take over from {server} yet: {self._unwritten}"
+                               if self._unwritten else f"{here} is a standby of {server}")
 
     # Messages of workers, and of other waiting processes.
 

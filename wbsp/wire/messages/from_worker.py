@@ -169,4 +169,4 @@ class Goodbye(Message, frozen=True):
 class Elected(Message, frozen=True):
     """Answer to Elect: the worker's vote. It votes for no other server of that state's epoch."""
 
-    epoch: Count  # of Elect
+    epoch: Count  # as in Elect, of the server that it votes for, or has voted for

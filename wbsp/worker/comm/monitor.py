@@ -241,12 +241,13 @@ class Monitor:
         since = self._unserved_since if self._broken_since is None else self._broken_since
         if since is not None:
             left = since + self._patience - now
+            why = self._refusal if self.away is None else f" (newest answer: {self.away})"
             if left < 0:
                 raise TransportError(f"lost the server at {self._address}: no connection for "
-                                     f"{self._patience:g} s{self._refusal}; start it again with "
+                                     f"{self._patience:g} s{why}; start it again with "
                                      "--resume, then this worker")
             if self._served and self._notice.due(now):  # before, the process that waits prints
-                self._say(f"no connection to the server at {self._address}{self._refusal}; trying "
+                self._say(f"no connection to the server at {self._address}{why}; trying "
                           f"for {'another ' if left < self._patience - 1 else ''}{left:.0f} s")
         elif self.made and self.liveness.silent(now):
             raise TransportError(f"the server at {self._address} is connected, but silent "

@@ -1,0 +1,96 @@
+"""A server, or its standby, that is in doubt of the other, which nobody starts again.
+
+In most runs a supervisor does, so that the process on its port ends the doubt. Without one, what
+workers know ends it, or each process that waits says for what, and until when.
+"""
+
+import pytest
+from simulated.cluster import Cluster
+from simulated.plan import Plan
+
+STRUCK = 5.0  # seconds
+
+
+class Left(Cluster):
+    """Nobody starts again what is in `left`."""
+
+    left = ()
+
+    def _again(self, name):
+        if name not in self.left:
+            super()._again(name)
+
+    def fills(self, name, full=1.0):
+        self.machines[name].full, self.machines[name].begun = full, True
+
+
+def lines(run, name, *words):
+    return [line for line in run.said if f" {name}: " in line and all(one in line for one in words)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_a_server_goes_on_with_those_that_have_elected_a_standby_that_dies_as_it_takes_over(
+        workers, folder):
+    """It slept, and the standby's disk was full. All are back, and their votes were that one's."""
+    run = Left(Plan("asp", workers=workers, standby=True, steps=40, speeds=(1.0,)), 1, folder)
+    run.left = "standby",
+
+    def strike():
+        run.fills("standby")
+        run._is_away("server", "nap", 30.0)
+        run.world.after(25.0, lambda: run._dies("standby"))
+    run.world.after(STRUCK, strike)
+    run.run()
+    assert lines(run, "standby", "cannot take over yet: No space left")
+    assert run.codes == {"server": [0]} and run.world.now < 120
+    assert lines(run, "server", "the standby at standby:2606 has ended, and workers that it could "
+                 "have served are here")
+
+
+def test_a_standby_whose_disk_is_full_says_so_until_it_has_room(folder):
+    """Its server has ended for good, so that only its memory has the newest state."""
+    run = Left(Plan("asp", standby=True, steps=20, speeds=(1.0,)), 1, folder)
+    run.left = "server",
+
+    def strike():
+        run.fills("standby")
+        run._dies("server")
+        run.world.after(60.0, lambda: run.fills("standby", 0.0))
+    run.world.after(STRUCK, strike)
+    run.run()
+    said = lines(run, "standby", "this process's memory only: No space left on device; free")
+    assert 4 <= len(said) <= 7
+    assert not lines(run, "standby", "than half of them"), "workers are not what it lacks"
+    assert any("the process at port 2606 cannot take over from the server at server:2606 yet: "
+               "No space left on device" in line for line in lines(run, "worker 0"))
+    assert run.codes["standby"] == [0]
+
+
+def test_a_standby_whose_disk_stays_full_says_what_ends_with_it(folder):
+    run = Left(Plan("asp", standby=True, steps=20, speeds=(1.0,)), 1, folder)
+    run.left = "server", "standby"
+    run.world.after(STRUCK, lambda: (run.fills("standby"), run._dies("server")))
+    with pytest.raises(AssertionError, match="has given up: lost the server at .*newest answer: "
+                                             "the process at port 2606 cannot take over"):
+        run.run()
+    assert lines(run, "standby", "for 600 s, and the newest state is in this process's memory only",
+                 "that state ends with this process: start that server with --resume")
+
+
+def test_a_standby_without_the_state_that_workers_know_is_told_to_resume(folder):
+    """It was elected, has served, and was started again with a new folder."""
+    run = Left(Plan("asp", standby=True, steps=40, speeds=(1.0,)), 1, folder)
+    run.left = "standby",
+
+    def strike():
+        run._is_away("server", "nap", 30.0)
+        run.world.after(20.0, dies)
+
+    def dies():
+        run._dies("standby")
+        run.world.after(2.0, lambda: run.start_server("standby", resume=False))
+    run.world.after(STRUCK, strike)
+    with pytest.raises(AssertionError, match="the server ended with exit code 1"):
+        run.run()
+    assert lines(run, "standby", "its reason: workers know a server of this run of epoch 2, later "
+                 "than epoch 1 of this one: if that was at standby:2606, start it with --resume")
