@@ -96,7 +96,7 @@ def said(error: str) -> str:
     return re.sub(r"<(\w[^<>]*)>", lambda one: one[1].replace("|", ", "), text)
 
 
-def choices_of(flag: flags.Flag) -> list[str]:
+def choices_of(flag: flags.Flag[Any]) -> list[str]:
     """Return the values that a flag may have; empty: any."""
     return list(getattr(flag.parser, "enum_values", None) or [])
 
@@ -131,7 +131,7 @@ def _columns() -> int:
     return min(WIDEST, shutil.get_terminal_size((WIDEST, 0)).columns)
 
 
-def _entry(flag: flags.Flag, columns: int) -> Iterator[str]:
+def _entry(flag: flags.Flag[Any], columns: int) -> Iterator[str]:
     shown = f"  --{flag.name}"
     choices = choices_of(flag)
     listed = ",".join(choices)
@@ -153,7 +153,7 @@ def _entry(flag: flags.Flag, columns: int) -> Iterator[str]:
     yield from (" " * INDENT + line for line in wrapped)
 
 
-def meaning(flag: flags.Flag) -> str:
+def meaning(flag: flags.Flag[Any]) -> str:
     """Return what a flag means, without what absl adds."""
     text = re.sub(r"^<.*?>: ", "", " ".join(str(flag.help).split()))
     return re.sub(r";? ?repeat this option to specify a list of values", "; may be repeated", text)

@@ -21,7 +21,7 @@ from wbsp.wire.line import read_version
 from wbsp.wire.messages.reading import VersionAt
 
 
-def load(run_folder: str | os.PathLike, model: Any, best: bool = False) -> int:
+def load(run_folder: str | os.PathLike[str], model: Any, best: bool = False) -> int:
     """Set the model to a version that the run has saved; return the number of that version.
 
     The model is one of Keras, also with another back end than the run's workers, or an object that

@@ -20,7 +20,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wbsp.core.messages import Ack
+from wbsp.core.messages import Ack, Outgoing
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.nodes.worker import Observer
 from wbsp.simulate.world.machine import Incarnation, Machine, StepTime, trace
@@ -67,15 +67,15 @@ class Plan(NamedTuple):
     """
 
     traces: list[list[float]]
-    workers: list[dict]
-    settings: dict
+    workers: list[dict[str, Any]]
+    settings: dict[str, Any]
     resend: tuple[bool, ...]
     norms: bool
     empty: float = 0.0
 
 
 @st.composite
-def plans(draw):
+def plans(draw: st.DrawFn) -> Plan:
     """Draw 1 to 5 workers. Values come from coarse grids, so that ties are common.
 
     Worker 0 always stays. No worker is lost before all have joined.
@@ -106,10 +106,11 @@ class IntegerWorkload:
         self.anchor = [self.initial() for _ in range(workers)]
         self.progress = [self.initial() for _ in range(workers)]  # sum of all steps
 
-    def initial(self):
+    def initial(self) -> np.ndarray:
         return np.zeros(SIZE, np.float32)
 
-    def step(self, worker, samples=None, start=None):
+    def step(self, worker: int, samples: int | None = None,
+             start: int | None = None) -> tuple[int, float]:
         if self._empty and self._draws[worker].random() < self._empty:
             return 0, 0.0
         move = (60 * self._draws[worker].integers(-4, 5, SIZE)).astype(np.float32)
@@ -117,12 +118,12 @@ class IntegerWorkload:
         self.progress[worker] += move
         return 1, 0.0
 
-    def cut(self, worker):
-        update = self.x[worker] - self.anchor[worker]
+    def cut(self, worker: int) -> np.ndarray:
+        update: np.ndarray = self.x[worker] - self.anchor[worker]
         self.anchor[worker] = self.x[worker]
         return update
 
-    def adopt(self, worker, vector, how):
+    def adopt(self, worker: int, vector: np.ndarray, how: str) -> None:
         uncut = self.x[worker] - self.anchor[worker]
         self.x[worker] = vector + uncut if how == "rebase" else vector
         self.anchor[worker] = vector
@@ -187,7 +188,7 @@ class Laws(Observer):
 
     # What the server receives.
 
-    def push(self, push: Push, update: Any, now: float, fetch: int = 0) -> list:
+    def push(self, push: Push, update: Any, now: float, fetch: int = 0) -> list[Outgoing]:
         """Record an update that reaches the engine."""
         worker = push.worker
         assert push.seq == self.due[worker], "a seq was skipped or came twice"
@@ -212,7 +213,7 @@ class Laws(Observer):
             assert np.isclose(norm2, expected, rtol=1e-3, atol=1e-2)
         self._committed(version, norm2, now)
 
-    def leave(self, worker: int, now: float, reason: str, finished: bool = False) -> list:
+    def leave(self, worker: int, now: float, reason: str, finished: bool = False) -> list[Outgoing]:
         """Record a worker's end that reaches the engine."""
         if not finished:
             self.lossy.add(worker)
@@ -251,7 +252,7 @@ class Laws(Observer):
     # What the workers do.
 
     def _timed(self, worker: int, seconds: StepTime) -> StepTime:
-        def step_time(index, now):
+        def step_time(index: int, now: float) -> float:
             assert self.cluster.clock.events < MAX_EVENTS, "the run does not end"
             self.starts(worker, now)
             return seconds(index, now)

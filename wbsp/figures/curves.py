@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -72,7 +73,7 @@ def _place(target: Goal) -> tuple[int, float] | None:
 
 
 def _draw_group(axes: Axes, lines: list[tuple[np.ndarray, np.ndarray]], label: str,
-                look: dict) -> None:
+                look: dict[str, Any]) -> None:
     if len(lines) == 1:
         x, y = lines[0]
         axes.plot(x, y, label=label, markevery=max(1, len(x) // 12), **look)

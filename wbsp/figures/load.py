@@ -354,7 +354,7 @@ def _family(sync: str) -> str:
     return "wbsp" if sync == "pcc" else sync
 
 
-def _flatten(settings: dict, prefix: str = "") -> dict[str, str]:
+def _flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, str]:
     """Flatten settings, except those that only name the run: dotted keys, values as text."""
     flat: dict[str, str] = {}
     for key, value in settings.items():

@@ -33,7 +33,7 @@ _RC: dict[RcKeyType, Any] = {
 }
 
 
-def line_look(sync: str, index: int) -> dict:
+def line_look(sync: str, index: int) -> dict[str, Any]:
     """Return the line properties of the `index`-th (0, 1 ...) curve of a synchronization model."""
     color, dash = sync_look(sync)
     return {"color": color, "linestyle": dash, "marker": _MARKERS[index % len(_MARKERS)],

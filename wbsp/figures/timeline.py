@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -68,19 +69,19 @@ def draw_timelines(runs: Sequence[RunStatistics], titles: Sequence[str], path: P
     return save(figure, path)
 
 
-def _seen(stats: RunStatistics, window: tuple[float, float]) -> dict[int, list[dict]]:
+def _seen(stats: RunStatistics, window: tuple[float, float]) -> dict[int, list[dict[str, Any]]]:
     """Return worker -> its spans that overlap `window`; of at most 12 workers."""
     start, end = window
     return {w: [s for s in stats.run.spans[w] if s["t"] < end and s["t"] + s["seconds"] > start]
             for w in stats.pick_workers(MOST_WORKERS) if w in stats.run.spans}
 
 
-def _kinds(seen: dict[int, list[dict]]) -> set[str]:
+def _kinds(seen: dict[int, list[dict[str, Any]]]) -> set[str]:
     """Return the phases of these spans."""
     return {span["kind"] for spans in seen.values() for span in spans}
 
 
-def _draw(axes: Axes, stats: RunStatistics, seen: dict[int, list[dict]],
+def _draw(axes: Axes, stats: RunStatistics, seen: dict[int, list[dict[str, Any]]],
           window: tuple[float, float]) -> None:
     """Draw two lanes for each worker of `seen`, and a dashed or dotted line for each version."""
     start, end = window
@@ -121,7 +122,7 @@ def write_trace(stats: RunStatistics, path: Path) -> Path:
     return path
 
 
-def _trace_events(stats: RunStatistics) -> Iterator[dict]:
+def _trace_events(stats: RunStatistics) -> Iterator[dict[str, Any]]:
     """Process 0 is the server, process i + 1 worker i; a thread is a lane."""
     lanes = {lane: thread for thread, lane in enumerate(_LANES)}
     yield _name("process_name", 0, 0, f"server ({stats.sync})")
@@ -145,5 +146,5 @@ def _trace_events(stats: RunStatistics) -> Iterator[dict]:
                "tid": 0 if made else 1, "args": fields}
 
 
-def _name(what: str, process: int, thread: int, name: str) -> dict:
+def _name(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
     return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}

@@ -77,7 +77,7 @@ class Scheduler:
     condition = staticmethod(threading.Condition)
     lock = staticmethod(threading.Lock)
     queue: Callable[[], _queue.SimpleQueue[Any]] = staticmethod(_queue.SimpleQueue)
-    future: Callable[[], Future] = staticmethod(Future)
+    future: Callable[[], Future[Any]] = staticmethod(Future)
     random = staticmethod(os.urandom)  # so many bytes
     exit = staticmethod(os._exit)  # at once, with a code
     signal = staticmethod(_signal.signal)  # takes a signal from here on
@@ -90,7 +90,7 @@ class Scheduler:
         """Return an executor with one thread."""
         return ThreadPoolExecutor(1, thread_name_prefix=name)
 
-    def done(self, future: Future, seconds: float) -> bool:
+    def done(self, future: Future[Any], seconds: float) -> bool:
         """Wait up to `seconds` for `future`; return whether it is done."""
         return bool(wait([future], seconds).done)
 
@@ -113,7 +113,8 @@ class Waker(_socket.socket):
 
     def send(self, data: bytes) -> int:  # type: ignore[override]
         """Return the number of bytes sent; -1: none, as the socket is closed or full."""
-        return self._write(self.fileno(), data, len(data))
+        written: int = self._write(self.fileno(), data, len(data))
+        return written
 
 
 def _pair() -> tuple[Waker, _socket.socket]:
@@ -125,7 +126,7 @@ def _pair() -> tuple[Waker, _socket.socket]:
 class Network:
     """ZeroMQ, and the system's sockets."""
 
-    context: Callable[[], zmq.Context] = staticmethod(zmq.Context)
+    context: Callable[[], zmq.Context[zmq.Socket[bytes]]] = staticmethod(zmq.Context)
     poller: Callable[[], zmq.Poller] = staticmethod(zmq.Poller)
     socket = staticmethod(_socket.socket)
     pair = staticmethod(_pair)
@@ -133,11 +134,11 @@ class Network:
     epoll: Callable[[], Any] | None = staticmethod(select.epoll) if hasattr(
         select, "epoll") else None
 
-    def authenticator(self, context: zmq.Context) -> ThreadAuthenticator:
+    def authenticator(self, context: zmq.Context[zmq.Socket[bytes]]) -> ThreadAuthenticator:
         """Return the thread that checks the keys of peers."""
         return ThreadAuthenticator(context)
 
-    def event(self, monitor: zmq.Socket) -> dict[str, Any]:
+    def event(self, monitor: zmq.Socket[bytes]) -> dict[str, Any]:
         """Return the next event of a socket's monitor, which must be ready."""
         return dict(zmq.utils.monitor.recv_monitor_message(monitor))
 

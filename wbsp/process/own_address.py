@@ -20,14 +20,14 @@ def address_for_others(host: str) -> str:
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((outside, 9))
             if _may_be(found := probe.getsockname()[0]):
-                return found
+                return str(found)
     import psutil  # it takes its time, and a machine without a way out is rare
 
     for family in socket.AF_INET, socket.AF_INET6:
         for addresses in psutil.net_if_addrs().values():
             for one in addresses:
                 if one.family == family and _may_be(one.address):
-                    return one.address
+                    return str(one.address)
     return socket.gethostname()
 
 

@@ -3,10 +3,14 @@
 It needs neither model code nor TensorFlow: the first worker to join sends the initial model.
 """
 
+from __future__ import annotations
+
 import json
 import math
 import os
 import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -17,6 +21,10 @@ from wbsp.process.files import check_files
 from wbsp.process.streams import open_streams
 from wbsp.ps.flags import define_flags, server_config, shard_of_flags
 from wbsp.sync import create, parse_options
+
+if TYPE_CHECKING:
+    from wbsp.process.host import Host
+    from wbsp.ps.config import Above
 
 FLAGS = flags.FLAGS
 SHARD_PORT = 2706
@@ -69,7 +77,8 @@ flags.DEFINE_integer("best_patience", None, "end the run after this many evaluat
                      "without a better version by --best", lower_bound=1)
 
 
-def main(argv, above=None):
+def main(argv: Sequence[str],
+         above: Callable[[Host, Callable[[str], None]], Above] | None = None) -> int:
     """Serve. `above`: as in `ServerConfig`, for a site."""
     # The server itself, which --help does without.
     from wbsp.ps.launch import prepare_server, where_to_listen
@@ -110,7 +119,7 @@ def main(argv, above=None):
         return 1
 
 
-def _check_shard():
+def _check_shard() -> None:
     """Raise ValueError, in one line, for a flag that a shard does not read."""
     for name in own_flags():
         if FLAGS[name].present and name not in OF_SHARDS:
@@ -118,7 +127,7 @@ def _check_shard():
                              f"server: give it to that one, and here {_listed(OF_SHARDS)} only")
 
 
-def _listed(names):
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"--{name}" for name in names)
 
 

@@ -24,7 +24,7 @@ from wbsp.ps.replication.primary import Replication
 from wbsp.ps.sessions.admission import Admission, Begin, Entrance, Lobby
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.registry import SessionRegistry
-from wbsp.ps.sessions.replies import Replies
+from wbsp.ps.sessions.replies import HeldPush, Replies
 from wbsp.ps.sessions.requests import Requests
 from wbsp.ps.sessions.session import WorkerSession, body_of
 from wbsp.ps.sharding.coordinator import Shards
@@ -76,7 +76,7 @@ class Dispatcher:
               durable: Callable[[], bool] = lambda: True) -> Requests:
         """Admit the workers that wait for a model, which exists now, once that is `durable`."""
         above = self._above
-        gate: Gate = Gate() if above is None else Gate(lambda: above.waits)
+        gate: Gate[HeldPush] = Gate() if above is None else Gate(lambda: above.waits)
         replies = Replies(engine, self.sessions, self.info, gate)
         self.sessions.expect(self.sessions.planes.most(total_size(layout)))
         requests = Requests(engine, self.sessions, replies, gate, self._clock,

@@ -74,7 +74,8 @@ def define_flags(sync: str | None = "pcc", sync_default: str = "", of_server: st
 
 def bandwidth() -> float | None:
     """Return the limit in bytes/s of each direction, or None."""
-    return FLAGS.band_width_limit and 1e6 * FLAGS.band_width_limit
+    limit: float | None = FLAGS.band_width_limit
+    return limit and 1e6 * limit
 
 
 def until() -> float:

@@ -213,8 +213,8 @@ class _Plan:
         write_settings(folder, run)
         return run
 
-    def server(self, socket: ServerSocket, folder: pathlib.Path, hold: IO, run: dict[str, Any],
-               saved: Checkpoint | None, resume: bool) -> Server:
+    def server(self, socket: ServerSocket, folder: pathlib.Path, hold: IO[bytes],
+               run: dict[str, Any], saved: Checkpoint | None, resume: bool) -> Server:
         """Return a server of the run with the settings `run`, which resumes `saved`, or begins.
 
         The call may be repeated after an error.
@@ -307,7 +307,7 @@ class _Plan:
             raise
 
     def _prepare(self, socket: ServerSocket, other: str | None, lost: ShardLost | None,
-                 folder: pathlib.Path, hold: IO, resume: bool) -> Callable[[], int]:
+                 folder: pathlib.Path, hold: IO[bytes], resume: bool) -> Callable[[], int]:
         """Prepare to serve a run in this folder, which is locked; `resume`: it has files."""
         beside_of(folder / CHECKPOINT).unlink(missing_ok=True)  # of a server killed while writing
         saved = load(folder / CHECKPOINT) if resume and (folder / CHECKPOINT).exists() else None
@@ -375,7 +375,7 @@ class _TakeOver:
         self._plan = plan
         self._socket = socket
         self._other = other
-        self._hold: IO | None = None
+        self._hold: IO[bytes] | None = None
         self._folder: pathlib.Path  # locked
 
     def __call__(self, held: RunCopy | RunNote | None, above: int = 0,

@@ -133,7 +133,7 @@ class Readers:
         self._look_at = 0.0
         self._over_since: float | None = None  # time of the run's final version
         self._pool: Executor | None = None  # copies the best version
-        self._keeping: list[Future] = []
+        self._keeping: list[Future[str | None]] = []
         self._problem = ""  # why no version can be read
         self._awaited = Awaited(reporter.say)
 

@@ -194,7 +194,7 @@ class Server:
     def __init__(self, model: SyncModel, socket: ServerSocket, info: RunInfo, reporter: Reporter,
                  interrupts: Interrupts, record: Callable[..., dict[str, Any]] = dict,
                  start_evaluator: Callable[[EvaluatorAt], Evaluator] | None = None,
-                 hold: IO | None = None):
+                 hold: IO[bytes] | None = None):
         """Start the shards.
 
         Raises:

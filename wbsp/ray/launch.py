@@ -18,7 +18,7 @@ from wbsp.runlog.console import say
 
 def run(train: Callable[..., Any] | Script, workers: int | Sequence[Needs], *,
         config: Any = None, sync: str = "pcc", flags: Sequence[str] = (),
-        storage: str | os.PathLike = "~/ray_results", name: str | None = None,
+        storage: str | os.PathLike[str] = "~/ray_results", name: str | None = None,
         standby: bool = False, server: Needs | None = None, strategy: str = "SPREAD",
         placement_timeout: float = 60.0, max_restarts: int = 5) -> Result:
     """Train on a Ray cluster; return when the run has ended.
@@ -72,7 +72,7 @@ def run(train: Callable[..., Any] | Script, workers: int | Sequence[Needs], *,
             supervisor.end()
 
 
-def _folder(storage: str | os.PathLike, name: str) -> str:
+def _folder(storage: str | os.PathLike[str], name: str) -> str:
     text = os.fspath(storage)
     if "://" in text:
         raise ValueError(f"storage is {text!r}: give a folder that the nodes see, not a URI")

@@ -61,7 +61,7 @@ class Server:
         self._name, self._flags, self._token = name, flags, token
         self._folder = Path(folder)
         self._log = self._folder / f"{name}.log"
-        self._process: subprocess.Popen | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def __repr__(self) -> str:
         return self._name

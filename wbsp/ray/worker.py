@@ -43,7 +43,7 @@ class Script:
     arguments: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, path: str | os.PathLike, arguments: tuple[str, ...] = ()) -> Script:
+    def read(cls, path: str | os.PathLike[str], arguments: tuple[str, ...] = ()) -> Script:
         """Read the script from a file.
 
         Args:

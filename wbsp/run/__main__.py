@@ -16,6 +16,7 @@ from wbsp.process.own_address import EVERY_INTERFACE
 from wbsp.process.ports import free_port
 from wbsp.process.private import kept_in_file
 from wbsp.process.streams import open_streams
+from wbsp.process.token import read_token
 from wbsp.run import machine
 from wbsp.run.arguments import Words, split
 from wbsp.run.hosts import HERE, Host, Place, parse_hosts
@@ -117,7 +118,7 @@ def _supervisor(said: Words, until_the_end: contextlib.ExitStack) -> Supervisor:
             "host": None if FLAGS.host in (None, *EVERY_INTERFACE) else FLAGS.host},
             FLAGS.max_restarts, numbers if indexed else ())
 
-    secret = environment.read_token(token_file).decode() if token_file else ""
+    secret = read_token(token_file).decode() if token_file else ""
     members: list[Member] = []
     lines = []
     first = 0

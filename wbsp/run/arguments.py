@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import flags
 
@@ -70,7 +70,7 @@ def split(words: list[str], known: flags.FlagValues, own: Collection[str]) -> Wo
     return Words(False, taken, server, rest)
 
 
-def _flag(name: str, known: flags.FlagValues) -> flags.Flag | None:
+def _flag(name: str, known: flags.FlagValues) -> flags.Flag[Any] | None:
     """Return the flag of that name; also of a boolean one after "no"."""
     if name in known:
         return known[name]

@@ -40,7 +40,8 @@ def _job() -> dict[str, Any] | None:
         if not ready or not (byte := os.read(0, 1)):
             return None
         line = line.lstrip() + byte
-    return json.loads(line)
+    job: dict[str, Any] = json.loads(line)
+    return job
 
 
 def _supervisor(job: dict[str, Any], token_file: str) -> Supervisor:

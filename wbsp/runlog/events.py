@@ -106,7 +106,8 @@ class EventLog:
     def newest(self) -> float:
         """Seconds from the run's start to the newest event."""
         rows = float(self.rows["t"].max()) if len(self.rows) else 0.0
-        return max([rows, *(e["t"] for _, e in self.others)])
+        newest: float = max([rows, *(e["t"] for _, e in self.others)])
+        return newest
 
     def kind(self, kind: str) -> list[dict[str, Any]]:
         """Return the events of a kind that is not only in rows."""

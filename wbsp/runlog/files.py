@@ -68,7 +68,7 @@ class LineFile:
         OSError: the file cannot be created; only the constructor raises this.
     """
 
-    def __init__(self, path: str | os.PathLike, append: bool = False,
+    def __init__(self, path: str | os.PathLike[str], append: bool = False,
                  say: Callable[[str], None] = print):
         self.path, self._say = disk_of(path).path(path), say
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ CONSOLE = "console.log"  # the server's lines
 SECRET = "secret"  # the entry of the settings with the run's secret; see `wbsp.wire.proof`
 
 
-def sync_name(base_dir: str | os.PathLike) -> str:
+def sync_name(base_dir: str | os.PathLike[str]) -> str:
     """Return the synchronization model in the last part of `base_dir`: "wbsp/" -> "wbsp".
 
     Raises:
@@ -37,7 +37,7 @@ def sync_name(base_dir: str | os.PathLike) -> str:
     return name
 
 
-def run_folder(base_dir: str | os.PathLike, log_root: str | os.PathLike = "runs",
+def run_folder(base_dir: str | os.PathLike[str], log_root: str | os.PathLike[str] = "runs",
                resume: bool = False) -> Path:
     """Create and return the next numbered folder of an experiment; with `resume`, the newest one.
 
@@ -65,7 +65,8 @@ def run_folder(base_dir: str | os.PathLike, log_root: str | os.PathLike = "runs"
             number += 1
 
 
-def unfinished_folder(base_dir: str | os.PathLike, log_root: str | os.PathLike = "runs") -> Path:
+def unfinished_folder(base_dir: str | os.PathLike[str],
+                      log_root: str | os.PathLike[str] = "runs") -> Path:
     """Create and return a hidden folder of an experiment; `finished_folder` makes it a run's.
 
     If its process is killed before, the next one reuses the folder.
@@ -104,7 +105,7 @@ def finished_folder(folder: Path) -> Path:
         number += 1
 
 
-def hold_folder(folder: str | os.PathLike, who: str) -> IO[bytes]:
+def hold_folder(folder: str | os.PathLike[str], who: str) -> IO[bytes]:
     """Lock a run's folder against other servers.
 
     The lock lasts until the returned file is closed or this process ends.
@@ -133,7 +134,7 @@ def hold_folder(folder: str | os.PathLike, who: str) -> IO[bytes]:
     return file
 
 
-def is_held(folder: str | os.PathLike) -> bool:
+def is_held(folder: str | os.PathLike[str]) -> bool:
     """Return whether a running server has locked this folder, if the file system has locks."""
     try:
         with disk_of(folder).regular(_path(folder, ".server")) as file:
@@ -163,7 +164,7 @@ def folder_of_worker(folder: Path, settings: Mapping[str, Any]) -> Path:
     return one
 
 
-def write_settings(folder: str | os.PathLike, settings: dict[str, Any]) -> None:
+def write_settings(folder: str | os.PathLike[str], settings: dict[str, Any]) -> None:
     """Write the settings of a run to run.json, atomically.
 
     Only this user can read a file with a secret.
@@ -176,7 +177,7 @@ def write_settings(folder: str | os.PathLike, settings: dict[str, Any]) -> None:
     write_document(_path(folder, SETTINGS), settings, private=SECRET in settings)
 
 
-def read_settings(folder: str | os.PathLike, with_secret: bool = False) -> dict[str, Any]:
+def read_settings(folder: str | os.PathLike[str], with_secret: bool = False) -> dict[str, Any]:
     """Read the settings of a run.
 
     Args:
@@ -213,13 +214,13 @@ def _claim(folder: Path, settings: Mapping[str, Any]) -> bool:
                 return False
             write_settings(folder, dict(settings))
         with contextlib.suppress(ValueError):  # damaged: another run's
-            return read_settings(folder).get("id") == settings["id"]
+            return bool(read_settings(folder).get("id") == settings["id"])
         return False
     finally:
         os.close(here)
 
 
-def _path(folder: str | os.PathLike, *names: str | os.PathLike) -> Path:
+def _path(folder: str | os.PathLike[str], *names: str | os.PathLike[str]) -> Path:
     return disk_of(folder).path(folder).joinpath(*names)
 
 

@@ -133,7 +133,7 @@ _WHOLE = msgspec.json.Decoder(dict[str, Any])
 _DTYPES = (np.float64, np.int64, np.int64, np.float64, np.float64, np.float64)
 
 
-def read_run(folder: str | os.PathLike) -> Run:
+def read_run(folder: str | os.PathLike[str]) -> Run:
     """Read a run.
 
     Args:

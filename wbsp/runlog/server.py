@@ -51,7 +51,7 @@ class ServerLog:
         FileExistsError: files exist, without `append`.
     """
 
-    def __init__(self, folder: str | os.PathLike, sync: str, tensorboard: bool = True,
+    def __init__(self, folder: str | os.PathLike[str], sync: str, tensorboard: bool = True,
                  append: bool = False, virtual: bool = False, say: Callable[[str], None] = print,
                  published: bool = False, most: float = math.inf):
         self.folder, self.sync, self._say = disk_of(folder).path(folder), sync, say

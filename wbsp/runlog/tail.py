@@ -28,7 +28,7 @@ class Tail:
     read.
     """
 
-    def __init__(self, path: Path, decoder: msgspec.json.Decoder):
+    def __init__(self, path: Path, decoder: msgspec.json.Decoder[Any]):
         self.path, self._decoder = path, decoder
         self._offset = 0  # bytes read so far, which end with a line
         self._lines = 0

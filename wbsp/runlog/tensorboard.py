@@ -26,7 +26,7 @@ class Scalars:
     called with one line when the file cannot be written.
     """
 
-    def __init__(self, folder: str | os.PathLike, virtual: bool = False,
+    def __init__(self, folder: str | os.PathLike[str], virtual: bool = False,
                  say: Callable[[str], None] = print):
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter

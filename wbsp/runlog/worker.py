@@ -38,7 +38,7 @@ class WorkerLog:
         FileExistsError: files exist, without `append`.
     """
 
-    def __init__(self, folder: str | os.PathLike, worker: int, sync: str, append: bool = False,
+    def __init__(self, folder: str | os.PathLike[str], worker: int, sync: str, append: bool = False,
                  say: Callable[[str], None] = print, most: float = math.inf, texts: bool = True,
                  published: bool = False):
         folder = disk_of(folder).path(folder)
@@ -53,7 +53,7 @@ class WorkerLog:
             self._time = LineFile(folder / f"wk_time_{worker}_{named}.txt", append, say)
             self._files += [self._loss, self._time]
         self._texts = texts
-        self._noted: deque[tuple[LineFile, Callable[..., bytes], tuple]] = deque()
+        self._noted: deque[tuple[LineFile, Callable[..., bytes], tuple[Any, ...]]] = deque()
         self._written = -math.inf  # the time of the last `write`
         self._closed = False
         self._lock = threading.Lock()  # held while writing

@@ -702,7 +702,7 @@ def _experiment() -> Experiment:
                       FLAGS.test_images, _flag("lr_decays", units.decays), FLAGS.optimizer)
 
 
-def _settings() -> dict:
+def _settings() -> dict[str, Any]:
     """Return the flags that run.json holds beside the settings of the single run."""
     names = ["model", "batch_size", "max_steps", "until", "check_period", "target",
              "target_accuracy"]

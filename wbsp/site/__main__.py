@@ -4,6 +4,7 @@ That command executes this module with the same flags.
 """
 
 import sys
+from collections.abc import Sequence
 
 from absl import flags
 
@@ -19,7 +20,7 @@ from wbsp.wire.addresses import all_here, split_addresses
 FLAGS = flags.FLAGS
 
 
-def way():
+def way() -> Way:
     """Return the way to the server above.
 
     Raises:
@@ -42,7 +43,7 @@ def way():
                shares_memory(FLAGS.transport), FLAGS.connect_timeout, credentials.other)
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     try:
         above = way()
     except (ValueError, OSError) as error:

@@ -63,7 +63,7 @@ def _plotly() -> str:
     except ModuleNotFoundError:
         raise ModuleNotFoundError("the page needs plotly; install it with: pip install "
                                   "plotly", name="plotly") from None
-    return get_plotlyjs()
+    return str(get_plotlyjs())
 
 
 def _policy(scripts: Sequence[str], live: bool) -> str:

@@ -106,7 +106,7 @@ def valid(summary: dict[str, Any], log: EventLog, there: dict[int, Member]) -> b
     if resumed and "failures" not in summary:  # written by an older release
         return (summary["total"]["pushes"] == sum(member.pushes for member in there.values())
                 and not any(member.active for member in there.values()))
-    return resumed <= summary.get("failures", {}).get("resume", 0)
+    return bool(resumed <= summary.get("failures", {}).get("resume", 0))
 
 
 def sites(log: EventLog) -> dict[int, int]:
@@ -264,7 +264,8 @@ def _by_measurement(log: EventLog, most: int) -> list[tuple[int, int]]:
             marks.append((before, index))
             if event["kind"] == "training":
                 measures = {"training"}
-    return _sampled(marks, most)
+    chosen: list[tuple[int, int]] = _sampled(marks, most)
+    return chosen
 
 
 def _then(log: EventLog, there: dict[int, Member],
@@ -319,7 +320,8 @@ def _reports(spans: SpanLog) -> dict[int, Report]:
 
 def _bins(t: np.ndarray, end: float, bins: int) -> np.ndarray:
     """Return the bin of each time, int [times], of `bins` equal ones from 0 to `end`."""
-    return np.clip((t / end * bins).astype(int), 0, bins - 1)
+    place: np.ndarray = np.clip((t / end * bins).astype(int), 0, bins - 1)
+    return place
 
 
 def _sampled(sequence: Any, most: int = POINTS) -> Any:
@@ -369,11 +371,11 @@ def _words(event: dict[str, Any]) -> str:
         case "alone":
             return "the server continues without a standby"
         case "stop" | "refused" | "superseded" | "shard_lost":
-            return event["reason"]
+            return str(event["reason"])
         case "malformed":
             return f"{event['count']:,} malformed messages: {event['reason']}"
         case "error":
-            return event["traceback"][-1].strip()
+            return str(event["traceback"][-1]).strip()
     return ", ".join(f"{key} {value}" for key, value in event.items()
                      if key not in ("t", "kind", "worker"))[:200]
 

@@ -309,7 +309,7 @@ class Worker:
             ValueError: the workers do not share their data.
         """
         share = self._whole("w.total_steps")
-        return -(-share.total // share.data.batch)
+        return int(-(-share.total // share.data.batch))
 
     @property
     def done(self) -> float:
@@ -322,7 +322,7 @@ class Worker:
             ValueError: the workers do not share their data.
         """
         share = self._whole("w.done")
-        return self._run_examples / share.total
+        return float(self._run_examples / share.total)
 
     @property
     def _run_examples(self) -> int:
@@ -523,7 +523,8 @@ class Worker:
         if self._processes is None:
             return indices
         self._processes.send(self._processes.BATCH, batch.start, batch.stop)
-        return self._processes.part(indices)
+        own: np.ndarray = self._processes.part(indices)
+        return own
 
     def _of_shared(self, what: str) -> Share:
         if self._share is None:
@@ -634,7 +635,7 @@ class _Sampler:
         A worker may train others' examples, too, that a lost worker leaves behind, and any batch
         may be short.
         """
-        return self._worker._whole("w.sampler").total
+        return int(self._worker._whole("w.sampler").total)
 
     def __iter__(self) -> Iterator[list[int]]:
         worker = self._worker
@@ -750,15 +751,16 @@ class _Rank(Worker):
 
     def _continues(self, share: Any, epoch: int | None = None) -> bool:
         what, share.next_epoch, _, _ = self._processes.receive()
-        return what == self._processes.CONTINUES
+        return bool(what == self._processes.CONTINUES)
 
     _offers = _continues
 
     def _next(self, share: Any) -> np.ndarray:
         _, first, last, _ = self._processes.receive()
         share.handed += 1
-        return self._processes.part(
+        own: np.ndarray = self._processes.part(
             self._order.examples(first, last, share.data.n, share.data.seed))
+        return own
 
     def _of_shared(self, what: str) -> Any:
         return self._share

@@ -62,7 +62,7 @@ class SharedParticipant:
         self._assignments = assignments
         self._bring = bring
         self._share = share
-        self._ranges: contextlib.AbstractContextManager = (
+        self._ranges: contextlib.AbstractContextManager[object] = (
             contextlib.nullcontext() if share is None else share.changed)
         self._versions: dict[int, Any] = {}  # that were copied and may be adopted
         self._idle = False  # the compute thread waits in `wait`; guarded by `changed`

@@ -31,19 +31,20 @@ from wbsp.runlog.folder import (
 _NAMED = 3  # unfinished runs in one line, at most
 
 
-class _Resume(flags.ArgumentParser):
+class _Resume(flags.ArgumentParser[bool | str]):
     """--resume, --noresume, --resume=run-001"""
 
     def parse(self, argument: Any) -> bool | str:
         if isinstance(argument, bool):
             return argument
-        return {"true": True, "1": True, "false": False, "0": False}.get(argument.lower(), argument)
+        said = str(argument)
+        return {"true": True, "1": True, "false": False, "0": False}.get(said.lower(), said)
 
     def flag_type(self) -> str:
         return "run"
 
 
-def resume_flag(for_whom: str = "") -> flags.Flag:
+def resume_flag(for_whom: str = "") -> flags.Flag[Any]:
     """Return the flag --resume, for `flags.DEFINE_flag` in the module that owns it."""
     parser: Any = _Resume()
     return flags.Flag(

@@ -140,7 +140,8 @@ class RunState(EngineState):
 
     def to_json(self) -> dict[str, Any]:
         """Return the input of `from_json`, fit for JSON."""
-        return msgspec.to_builtins(self, str_keys=True)
+        plain: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
+        return plain
 
     def voters(self, workers: int) -> frozenset[Voter]:
         """Return the workers' processes at that time, in a run of `workers`."""
@@ -213,7 +214,8 @@ def check_run(run: Any, of: str) -> dict[str, Any]:
     missing = [name for name in _FOLLOWED if name not in run]
     if run.get("standby") is not None and missing:
         raise ValueError(f"{of} names a standby, and lacks {', '.join(missing)}")
-    return run
+    checked: dict[str, Any] = run
+    return checked
 
 
 def _converted(value: Any, kind: type[T], of: str) -> T:

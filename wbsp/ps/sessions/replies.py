@@ -11,15 +11,19 @@ from wbsp.core.engine import Engine
 from wbsp.core.messages import LetGo, Outgoing
 from wbsp.core.site.gate import Gate
 from wbsp.ps.config import RunInfo
+from wbsp.ps.sessions.data_plane import Arrived
 from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.session import WorkerSession
 from wbsp.wire.messages import codec as m
+
+HeldPush = tuple[WorkerSession, m.Update, Arrived]  # that waits at a site's gate
 
 
 class Replies:
     """Sender of an engine's messages; used by the event loop."""
 
-    def __init__(self, engine: Engine, sessions: SessionRegistry, info: RunInfo, gate: Gate):
+    def __init__(self, engine: Engine, sessions: SessionRegistry, info: RunInfo,
+                 gate: Gate[HeldPush]):
         self._engine = engine
         self._sessions = sessions
         self._info = info

@@ -16,7 +16,7 @@ from wbsp.ps.clock import Clock
 from wbsp.ps.sessions.data_plane import Arrived
 from wbsp.ps.sessions.handlers import Handlers
 from wbsp.ps.sessions.registry import SessionRegistry
-from wbsp.ps.sessions.replies import Replies
+from wbsp.ps.sessions.replies import HeldPush, Replies
 from wbsp.ps.sessions.session import Returning, WorkerSession
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import Arriving, Holds
@@ -34,10 +34,11 @@ class Requests:
         returned: a worker has reattached.
     """
 
-    def __init__(self, engine: Engine, sessions: SessionRegistry, replies: Replies, gate: Gate,
+    def __init__(self, engine: Engine, sessions: SessionRegistry, replies: Replies,
+                 gate: Gate[HeldPush],
                  clock: Clock, tell_above: Callable[[m.Message], None] | None = None):
         self.engine, self.sessions, self.replies = engine, sessions, replies
-        self._gate: Gate[tuple[WorkerSession, m.Update, Arrived]] = gate
+        self._gate = gate
         self._clock = clock
         self._tell_above = tell_above
         self.first_came = math.inf

@@ -36,8 +36,7 @@ from wbsp.simulate.nodes.worker import Context, Join, Observer, SimulatedWorker
 from wbsp.simulate.workloads.base import TimingWorkload, Workload
 from wbsp.simulate.world.clock import Clock
 from wbsp.simulate.world.lines import Lines
-from wbsp.simulate.world.links import INF
-from wbsp.simulate.world.machine import Incarnation, Machine
+from wbsp.simulate.world.machine import INF, Incarnation, Machine
 from wbsp.simulate.world.payload import Payload
 from wbsp.simulate.world.server import UNLIMITED, ServerSpec
 from wbsp.sync.base import SyncModel

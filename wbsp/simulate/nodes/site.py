@@ -35,8 +35,8 @@ from wbsp.core.store import Snapshot
 from wbsp.simulate.nodes.server import SimulatedServer
 from wbsp.simulate.nodes.worker import Context, Join, Peer
 from wbsp.simulate.world.lines import Flow
-from wbsp.simulate.world.links import INF, Transfer
-from wbsp.simulate.world.machine import Machine
+from wbsp.simulate.world.links import Transfer
+from wbsp.simulate.world.machine import INF, Machine
 from wbsp.simulate.world.server import UNLIMITED, ServerSpec
 from wbsp.sync.base import UNFIT, SyncModel, WorkerRule
 from wbsp.tensors.codecs import FLOAT32, Codec
@@ -197,7 +197,8 @@ class SiteServer(SimulatedServer):
                  data: SharedData | None):
         super().__init__(context, engine, spec, None, data)
         self._site = site
-        self._early: list[tuple[Callable[..., object], tuple]] = []  # before the site has begun
+        # Before the site has begun.
+        self._early: list[tuple[Callable[..., object], tuple[object, ...]]] = []
         self._asked = False  # to join the server above
         self._gate: Gate[tuple[Peer, Cut, np.ndarray | None]] = Gate(lambda: site.waits)
         site.server = self

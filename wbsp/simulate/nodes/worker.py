@@ -27,8 +27,8 @@ from wbsp.core.store import Snapshot
 from wbsp.simulate.workloads.base import Workload
 from wbsp.simulate.world.clock import Clock
 from wbsp.simulate.world.lines import Flow, Lines
-from wbsp.simulate.world.links import INF, Interface, Transfer
-from wbsp.simulate.world.machine import Machine
+from wbsp.simulate.world.links import Interface, Transfer
+from wbsp.simulate.world.machine import INF, Machine
 from wbsp.simulate.world.payload import Payload
 from wbsp.sync.base import WorkerRule
 from wbsp.tensors.error_feedback import ErrorFeedback

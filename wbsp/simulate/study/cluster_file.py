@@ -146,7 +146,7 @@ def _group(given: dict[str, Any], folder: Path) -> Group:
     return made
 
 
-def _known(given: dict[str, Any], keys: dict[str, Callable[[Any], Any]]) -> dict:
+def _known(given: dict[str, Any], keys: dict[str, Callable[[Any], Any]]) -> dict[str, Any]:
     """Return key -> value, parsed by the function of `keys` for this key."""
     result = {}
     for key, value in given.items():

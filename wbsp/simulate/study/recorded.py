@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from wbsp.figures.table import markdown
 from wbsp.runlog.reader import Run, read_run
@@ -64,7 +65,7 @@ class Recorded:
         return next((point for point in self.curve if point[2] <= target), None)
 
 
-def recorded(folder: str | os.PathLike) -> Recorded:
+def recorded(folder: str | os.PathLike[str]) -> Recorded:
     """Return what the run in a folder tells.
 
     Raises:
@@ -72,7 +73,7 @@ def recorded(folder: str | os.PathLike) -> Recorded:
         ValueError: its files are damaged, or no worker has made a step; one line.
     """
     run = read_run(folder)
-    pushes: dict[int, list[dict]] = {}
+    pushes: dict[int, list[dict[str, Any]]] = {}
     for event in run.events:
         if event["kind"] == "accept" and event["steps"] > 0 and event["samples"] > 0:
             pushes.setdefault(event["worker"], []).append(event)
@@ -182,7 +183,7 @@ def _untold(found: Recorded) -> str:
     return "\n".join(["The run does not tell:", "", *(f"- {one}" for one in found.unknown)])
 
 
-def _group(pushes: list[dict], batch: int) -> tuple[dict, bool]:
+def _group(pushes: list[dict[str, Any]], batch: int) -> tuple[dict[str, Any], bool]:
     """Return the step times of a worker, as fields of a `Group`, and whether they tell a law."""
     if len(pushes) > 10:
         pushes = pushes[1:]  # the first step may compile

@@ -94,7 +94,7 @@ class Network(SharedNetwork):
     def take(self, own: list[jax.Array]) -> None:
         self._held = own
 
-    def evaluate(self, vector: np.ndarray, test_set: Iterable) -> dict[str, float]:
+    def evaluate(self, vector: np.ndarray, test_set: Iterable[Any]) -> dict[str, float]:
         self._x = self.bring(vector)
         metrics, result = self._metrics, {}
         for batch in test_set:
@@ -114,7 +114,8 @@ class Network(SharedNetwork):
                 logs["loss"])
 
     def _test_on_batch(self, x: jax.Array, own: list[jax.Array], fixed: list[jax.Array],
-                       metrics: list[jax.Array], batch: Any) -> tuple[dict, list[jax.Array]]:
+                       metrics: list[jax.Array], batch: Any
+                       ) -> tuple[dict[str, Any], list[jax.Array]]:
         """Return the metrics until now, and their state."""
         model, held = self.model, self._spread(x, own, fixed)
         parts = model.trainable_variables, model.non_trainable_variables

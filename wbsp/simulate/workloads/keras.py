@@ -67,7 +67,7 @@ class KerasWorkload:
     """
 
     def __init__(self, network: SharedNetwork, fresh: keras.Model, workers: int,
-                 batches: Callable[[int], Iterable], batch_size: int,
+                 batches: Callable[[int], Iterable[Any]], batch_size: int,
                  stream: Callable[[int | None], Stream] = no_stream,
                  counted: Callable[[int], int] | None = None,
                  rate: Callable[[int], float] | None = None):
@@ -120,7 +120,7 @@ class KerasWorkload:
             self._x[worker] = version + (self._read(worker) - self._anchor[worker])
         self._anchor[worker] = version
 
-    def evaluate(self, vector: np.ndarray, test_set: Iterable) -> dict[str, float]:
+    def evaluate(self, vector: np.ndarray, test_set: Iterable[Any]) -> dict[str, float]:
         """Return loss and metrics of the model at `vector`, float32 [size]."""
         if self._live is not None:
             self._read(self._live)
@@ -168,7 +168,7 @@ class Experiment:
     """
 
     def __init__(self, model: str, dataset: str, batch_size: int, lr: float | None = None,
-                 data_dir: str | PathLike | None = None, test_images: int | None = None,
+                 data_dir: str | PathLike[str] | None = None, test_images: int | None = None,
                  decays: Mapping[int, float] | None = None, optimizer: str | None = None):
         models, data = of_experiment("models"), of_experiment("data")
         self._model, self._batch_size = model, batch_size
@@ -189,7 +189,8 @@ class Experiment:
         self._lr, self._decays, self._optimizer = lr, decays, optimizer
         self._adamw = of_experiment("models.adamw").adamw(optimizer)
         self._networks: dict[int, SharedNetwork] = {}  # by micro-batches
-        self._made: dict[int, Callable[[int, int], Iterator]] = {}  # by size: batches of a worker
+        # By size: batches of a worker.
+        self._made: dict[int, Callable[[int, int], Iterator[Any]]] = {}
         self.model_bytes = 4 * self._network(1).read().size
 
     @property
@@ -261,7 +262,7 @@ class Experiment:
                 model, next(self._batches(self._batch_size, 0, 0)))
         return self._networks[micro_batches]
 
-    def _batches(self, size: int, seed: int, worker: int) -> Iterator:
+    def _batches(self, size: int, seed: int, worker: int) -> Iterator[Any]:
         if size not in self._made:
             self._made[size] = self._pipeline.batches(*self._train, size, self._augmented)
         return self._made[size](seed, worker)

@@ -26,7 +26,7 @@ class SharedNetwork(ABC):
                      *model.optimizer.variables]
 
     @abstractmethod
-    def begin(self, fresh: keras.Model) -> tuple[Any, list]:
+    def begin(self, fresh: keras.Model) -> tuple[Any, list[Any]]:
         """Take over all variables of `fresh`, a model of the same kind; return x, a V, and the
         other variables of a worker before its first step."""
 
@@ -63,15 +63,15 @@ class SharedNetwork(ABC):
         """Set the learning rate, which is a plain number, for the state that the network holds."""
 
     @abstractmethod
-    def own(self) -> list:
+    def own(self) -> list[Any]:
         """Return the variables, beside x, to keep while other workers train."""
 
     @abstractmethod
-    def take(self, own: list) -> None:
+    def take(self, own: list[Any]) -> None:
         """Put back the variables that `own` returned."""
 
     @abstractmethod
-    def evaluate(self, vector: np.ndarray, test_set: Iterable) -> dict[str, float]:
+    def evaluate(self, vector: np.ndarray, test_set: Iterable[Any]) -> dict[str, float]:
         """Return loss and metrics of x = `vector` on batches; the network holds this x afterwards.
         """
 

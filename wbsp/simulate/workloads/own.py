@@ -74,7 +74,7 @@ class OwnTask:
         FileNotFoundError: the file does not exist; one line.
     """
 
-    def __init__(self, path: str | os.PathLike, batch: int, rate: float):
+    def __init__(self, path: str | os.PathLike[str], batch: int, rate: float):
         self._path = Path(path)
         self.name = self._path.name
         module = self._load()
@@ -249,7 +249,7 @@ class OwnTask:
                 leaves.append(_copy(next(rest)))
         return _rebuilt(self._form, iter(leaves))
 
-    def _several(self, name: str, found: Any, what: str) -> tuple:
+    def _several(self, name: str, found: Any, what: str) -> tuple[Any, ...]:
         count = what.count(",") + 1
         if not isinstance(found, tuple | list) or len(found) != count:
             raise self._wrong(name, f"returned {_shown(found)}; return {what}")

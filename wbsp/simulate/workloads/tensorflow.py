@@ -85,7 +85,7 @@ class Network(SharedNetwork):
     def take(self, own: list[tf.Tensor]) -> None:
         self._write_own(own)
 
-    def evaluate(self, vector: np.ndarray, test_set: Iterable) -> dict[str, float]:
+    def evaluate(self, vector: np.ndarray, test_set: Iterable[Any]) -> dict[str, float]:
         """`Model.evaluate` would take some milliseconds more."""
         self.write(vector)
         self.model.reset_metrics()

@@ -17,10 +17,10 @@ class Clock:
     """The virtual time `now` in seconds, and a queue of events to come; `events` counts past ones.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.now = 0.0
         self.events = 0
-        self._queue: list[tuple[float, int, Callable[..., object], tuple]] = []
+        self._queue: list[tuple[float, int, Callable[..., object], tuple[object, ...]]] = []
         self._order = count()
 
     def at(self, time: float, act: Callable[..., object], *args: object) -> None:

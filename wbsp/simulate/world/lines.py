@@ -23,7 +23,7 @@ class Flow:
     __slots__ = ("_network", "links", "cap", "left", "rate", "end", "done", "args")
 
     def __init__(self, network: Network, links: Sequence[int], cap: float, size: float,
-                 done: Callable[..., object], args: tuple):
+                 done: Callable[..., object], args: tuple[object, ...]):
         self._network, self.links, self.cap, self.left = network, links, cap, size
         self.rate, self.end = 0.0, INF
         self.done: Callable[..., object] | None = done  # None: cancelled

@@ -18,6 +18,8 @@ from heapq import heappop, heappush
 from wbsp.simulate.world.clock import Clock
 from wbsp.simulate.world.machine import INF, Machine
 
+_Heap = list[tuple[float, int, "Transfer"]]  # key, stamp
+
 
 class Transfer:
     """A transfer of some bytes through a fair-share link.
@@ -30,7 +32,7 @@ class Transfer:
     __slots__ = ("link", "cap", "done", "args", "mark", "shares", "stamp")
 
     def __init__(self, link: FairShareLink, size: float, cap: float,
-                 done: Callable[..., object], args: tuple):
+                 done: Callable[..., object], args: tuple[object, ...]):
         self.link, self.cap, self.args = link, cap, args
         self.done: Callable[..., object] | None = done  # None: cancelled
         self.mark, self.shares = size, False
@@ -64,10 +66,10 @@ class FairShareLink:
         self._limited = 0.0  # bytes/s of the transfers below the level
         self._stamps = self._plan = 0
         # Heaps of (key, stamp, transfer); entries whose stamp is outdated are skipped.
-        self._marks: list = []  # at the level, by the counter's value at their end
-        self._caps: list = []  # at the level, lowest cap first
-        self._ends: list = []  # below the level, by the time of their end
-        self._high: list = []  # below the level, highest cap first
+        self._marks: _Heap = []  # at the level, by the counter's value at their end
+        self._caps: _Heap = []  # at the level, lowest cap first
+        self._ends: _Heap = []  # below the level, by the time of their end
+        self._high: _Heap = []  # below the level, highest cap first
 
     def carry(self, size: float, cap: float, lead: float, trail: float,
               done: Callable[..., object], *args: object) -> Transfer | None:
@@ -203,7 +205,7 @@ class Interface:
         return self._egress.carry(size, machine.down, 0.0, machine.latency, done, *args)
 
 
-def _top(heap: list) -> Transfer | None:
+def _top(heap: _Heap) -> Transfer | None:
     while heap and heap[0][1] != heap[0][2].stamp:
         heappop(heap)
     return heap[0][2] if heap else None

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from wbsp.limits import SHARDS
 from wbsp.simulate.world.clock import Clock
 from wbsp.simulate.world.lines import Lines
-from wbsp.simulate.world.links import INF, Interface
-from wbsp.simulate.world.machine import Machine
+from wbsp.simulate.world.links import Interface
+from wbsp.simulate.world.machine import INF, Machine
 
 
 def check_number(shards: int, given: str) -> None:

@@ -48,7 +48,7 @@ class DataPlane:
     group: m.ShardGroup | None = None
     memory = 0
     lines: Sequence[QueuedSocket] = ()
-    monitors: Sequence[zmq.Socket] = ()
+    monitors: Sequence[zmq.Socket[bytes]] = ()
     where: Sequence[str] = ()
 
     def __init__(self, server: QueuedSocket, liveness: Liveness, on: Host):

@@ -35,7 +35,7 @@ class Route:
         unknown: why the host name cannot be resolved, or None.
     """
 
-    def __init__(self, socket: zmq.Socket, address: str, on: Host = HOST):
+    def __init__(self, socket: zmq.Socket[bytes], address: str, on: Host = HOST):
         """Start.
 
         Args:
@@ -146,7 +146,7 @@ class Monitor:
         liveness: of the server; the receiver of messages updates it.
     """
 
-    def __init__(self, socket: zmq.Socket, address: str, patience: float,
+    def __init__(self, socket: zmq.Socket[bytes], address: str, patience: float,
                  say: Callable[[str], None], on: Host = HOST, token: bytes | None = None):
         self._address = address
         self._patience = patience

@@ -30,7 +30,7 @@ from wbsp.worker.comm.data_plane import DataPlane, Received
 class _Shard(QueuedSocket):
     """The connection to one shard."""
 
-    def __init__(self, context: zmq.Context, number: int, host: str, port: int,
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], number: int, host: str, port: int,
                  token: bytes | None, limiters: tuple[RateLimiter, RateLimiter], on: Host):
         self.number, self._on = number, on
         self.link = Link(worker_socket(context, [host], on.scheduler.random(16), token), token,
@@ -58,9 +58,9 @@ class ShardPlane(DataPlane):
     Heads of updates and all other messages are sent to the server.
     """
 
-    def __init__(self, server: QueuedSocket, liveness: Liveness, context: zmq.Context,
-                 group: m.ShardGroup, here: str, token: bytes | None,
-                 limiters: tuple[RateLimiter, RateLimiter], on: Host):
+    def __init__(self, server: QueuedSocket, liveness: Liveness,
+                 context: zmq.Context[zmq.Socket[bytes]], group: m.ShardGroup, here: str,
+                 token: bytes | None, limiters: tuple[RateLimiter, RateLimiter], on: Host):
         """Connect.
 
         Args:

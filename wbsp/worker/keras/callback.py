@@ -23,12 +23,13 @@ from wbsp.replica.model import KerasPart, renew_optimizers, sums_gradients
 from wbsp.runlog.console import say
 from wbsp.sync.base import WorkerRule
 from wbsp.worker.errors import in_one_line
-from wbsp.worker.keras.examples import Function, dataset
-from wbsp.worker.keras.fit import Edge, Fit
+from wbsp.worker.keras.examples import dataset
+from wbsp.worker.keras.fit import Edge, Fit, Logs
 from wbsp.worker.keras.input import batches, check
 from wbsp.worker.keras.loss_meter import LossMeter
 from wbsp.worker.keras.passed_fit import PassedFit
 from wbsp.worker.keras.run_rate import RunRate
+from wbsp.worker.keras.shared_batches import Function
 from wbsp.worker.keras.shared_fit import UNTIL_TOLD, SharedFit
 from wbsp.worker.keras.train_function import TimedSteps
 from wbsp.worker.loop import Worker, advice
@@ -308,7 +309,7 @@ class SyncCallback(keras.callbacks.Callback):
         """Return steps, loss, version and share of computing time, in one line."""
         return self._worker.progress()
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Logs = None) -> None:
         worker, model = self._worker, self.model
         fit = Fit(worker.lost)
         worker.enter(fit)
@@ -353,37 +354,37 @@ class SyncCallback(keras.callbacks.Callback):
                 self._shared.begins()
             self._stop_if_due()
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         if not self._passed:
             self._worker.connected()
             self._meter.reset()
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         if not (self._surrounds or self._passed):
             self._step_begins(batch)
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         if self._passed:
             self._passed.step_ends(batch)
         elif not self._surrounds:
             self._step_ends(batch, logs)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         if not (self._surrounds or self._passed):
             self._epoch_ends(epoch)
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: Logs = None) -> None:
         if not (self._surrounds or self._passed):
             self._test_begins()
 
-    def on_test_batch_end(self, batch, logs=None):
+    def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
         if self._worker.signalled and not self._passed:
             with self._worker.leaving_on_error():
                 self._stop_if_due()
         elif self._shared:
             self._shared.test_batch_ends()
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: Logs = None) -> None:
         worker = self._worker
         if self._passed:
             self._passed.fit_ends()
@@ -429,11 +430,11 @@ class SyncCallback(keras.callbacks.Callback):
                 ", have a process evaluate its versions (wbsp.versions)")))
         return callbacks is not None
 
-    def _step_begins(self, batch, logs=None):
+    def _step_begins(self, batch: int, logs: Logs = None) -> None:
         if not self._shared or self._shared.step_begins():
             self._worker.step_begins(self._steps.phase if self._steps else "data or compute")
 
-    def _step_ends(self, batch, logs=None):
+    def _step_ends(self, batch: int, logs: Logs = None) -> None:
         with self._worker.leaving_on_error():
             runtime, meter = self._worker.connected(), self._meter
             _ = self.model  # JAX's trainer now writes this step's values into it
@@ -458,28 +459,28 @@ class SyncCallback(keras.callbacks.Callback):
                              "would not be, either: beginning anew with that state, once. Clip "
                              "gradients or lower the learning rate if this comes again")
 
-    def _callbacks_begin(self, epoch, logs=None):
+    def _callbacks_begin(self, epoch: int, logs: Logs = None) -> None:
         self._enter("callbacks")
 
-    def _callbacks_end(self, epoch, logs=None):
+    def _callbacks_end(self, epoch: int, logs: Logs = None) -> None:
         self._enter("data")
 
     def _enter(self, phase: Phase) -> None:
         if self._steps and self._worker.loop is not None:
             self._worker.begun().enter(phase)
 
-    def _epoch_ends(self, epoch, logs=None):
+    def _epoch_ends(self, epoch: int, logs: Logs = None) -> None:
         self._enter("callbacks")
         self._worker.begun().hold()
 
-    def _test_begins(self, logs=None):
+    def _test_begins(self, logs: Logs = None) -> None:
         if self._worker.loop is not None:
             runtime = self._worker.begun()
             self._enter("validation")
             runtime.hold()
             runtime.transport.wake()  # the last step's push need not wait for the validation
 
-    def _fit_ends(self, logs=None):
+    def _fit_ends(self, logs: Logs = None) -> None:
         """Restore the run's final version, if a later callback has changed the model."""
         runtime = self._worker.begun()
         if runtime.has_final and runtime.put_back():

@@ -25,6 +25,7 @@ import keras
 from wbsp.replica.layers import calls, every_layer
 from wbsp.worker.loop import Loop
 
+Logs = dict[str, Any] | None  # of Keras, to its callbacks
 PERIOD = 1.0  # seconds between two checks
 _LOOPS = "evaluate", "fit", "predict"  # functions of Keras that call it for each batch
 _ON_TRAIN_BEGIN = keras.callbacks.CallbackList.on_train_begin.__code__

@@ -41,7 +41,7 @@ class LossMeter:
         self._total = 0.0
         self._updates = self._updated()
 
-    def step(self, batch: int, planned: int | None, logs: dict, samples: int | None = None
+    def step(self, batch: int, planned: int | None, logs: dict[str, Any], samples: int | None = None
              ) -> Step:
         """Return the newest step, which ended with `batch` of `planned` (None: unknown).
 

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from wbsp.core.messages import LearningRate
-from wbsp.worker.keras.fit import Edge
+from wbsp.worker.keras.fit import Edge, Logs
 from wbsp.worker.loop import Worker
 
 
@@ -35,16 +35,16 @@ class RunRate:
             return
         begins, ends, ended = first.on_epoch_begin, first.on_epoch_end, last.on_epoch_end
 
-        def epoch_begins(epoch, logs=None):
+        def epoch_begins(epoch: int, logs: Logs = None) -> None:
             begins(epoch, logs)
             self._adopt()
 
-        def epoch_ends(epoch, logs=None):
+        def epoch_ends(epoch: int, logs: Logs = None) -> None:
             ends(epoch, logs)
             self._adopt()
             self._before = self._rate
 
-        def all_ended(epoch, logs=None):
+        def all_ended(epoch: int, logs: Logs = None) -> None:
             self._tell(logs or {})
             ended(epoch, logs)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from wbsp.worker.errors import in_one_line
+from wbsp.worker.keras.fit import Logs
 
 if TYPE_CHECKING:
     from wbsp.worker.keras.callback import SyncCallback
@@ -38,7 +39,7 @@ class RunSchedule(keras.callbacks.Callback):
         self._rate = _compiled(schedule)
         self._hook = hook
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Logs = None) -> None:
         """Check the optimizer.
 
         Raises:
@@ -55,7 +56,7 @@ class RunSchedule(keras.callbacks.Callback):
                     "compile the model with a number as learning rate, and give the schedule to "
                     "RunSchedule") from None
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         self.model.optimizer.learning_rate = self._rate(self._hook.run_steps)
 
 

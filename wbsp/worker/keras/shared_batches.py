@@ -13,8 +13,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from wbsp.core.messages import Range
 from wbsp.core.permutation import Order
-from wbsp.worker.share import LOOK, Range, Share
+from wbsp.worker.share import LOOK, Share
 
 Function = Callable[[np.ndarray], Any]  # indices, int64 [size] -> x, (x, y) or (x, y, weights)
 
@@ -76,7 +77,7 @@ def _floats(array: Any) -> Any:
     return array.astype(floatx, copy=False) if is_float else array
 
 
-def _weighted(batch: Any, class_weight: Mapping[int, float]) -> tuple:
+def _weighted(batch: Any, class_weight: Mapping[int, float]) -> tuple[Any, ...]:
     """Return the batch with its class weights, computed as `fit` does from class_weight."""
     if not isinstance(batch, tuple) or len(batch) != 2:
         raise ValueError("class_weight needs the classes in y: the function must return (x, y)")

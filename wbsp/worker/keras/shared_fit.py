@@ -18,7 +18,7 @@ import keras
 from wbsp import given
 from wbsp.core.messages import Measured
 from wbsp.wire.messages.reading import AskVersion
-from wbsp.worker.keras.fit import Edge, Fit
+from wbsp.worker.keras.fit import Edge, Fit, Logs
 from wbsp.worker.keras.input import reads_ahead
 from wbsp.worker.keras.shown_version import ShownVersion
 from wbsp.worker.loop import Worker
@@ -110,24 +110,24 @@ class SharedFit:
             (one for one in callbacks if isinstance(one, keras.callbacks.History)), None)
         self._saves = any(one in self._once for one in callbacks)
 
-        def train_begun(logs=None):
+        def train_begun(logs: Logs = None) -> None:
             self.train_begun()
 
-        def epoch_begins(epoch, logs=None):
+        def epoch_begins(epoch: int, logs: Logs = None) -> None:
             self._model._initial_epoch = None  # else the model's next fit would begin there, too
             begins(epoch, logs)
             for bar in bars:
                 bar.target = None  # it takes the steps of one epoch for those of the next
 
-        def epoch_ends(epoch, logs=None):
+        def epoch_ends(epoch: int, logs: Logs = None) -> None:
             ends(epoch, logs)
             self.epoch_ends({} if logs is None else logs)
 
-        def test_begins(logs=None):
+        def test_begins(logs: Logs = None) -> None:
             tests(logs)
             self.test_begins()
 
-        def all_ended(epoch, logs=None):
+        def all_ended(epoch: int, logs: Logs = None) -> None:
             if self._history is not None:
                 fill(self._history, logs or {})
             self.epoch_ended()

@@ -9,8 +9,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from wbsp.core.messages import Range
 from wbsp.worker.keras.shared_batches import Batches
-from wbsp.worker.share import LOOK, NOTHING, Range
+from wbsp.worker.share import LOOK, NOTHING
 
 _END, _NONE, _BATCH = -1, 0, 1
 
@@ -22,11 +23,11 @@ def dataset(batches: Batches) -> tf.data.Dataset:
     types = [tf.as_dtype(array.dtype) for array in look]
     readers: list[Iterator[Range]] = []  # one for each iterator of the dataset
 
-    def open_reader():
+    def open_reader() -> np.int64:
         readers.append(iter(batches.share))
         return np.int64(len(readers) - 1)
 
-    def read(reader):
+    def read(reader: int) -> tuple[np.generic | np.ndarray, ...]:
         positions = next(readers[reader], None)
         if positions is None or positions == NOTHING:
             return np.int64(_END if positions is None else _NONE), *look
@@ -36,7 +37,7 @@ def dataset(batches: Batches) -> tf.data.Dataset:
         return np.int64(_BATCH), *(array.astype(known.dtype, copy=False)
                                    for array, known in zip(made, look, strict=True))
 
-    def call(reader):
+    def call(reader: tf.Tensor) -> tuple[tf.Tensor, ...]:
         state, *arrays = tf.numpy_function(read, [reader], [tf.int64, *types])
         arrays = [tf.ensure_shape(array, [None, *known.shape[1:]])
                   for array, known in zip(arrays, look, strict=True)]

@@ -18,17 +18,18 @@ def batches(assignments: Assignments,
     waits for a model."""
     readers: list[Iterator[tuple[int, int]]] = []  # one for each iterator of the dataset
 
-    def open_reader():
+    def open_reader() -> int:
         readers.append(iter(assignments))
         return len(readers) - 1
 
-    def read(reader):
+    def read(reader: int) -> tuple[int, int]:
         return next(readers[reader], _NO_MORE)
 
-    def made(start, count):
+    def made(start: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, Any]:
         return count > 0, examples(start, tf.maximum(count, 1))
 
-    def call(function, inputs, outputs):
+    def call(function: Callable[..., Any], inputs: list[tf.Tensor],
+             outputs: int) -> tuple[tf.Tensor, ...]:
         results = tf.numpy_function(function, inputs, outputs * [tf.int64])
         return tuple(tf.ensure_shape(result, []) for result in results)
 

@@ -10,26 +10,27 @@ import keras
 import numpy as np
 import torch
 
+from wbsp.core.messages import Range
 from wbsp.worker.keras.shared_batches import Batches
-from wbsp.worker.share import LOOK, NOTHING, Range
+from wbsp.worker.share import LOOK, NOTHING
 
 
-def loader(batches: Batches, processes: int) -> torch.utils.data.DataLoader:
+def loader(batches: Batches, processes: int) -> torch.utils.data.DataLoader[Any]:
     """Return a batch for each step, made when Keras requests it, in the compute thread, or ahead
     by other processes."""
     return _loader(_Stream(batches, processes))
 
 
-def loader_of(batches: Iterable[Any]) -> torch.utils.data.DataLoader:
+def loader_of(batches: Iterable[Any]) -> torch.utils.data.DataLoader[Any]:
     """Return these batches, made in the compute thread, each time from the first one."""
     return _loader(_Batches(batches))
 
 
-def _loader(stream: torch.utils.data.IterableDataset) -> torch.utils.data.DataLoader:
+def _loader(stream: torch.utils.data.IterableDataset[Any]) -> torch.utils.data.DataLoader[Any]:
     return torch.utils.data.DataLoader(stream, batch_size=None, collate_fn=_on_device)
 
 
-class _Batches(torch.utils.data.IterableDataset):
+class _Batches(torch.utils.data.IterableDataset[Any]):
     def __init__(self, batches: Iterable[Any]):
         self._batches = batches
 
@@ -49,7 +50,7 @@ def _shared(batch: Any) -> Any:
         lambda one: torch.from_numpy(one) if isinstance(one, np.ndarray) else one, batch)
 
 
-class _Stream(torch.utils.data.IterableDataset):
+class _Stream(torch.utils.data.IterableDataset[Any]):
     def __init__(self, batches: Batches, processes: int):
         self._batches, self._processes = batches, processes
         self._last: Callable[[], Generator[Any, None, None] | None] = lambda: None
@@ -98,15 +99,15 @@ def _ahead(batches: Batches, positions: Iterator[Range], processes: int) -> Iter
             yield from pool
 
 
-class _Sampler(torch.utils.data.Sampler):
-    def __init__(self, positions):
+class _Sampler(torch.utils.data.Sampler[Range]):
+    def __init__(self, positions: Callable[[], Iterator[Range]]):
         self._positions = positions
 
     def __iter__(self) -> Iterator[Range]:
         return self._positions()
 
 
-class _Made(torch.utils.data.Dataset):
+class _Made(torch.utils.data.Dataset[Any]):
     """Makes the batch of some positions, in a process that was forked from the worker's."""
 
     def __init__(self, batches: Batches):
