@@ -136,6 +136,16 @@ def test_a_process_that_comes_as_its_server_dies_at_the_end_of_a_fit_is_expected
     assert all(run.members[0].passed == {1} for run in plays(folder, plan))
 
 
+def test_a_server_asks_the_standby_that_has_begun_a_fit_after_it_came_at_the_end_of_one(folder):
+    """The standby held no version of the fit before, and was in no run.json: both served."""
+    plan = SeriesPlan("ringmaster", {"r": 1000}, workers=2, standby=True, period=0.1, kills=2,
+                      evaluator="works", fits=4, lasts=2.0,
+                      struck=(("t4", 2, "kill", "server"),))
+    for seed in (11, 16, 59):
+        run = Series(plan, seed, folder / str(seed)).run()
+        assert all(script.code == 0 for script in run.members)
+
+
 class Forgets(Series):
     """The disk of a server that dies loses the newest fit."""
 
@@ -210,7 +220,11 @@ def test_a_worker_that_comes_during_the_last_files_is_refused(files, folder, mon
                 evaluator="works", fits=2, lasts=0.5,
                 struck=(("t2", 1, "kill", "workers"), ("t5", 2, "kill", "server workers"))),
      9000211),
+    (SeriesPlan("ringmaster", {"r": 1000}, workers=1, data=(8, 7, 1), period=1.0, kill_workers=3,
+                leaves=2, evaluator="works", lasts=8.0,
+                struck=(("t0", 1, "kill", "server workers"), ("t5", 2, "kill", "worker"),
+                        ("t2", 1, "kill", "server"))), 9002199),
 ], ids=["returns while the last files are written", "server dies as its evaluator writes",
-        "returns while the evaluator saves the model"])
+        "returns while the evaluator saves the model", "returns to the next server"])
 def test_a_fixed_fault_of_a_series_stays_fixed(plan, seed, folder):
     Series(plan, seed, folder).run()

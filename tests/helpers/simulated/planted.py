@@ -730,6 +730,11 @@ PLANTED = [
     Planted("a standby is refused, and ends without a line", _ends_in_silence,
             SeriesPlan(workers=1, standby=True, fits=2, struck=(("t3", 1, "full", "server"),)),
             {25}, 20),
+    Planted("a standby that may begin the next fit is in no run.json",
+            lambda: patch.object(Replication, "named", lambda self: True),
+            SeriesPlan("ringmaster", {"r": 1000}, workers=2, standby=True, period=0.1, kills=2,
+                       evaluator="works", fits=4, lasts=2.0,
+                       struck=(("t4", 2, "kill", "server"),)), {24}, 30),
 ]
 
 

@@ -188,6 +188,22 @@ def test_only_the_snapshot_of_the_standby_is_durable(world):
         world.held(7)
 
 
+def test_a_standby_that_may_begin_the_next_run_is_named_before_it_is_told(world):
+    """It has come while the last files are written, and holds no version of the run."""
+    world.follow()
+    world.replication.end("done")
+    assert world.sent[-1] == m.Over("done", False) and "standby" not in world.noted
+    world.replication.end("done", follows=True)
+    assert world.sent[-1] == m.Over("done", True) and world.noted["standby"] == "127.0.0.1:2607"
+
+
+def test_a_standby_that_no_disk_names_is_not_told_of_a_next_run(world):
+    world.follow()
+    told, world.full = len(world.sent), True
+    world.replication.end("done", follows=True)
+    assert len(world.sent) == told, "it follows the next run as a new one"
+
+
 def test_a_snapshot_says_that_its_version_is_the_last(world):
     """Who goes on from a copy that does not know takes back a worker that was given up."""
     world.holds_one()

@@ -270,8 +270,13 @@ class Replication:
         return self._standby is not None
 
     def end(self, reason: str, follows: bool = False) -> None:
-        """End the run in good order; `follows`: another run follows."""
-        if self._standby is not None and self._election is None:
+        """End the run in good order.
+
+        `follows`: another run follows, which the standby may begin from here on; so run.json names
+        it before. One that the disk does not take follows that run as any new standby does.
+        """
+        if self._standby is not None and self._election is None and (
+                not follows or self.named()):
             self._send(m.Over(reason, follows))
 
     def all_have_it(self) -> None:
