@@ -224,7 +224,9 @@ def test_a_worker_that_comes_during_the_last_files_is_refused(files, folder, mon
                 leaves=2, evaluator="works", lasts=8.0,
                 struck=(("t0", 1, "kill", "server workers"), ("t5", 2, "kill", "worker"),
                         ("t2", 1, "kill", "server"))), 9002199),
+    (SeriesPlan(period=1.0, kills=1, struck=(("t4", 1, "full", "server"),)), 7220152),
 ], ids=["returns while the last files are written", "server dies as its evaluator writes",
-        "returns while the evaluator saves the model", "returns to the next server"])
+        "returns while the evaluator saves the model", "returns to the next server",
+        "does not begin on a full disk"])
 def test_a_fixed_fault_of_a_series_stays_fixed(plan, seed, folder):
     Series(plan, seed, folder).run()

@@ -345,7 +345,8 @@ class Laws:
             self.broken(9, f"the server ended with exit code {code}")
 
     def does_not_begin(self, name, error):
-        """Whatever a process has left behind, the same command goes on from it."""
+        """Whatever a process has left behind, the same command goes on from it. It has said why."""
+        self._spoke[name] = self.cluster.world.now
         if isinstance(error, ValueError):
             self.broken(9, f"{name} does not begin: {error}")
 
