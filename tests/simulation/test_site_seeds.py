@@ -2,6 +2,7 @@
 seeds, half of them on shared data."""
 
 import os
+from dataclasses import replace
 
 import pytest
 from simulated.site_world import Sites, SitesPlan, drawn
@@ -54,7 +55,15 @@ def test_no_law_of_sites_is_broken(data, folder):
     pytest.param(5020366, id="a server above is started again behind its own ended run"),
     pytest.param(810183, id="a server above dies before it says what it lacks")])
 def test_deaths_at_the_end_of_a_run_of_sites(seed, folder):
-    Sites(drawn(seed), seed, folder).run()
+    Sites(replace(drawn(seed), readers=0, validates=False), seed, folder).run()
+
+
+def test_the_last_version_of_a_site_is_that_of_the_run_above(folder):
+    """Its workers finish before other sites', and it takes another version from above then."""
+    plan = SitesPlan("pcc", "ssp", sites=3, workers=1, readers=2, period=0.1)
+    for seed in range(5):
+        run = Sites(plan, seed, folder).run()
+        assert [one[3] for one in run.readers[0].read[-1:]] == [True]
 
 
 def test_a_site_holds_what_it_is_given_after_a_withdrawal(folder):

@@ -426,6 +426,7 @@ class Readers:
         if file is None or (saved := file.saved) is None:
             return nothing
         (version, final), made = saved, file.made
+        final = final and not self._another_comes(saved)
         newest = None if self._epochs is None else self._epochs.newest
         if reader.epochs and not final:
             if newest is None or newest.version == after or not self._there(newest):
@@ -452,6 +453,15 @@ class Readers:
         return structs.replace(nothing, version=version, name=self.versions.word_for(name),
                                last=final,
                                epoch=reader.of_epoch.epoch if reader.of_epoch else m.NONE)
+
+    def _another_comes(self, saved: tuple[int, bool]) -> bool:
+        """Return whether a version comes after this one, `Engine.newest` as it was saved.
+
+        A site's workers have finished before the run above ends, whose last version is the site's.
+        """
+        engine, above = self._engine, self._above
+        return (above is not None and not above.settled) or (
+            engine is not None and saved < engine.newest)
 
     def _there(self, one: EpochVersion) -> bool:
         """Return whether this version's file is written; see `EpochVersions`."""

@@ -29,17 +29,17 @@ class SimulatedReader:
         self._slow = self._draw.choice([0.01, 0.1, 1.0])  # seconds of an evaluation, about
         self._hangs = self._draw.random() < 0.1  # at the last version, or one of the first
         self.read, self.counted, self.lives = [], Counter(), 0
-        self._refused = False
+        self._refused, self._process = False, None
 
     def start(self):
-        process = self.cluster.process(self.name)
+        process = self._process = self.cluster.process(self.name)
         self.lives += 1
         process.start(lambda: self._run(process))
 
     def dies(self):
         """kill -9, and the command again after a while."""
-        process = self.cluster.processes[self.name]
-        if not process.alive or self.cluster.over:
+        process = self._process
+        if process is None or not process.alive or self.cluster.over:
             return
         self.cluster.say(f"--- kill {self.name}")
         self.cluster.notes["kill_readers"] += 1

@@ -6,6 +6,7 @@ ends well once faults do, all end with one version, and both levels are exact in
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
@@ -22,6 +23,7 @@ from simulated.laws import Broken
 from simulated.memory import Memory
 from simulated.network import Network
 from simulated.plan import PORT, Plan
+from simulated.reader import SimulatedReader
 from simulated.threads import Scheduler
 from simulated.world import World
 from wbsp.process.host import Clock, Host
@@ -76,6 +78,8 @@ class SitesPlan:
     ends: tuple[tuple[str, str], ...] = ()
     uncounted: float = 0.0  # chance that a step of a worker with its own data has no example
     kill_waiting: int = 0  # of workers whose push comes while their site waits for the one above
+    readers: int = 0  # processes that evaluate versions, of a site or of the server above
+    validates: bool = False  # workers validate the epochs of shared data
 
     @property
     def loses_workers(self) -> bool:
@@ -141,6 +145,14 @@ class _OfSite(_Nothing):
         found = [self._site.all._settings(name) for name in self._site.names]
         return max(found, key=lambda run: run.get("epoch", 0))
 
+    def validated(self, member, at, saved, begun):
+        """A worker has validated an epoch's version, from `begun` until now."""
+        run = self._site.all
+        if saved.state.version != at.version:
+            raise Broken(20, f"version {at.version} is asked for, and {saved.state.version} read")
+        run.notes["validations"] += 1
+        run.validations.append((at.epoch, begun, run.world.now, self._site.name, member.index))
+
 
 class Site:
     """A site: to its members, the cluster that they are part of."""
@@ -152,7 +164,8 @@ class Site:
         self.name, self.laws, self.notes = f"site{index}", _OfSite(self), Counter()
         self.rng, self.world, self.token = world.rng, world.world, world.token
         self.plan = Plan(steps=world.plan.steps, workers=world.plan.workers, data=world.plan.data,
-                         validate=world.plan.validate, uncounted=world.plan.uncounted)
+                         validate=world.plan.validate, uncounted=world.plan.uncounted,
+                         validates=world.plan.validates)
         self.names = [self.name, f"standby{index}"][:1 + world.plan.standby]  # of its servers
         self.address, self.run_id = ",".join(f"{name}:{PORT}" for name in self.names), None
         self.heard: NotingUpstream | None = None  # the process that the server above hears
@@ -169,6 +182,10 @@ class Site:
     @property
     def codes(self):
         return self.all.codes
+
+    @property
+    def over(self):
+        return self.all.over
 
     def process(self, name):
         return self.all.process(f"{name}.{self.index}")
@@ -234,12 +251,26 @@ class Sites:
             for member in site.members:
                 self.world.after(self.rng.uniform(0, 0.2), member.start)
         horizon = max(0.4, 0.9 * max(member.speed for member in self.members) * plan.steps)
+        self.readers, self.validations = [], []
+        place = random.Random(f"readers {draw}")
+        for number in range(plan.readers):
+            # of the versions of a site, or of the server above
+            reader = SimulatedReader(place.choice([self, *self.sites]), number)
+            self.readers.append(reader)
+            self.world.after(place.uniform(0.0, horizon / 2), reader.start)
+            if place.random() < 0.4:
+                self.world.after(place.uniform(horizon / 2, horizon), reader.dies)
         for number, act in ((plan.kills, self.kill_site), (plan.kill_top, self.kill_top),
                             (plan.breaks, self.break_connection), (plan.cuts, self.cut),
                             (plan.isolations, self.isolate), (plan.sleeps, self.sleep),
                             (plan.kill_workers, self.kill_worker)):
             for _ in range(number):
                 self.world.after(self.rng.uniform(0.02, horizon), act)
+
+    @property
+    def address(self):
+        """Of the server above, and its standby."""
+        return ",".join(f"{name}:{PORT}" for name in self.tops)
 
     @property
     def members(self):
@@ -312,8 +343,7 @@ class Sites:
         name = name or site.name
 
         def above(on, say):
-            way = Way(",".join(f"{top}:{PORT}" for top in self.tops), site.index, self.token,
-                      share=False)
+            way = Way(self.address, site.index, self.token, share=False)
             upstream = NotingUpstream(way, say, on)
             upstream.site = site
             return upstream
@@ -579,6 +609,7 @@ class Sites:
             raise Broken(2, "workers end with different versions")
         if not finals:
             return
+        self._read_is_what_is(finals)
         final, logged, total = stayed[0].final.astype(np.float64), self._logged(), 0.0
         for site in self.sites:
             weights = site.known(logged)
@@ -615,6 +646,24 @@ class Sites:
         first = round(rest[0])
         if np.abs(rest - first).max() > 1e-6 or not 1 <= first <= self.plan.workers:
             raise Broken(1, f"the final version without the cuts is {rest[:5]}")
+
+    def _read_is_what_is(self, finals):
+        """Law 20: a reader's versions rise, its last one is what the workers have, and one worker
+        at a time validates an epoch."""
+        for reader in self.readers:
+            for before, after in zip(reader.read, reader.read[1:], strict=False):
+                if before[0] == after[0] and before[1] >= after[1]:
+                    raise Broken(20, f"{reader.name} reads version {after[1]} after {before[1]}")
+            for _, number, values, last, _ in reader.read:
+                if last and values not in finals:
+                    raise Broken(20, f"version {number} is read as the last one, and workers have "
+                                 "another one")
+        if any(self.notes[one] for one in ("kills", "kill_top", "ends", "isolations", "cuts")):
+            return  # who validates was lost, and another one was chosen
+        for one, other in itertools.permutations(self.validations, 2):
+            if one[0] == other[0] and one[3:] != other[3:] and one[1] <= other[1] < one[2]:
+                raise Broken(20, f"workers {one[3:]} and {other[3:]} validate epoch {one[0]} at "
+                             "once")
 
     def _logged_pushes(self, site):
         """As where no worker dies; what the last push of a dead one weighs, the site's log says."""
@@ -742,4 +791,9 @@ def drawn(seed: int, data: bool | None = None) -> SitesPlan:
                            for _ in range(draw.choice([1, 2])))
     if plan.data is None and random.Random(f"uncounted of sites {seed}").random() < 0.15:
         plan.uncounted = 0.4
+    draw = random.Random(f"readers of sites {seed}")
+    if draw.random() < 0.2:
+        plan.readers = draw.choice([1, 1, 2])
+    if plan.data is not None and draw.random() < 0.3:
+        plan.validates, plan.validate = True, draw.choice(["newest", "wait"])
     return plan
