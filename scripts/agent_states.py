@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Draw the states of a worker's agent, under each rule, into docs/explanation/architecture.md.
+"""Draw the states of a worker's agent, under each rule, into docs/reference/states.md.
 
     scripts/agent_states.py
 
@@ -20,7 +20,7 @@ from wbsp.core.agent import Adopt, Agent, Command, Cut, Expect, Leave
 from wbsp.core.messages import CutQuery, Fetch
 from wbsp.sync import MODELS, Direct, WorkerRule
 
-PAGE = pathlib.Path(__file__).parents[1] / "docs/explanation/architecture.md"
+PAGE = pathlib.Path(__file__).parents[1] / "docs/reference/states.md"
 BEGIN, END = "<!-- states -->\n", "<!-- end of states -->\n"
 DEPTH = 8  # events; more of them add no arrow
 WORDS = {Cut: "cut", Adopt: "adopt", Fetch: "fetch", Expect: "fetch", CutQuery: "ask",

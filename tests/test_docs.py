@@ -9,6 +9,7 @@ import pytest
 from jobs import ROOT
 
 PAGE = ROOT / "docs/explanation/architecture.md"
+STATES = ROOT / "docs/reference/states.md"
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("lab/reports/*.md"),
          *ROOT.glob("lab/*.md"), ROOT / "tests/README.md"]
 LAB = ROOT / "lab"  # a checkout need not have it
@@ -80,26 +81,36 @@ def test_declared_public_names_exist(name):
 
 def test_the_states_of_a_worker_are_those_of_the_agent():
     states = runpy.run_path(str(ROOT / "scripts/agent_states.py"))
-    _, _, rest = PAGE.read_text().partition(states["BEGIN"])
+    _, _, rest = STATES.read_text().partition(states["BEGIN"])
     assert rest.partition(states["END"])[0].strip() == states["text"]().strip(), (
-        "the page of the architecture is out of date: run scripts/agent_states.py")
+        "the page of the states is out of date: run scripts/agent_states.py")
 
 
 def test_the_diagrams_hold_every_arrow():
     states = runpy.run_path(str(ROOT / "scripts/agent_states.py"))
-    assert states["text"](states["DEPTH"] + 1).strip() in PAGE.read_text()
+    assert states["text"](states["DEPTH"] + 1).strip() in STATES.read_text()
 
 
-def test_every_file_and_package_that_the_page_names_exists():
+def test_every_file_and_room_that_the_page_names_exists():
     page = PAGE.read_text()
-    named = re.findall(r"`((?:core|process|wire|ps|worker|tests|scripts)/[\w/]+\.py)`", page)
-    packages = re.findall(r"^\| (`.*?`) \|", page.partition("## The journey")[0], re.MULTILINE)
-    packages = [name for cell in packages for name in re.findall(r"`(\w+)`", cell)]
-    assert named and packages
-    for path in named:
+    named = re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", page)
+    rooms = re.findall(r"\b(\w+)\[\"\1: ", page)
+    assert len(named) > 20 and len(rooms) > 8
+    for path in [*named, *rooms]:
         assert (ROOT / path).exists() or (ROOT / "wbsp" / path).exists(), path
-    for name in packages:
-        assert (ROOT / "wbsp" / name).is_dir() or (ROOT / f"wbsp/{name}.py").exists(), name
+
+
+def test_the_pages_picture_shows_what_a_room_may_import():
+    walls = runpy.run_path(str(ROOT / "tests/test_project.py"))["WALLS"]
+    picture = PAGE.read_text().partition("```mermaid")[2].partition("```")[0]
+    arrows = [(source, target)
+              for source, targets in re.findall(r"^ +(\w+)(?:\[.*?\])? --> (.*)$", picture, re.M)
+              for target in re.findall(r"(\w+)(?:\[|$| &)", targets)]
+    assert len(arrows) > 10
+    for source, target in arrows:
+        allowed = {name.partition(".")[0] for name in walls[target].split()}
+        assert source in allowed, f"{target} does not import {source}"
+        assert target not in {name.partition(".")[0] for name in walls.get(source, "").split()}
 
 
 @pytest.mark.parametrize("name", ["SECURITY.md", "docs/explanation/fault-tolerance.md"])
