@@ -7,6 +7,7 @@ workers know ends it, or each process that waits says for what, and until when.
 import pytest
 from simulated.cluster import Cluster
 from simulated.plan import Plan
+from simulated.series_world import Series, SeriesPlan
 
 STRUCK = 5.0  # seconds
 
@@ -94,3 +95,14 @@ def test_a_standby_without_the_state_that_workers_know_is_told_to_resume(folder)
         run.run()
     assert lines(run, "standby", "its reason: workers know a server of this run of epoch 2, later "
                  "than epoch 1 of this one: if that was at standby:2606, start it with --resume")
+
+
+def test_a_server_that_slept_through_the_end_of_its_fit_yields_to_the_next_one(folder):
+    """The standby was elected, has ended that fit, and serves a later one, under another id."""
+    plan = SeriesPlan(workers=2, standby=True, data=(240, 4, 1), pauses=(0.3,), speeds=(0.3,))
+    run = Series(plan, 1, folder)
+    run.world.after(STRUCK, lambda: run._is_away("server", "nap", 60.0))
+    run.run()
+    assert run.codes == {"server": [1, 0], "standby": [0]} and run.world.now < 100
+    assert lines(run, "server", "stopping: the server at standby:2606 has taken over (epoch ")
+    assert not lines(run, "server", "its reason: another run is served here")

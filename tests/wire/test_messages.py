@@ -77,6 +77,7 @@ FROM_WORKER = [
     m.Held(4, 10, chunks=2),
     m.Ask("ab12"),
     m.Ask("ab12", bytes(32)),
+    m.Ask("ab12", bytes(32), 3),
     m.NextVersion(m.PROTOCOL),
     m.NextVersion(m.PROTOCOL, "ab12", 7, True, bytes(32), bytes(32), bytes(32)),
     m.AskVersion(),
@@ -207,7 +208,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard])
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {31: "065c74b04960f66962719891e80578ff0331beac7adeeae6b2e9a8e6b6589822"}
+BYTES = {31: "b8862213567fd1c9eb493f75be39d756ff7c224d71af5863d45529cfc907f1b4"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

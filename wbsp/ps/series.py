@@ -232,6 +232,10 @@ class Series:
         past = {} if self.past is None else {"past": self.past}
         return {"series": self.id, "fit": self.fit, **past, **self.saved}
 
+    def had(self, run: str, fit: int) -> bool:
+        """Return whether the run with this id is an earlier one of the series, with this number."""
+        return 1 <= fit < self.fit and run == (self.id if fit == 1 else run_id(self.secret, fit))
+
     def is_in(self, folder: Path, fit: int | None = None) -> None:
         """Note the folder of the run with this number; None: of the present run."""
         self.folders[self.fit if fit is None else fit] = folder

@@ -887,6 +887,20 @@ def test_a_process_that_serves_is_told_to_another_server(world):
     assert isinstance(world.sent[-1], m.NotServing)
 
 
+def test_a_process_that_serves_a_later_fit_is_told_to_a_server_that_slept_through_the_end(world):
+    """Neither the id of another series nor a wrong number is an earlier run."""
+    series = world.info.series
+    series.fit, series.id, series.secret = 4, "aa00", SECRET.hex()
+    world.replication._begun = False  # it waits for that fit
+    for run, fit in (("aa00", 1), (run_id(SECRET.hex(), 3), 3)):
+        world.replication.ask(Peer(b"other", None), m.Ask(run, bytes(32), fit))
+        assert world.sent[-1].epoch == 1
+    for run, fit in (("cd34", 1), ("aa00", 3), (run_id(SECRET.hex(), 3), 2), ("aa00", 0),
+                     (run_id(SECRET.hex(), 5), 5)):
+        world.replication.ask(Peer(b"other", None), m.Ask(run, bytes(32), fit))
+        assert isinstance(world.sent[-1], m.NotServing)
+
+
 def test_a_first_contact_proves_who_it_is_by_the_token_or_the_user(world):
     assert isinstance(world.follow(keys=[bytes([9]) * 32]), m.Challenge)
     assert not world.replication.knows(STANDBY) and not world.said

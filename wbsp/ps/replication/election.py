@@ -269,9 +269,11 @@ class Candidate:
 
 
 class Inquiry(ServerLink):
-    """A repeated query of an address for the epoch of a run that is served there."""
+    """A repeated query of an address for the epoch of a run that is served there, or of a later
+    one of its series."""
 
-    def __init__(self, server: ServerSocket, host: str, port: int, run: str, secret: bytes):
+    def __init__(self, server: ServerSocket, host: str, port: int, run: str, secret: bytes,
+                 fit: int = 1):
         """Start the query.
 
         Args:
@@ -280,9 +282,10 @@ class Inquiry(ServerLink):
             port: of the address.
             run: the run's id.
             secret: of the run, which proves an answer.
+            fit: number of the run in its series.
         """
         super().__init__(server, host, port, secret)
-        self._question = m.Ask(run, self.claim.nonce)
+        self._question = m.Ask(run, self.claim.nonce, fit)
         self._asked_at = -math.inf
 
     def epoch(self, now: float) -> int | None:

@@ -232,8 +232,7 @@ class Replication:
         if (beside := self._run_settings().get("beside")) is not None:
             workers = source.snapshots.state(self._clock.run()).voters(self._info.config.worker_num)
             self._beside = Votes(self._info.epoch, STANDBY_STEP, [workers])
-            self._inquiry = Inquiry(self._socket, *split_address(beside), self._info.run,
-                                    self._info.secret)
+            self._inquiry = self._inquire(*split_address(beside))
 
     def chooses(self, worker: int, own: bytes) -> str | None:
         """Note that this index was chosen for a process, before the process learns it.
@@ -469,12 +468,15 @@ class Replication:
         self._may_begin_until = now + timeouts.ELECTION if standby.may_begin else -math.inf
 
     def ask(self, peer: Peer, ask: m.Ask) -> None:
-        """Answer a server that has lost its standby and asks which server serves."""
-        epoch = self._info.epoch
+        """Answer a server that has lost its standby and asks which server serves.
+
+        It may have slept through the rest of its run: here is a later one of the series, then.
+        """
+        info = self._info
+        serves = self._begun if ask.run == info.run else info.series.had(ask.run, ask.fit)
         self._sessions.answer(peer.identity, m.Leading(
-            epoch, proof=answer(self._info.secret, ask.nonce, "leading", epoch))
-            if self._begun and ask.run == self._info.run
-            else m.NotServing("another run is served here"))
+            info.epoch, proof=answer(info.secret, ask.nonce, "leading", info.epoch))
+            if serves else m.NotServing("another run is served here"))
 
     def hear_of(self, epoch: int, worker: int) -> None:
         """Handle a worker that knows a later server of this run: check whether that serves."""
@@ -658,9 +660,13 @@ class Replication:
         votes = Votes(self._info.epoch, SERVER_STEP,
                       [copy.voters for copy in self._copies.values()],
                       lambda voter: voter[1] == "")
-        inquiry = Inquiry(self._socket, standby.host, standby.port, self._info.run,
-                          self._info.secret)
+        inquiry = self._inquire(standby.host, standby.port)
         self._election = Election(votes, inquiry, standby.liveness, standby.beats, now)
+
+    def _inquire(self, host: str, port: int) -> Inquiry:
+        """Ask the process at this address whether it serves."""
+        info = self._info
+        return Inquiry(self._socket, host, port, info.run, info.secret, info.series.fit)
 
     def _settle(self, election: Election, standby: StandbySession, now: float) -> None:
         """Settle the election if it is decided."""

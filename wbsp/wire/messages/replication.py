@@ -39,6 +39,7 @@ class Ask(Message, frozen=True):
 
     run: Id  # of the run
     nonce: Mac = b""  # for the proof of the answer
+    fit: Count = 1  # number of the run in its series
 
 
 class Challenge(Message, frozen=True):
