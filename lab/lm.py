@@ -1,0 +1,239 @@
+#!/usr/bin/env python
+"""What a cluster is worth to a language model: the seconds of the best single machine to the loss
+that a cluster has at the end of its run, divided by the cluster's.
+
+    lab/lm.py --cells=equal-8 --entries=lone,auto   # all their settings and lengths of the file
+    lab/lm.py --cells=pair --entries='ddp:uneven=true' --settings=batch=4:lr=3e-3 --seeds=0
+    lab/lm.py --budget=20min                        # all that lab/reports/lm.toml has, in pieces
+    lab/lm.py --table --csv=lab/reports/lm.csv      # print what is there, and collect its curves
+
+The decoder `gpt` on Python's library, trained by AdamW in virtual time: cells, entries and what is
+swept for each are in lab/reports/lm.toml, the rules in lab/reports/lm-contract.md. Of each entry
+all settings are trained with the first seed; the best has the other seeds. A run that is there is
+not made again, so this may be stopped and started at will.
+"""
+
+import csv
+import dataclasses
+import math
+import os
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import NamedTuple
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+from absl import flags
+from reproduction.command import budget, run_command
+from rivals import cells as files
+from rivals.cells import Cell, Entry
+from rivals.entries import rival
+from rivals.ground import Look
+from rivals.trainings import Setting, Training, read, setting, timed, write
+
+from wbsp import command
+from wbsp.simulate.study.variants import variants
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_list("cells", [], "of the file; default: all")
+flags.DEFINE_list("entries", [], "rivals, or models as for wbsp simulate --sync; default: those of "
+                  "the file. Lone machines that are there are in the table, too")
+flags.DEFINE_list("settings", [], "that are swept, such as batch=2:lr=1.4e-3:beta1=0; default: "
+                  "those of the file")
+flags.DEFINE_list("lengths", [], "seconds of runs; default: those of the file")
+flags.DEFINE_list("seeds", ["0", "1", "2", "3", "4"], "of the runs; settings are swept with the "
+                  "first")
+flags.DEFINE_string("file", str(files.FILE), "cells and entries")
+flags.DEFINE_string("model", "gpt", "the network, with its options")
+flags.DEFINE_string("out", "runs/lm", "folder of the curves")
+flags.DEFINE_string("budget", None, "time after which no run begins, such as 20min")
+flags.DEFINE_bool("table", False, "train nothing more")
+flags.DEFINE_bool("list", False, "print the runs that are missing, and train nothing")
+flags.DEFINE_string("csv", None, "file for the curves of all runs, a line for each look")
+
+
+class Row(NamedTuple):
+    """What an entry has in a cell after a length: its best setting, and its losses by seed."""
+
+    cell: Cell
+    entry: Entry
+    seconds: float
+    setting: Setting
+    losses: dict[int, float]
+
+    @property
+    def loss(self) -> float:
+        """Mean over the seeds."""
+        return statistics.mean(self.losses.values())
+
+
+class Runs:
+    """The runs that are there, and those that may still begin."""
+
+    def __init__(self, folder: pathlib.Path, end: float, only_read: bool):
+        self._folder, self._end, self._only_read = folder, end, only_read
+        self.asked: dict[pathlib.Path, Training] = {}
+
+    def looks(self, one: Training) -> list[Look] | None:
+        """Return the run's looks; make it if it is missing and there is time."""
+        path = self._folder / one.path
+        self.asked[path] = one
+        found = read(path)
+        if found is not None or self._only_read or time.monotonic() >= self._end:
+            return found
+        found, took = timed(one)
+        write(path, one, found, took)
+        print(f"{one.path}: loss {found[-1].loss:.4f}, {found[-1].examples:,} examples, "
+              f"{took:.0f} s of real time", file=sys.stderr, flush=True)
+        return found
+
+    def loss(self, one: Training) -> float | None:
+        """Return the loss at the run's end; None: it is not there."""
+        found = self.looks(one)
+        return None if found is None else found[-1].loss
+
+
+def row(runs: Runs, cell: Cell, entry: Entry, seconds: float, seeds: list[int]) -> Row | None:
+    """Return what an entry has; None: nothing is there yet."""
+    def of(one: Setting, seed: int) -> Training:
+        return Training(cell, entry.name, one, seconds, seed, FLAGS.model)
+
+    swept = [(loss, n, one) for n, one in enumerate(map(setting, entry.settings))
+             if (loss := runs.loss(of(one, seeds[0]))) is not None]
+    if not swept:
+        return None
+    # A loss that is no number is that of a diverged training.
+    _, _, best = min(swept, key=lambda found: (math.isnan(found[0]), *found[:2]))
+    losses = {seed: loss for seed in seeds if (loss := runs.loss(of(best, seed))) is not None}
+    return Row(cell, entry, seconds, best, losses)
+
+
+def alone(entry: Entry) -> bool:
+    """Return whether this is the lone machine."""
+    found = rival(entry.name)
+    return found is not None and found.alone
+
+
+def curve(rows: Iterable[Row]) -> dict[float, float]:
+    """Return seconds -> mean loss of the best lone machine."""
+    found: dict[float, float] = {}
+    for one in rows:
+        found[one.seconds] = min(one.loss, found.get(one.seconds, math.inf))
+    return found
+
+
+def seconds_alone(lone: dict[float, float], loss: float) -> tuple[float, str]:
+    """Return the seconds in which the lone machine has this loss, and how sure that is.
+
+    Lengths of runs are joined by lines, in the logarithm of the seconds. Beyond the shortest or the
+    longest run it is a bound: "<" or ">".
+    """
+    points = sorted(lone.items())
+    if loss >= points[0][1]:
+        return points[0][0], "" if loss == points[0][1] else "<"
+    for (first, before), (last, after) in pairwise(points):
+        if after <= loss < before:
+            part = (before - loss) / (before - after)
+            return math.exp(math.log(first) + part * math.log(last / first)), ""
+    return points[-1][0], ">"
+
+
+def worth(one: Row, lone: dict[float, float]) -> str:
+    """Return the entry's worth in its cell, as the table has it."""
+    if not lone or math.isnan(one.loss):
+        return "-"
+    seconds, sign = seconds_alone(lone, one.loss)
+    return f"{sign}{seconds / one.seconds:.2f}"
+
+
+def table(rows: list[Row], lone: dict[float, float]) -> None:
+    """Print the rows of one cell."""
+    print("| seconds | entry | setting | loss | seeds | worth |\n|---|---|---|---|---|---|")
+    for one in sorted(rows, key=lambda one: (one.seconds, one.loss)):
+        spread = ", ".join(f"{loss:.3f}" for loss in one.losses.values())
+        print(f"| {one.seconds:g} | {one.entry.name} | {one.setting} | {one.loss:.4f} | {spread} | "
+              f"{worth(one, lone)} |")
+    sys.stdout.flush()
+
+
+def collect(asked: dict[pathlib.Path, Training], path: pathlib.Path) -> None:
+    """Write the curves of all runs that are there into one file."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(["cell", "entry", "setting", "length", "seed", *Look._fields])
+        for place, one in sorted(asked.items()):
+            for look in read(place) or []:
+                rows.writerow([place.relative_to(FLAGS.out).parts[0], one.entry, one.setting,
+                               f"{one.seconds:g}", one.seed, f"{look.seconds:.5g}", look.examples,
+                               f"{look.loss:.5g}"])
+
+
+def chosen(entries: list[Entry]) -> list[Entry]:
+    """Return the entries that the flags name, with their settings and lengths.
+
+    Raises:
+        ValueError: an entry has no settings; one line.
+    """
+    known = {one.name: one for one in entries}
+    found = [known.get(name, Entry(name, ())) for name in FLAGS.entries or known]
+    if FLAGS.settings:
+        found = [dataclasses.replace(one, settings=tuple(FLAGS.settings)) for one in found]
+    if FLAGS.lengths:
+        found = [dataclasses.replace(one, lengths=tuple(map(float, FLAGS.lengths)))
+                 for one in found]
+    for one in found:
+        if rival(one.name) is None:
+            variants([one.name], [])  # refuses what is unknown, as does `rival`
+        if not one.settings:
+            raise ValueError(f"{one.name} is not in {FLAGS.file}: give its --settings, such as "
+                             "batch=2:lr=1.4e-3")
+        for text in one.settings:
+            setting(text)  # refuses a bad one before any run
+    return found
+
+
+def main(argv):
+    return run_command("lm", run, argv)
+
+
+def run() -> int:
+    cells, entries = files.read(pathlib.Path(FLAGS.file))
+    if unknown := [name for name in FLAGS.cells if name not in cells]:
+        raise ValueError(f"--cells: {unknown[0]!r} is unknown; {FLAGS.file} has {', '.join(cells)}")
+    seeds = [int(seed) for seed in FLAGS.seeds]
+    picked = chosen(entries)
+    lone = [one for one in entries if alone(one) and one not in picked]
+    end = time.monotonic() + budget(FLAGS.budget)
+    runs = Runs(pathlib.Path(FLAGS.out), end, FLAGS.table or FLAGS.list)
+    old = Runs(pathlib.Path(FLAGS.out), end, True)  # of lone machines, for the table alone
+    for cell in (cells[name] for name in FLAGS.cells or cells):
+        single = rows_of(old, cell, lone, seeds)
+        rows = rows_of(runs, cell, [one for one in picked if not one.only or cell.name in one.only],
+                       seeds)
+        single += [one for one in rows if alone(one.entry)]
+        if not FLAGS.list and rows:
+            print(f"\n{cell.name}: R {cell.ideal:.2f}\n")
+            table(single + [one for one in rows if not alone(one.entry)], curve(single))
+    missing = [path for path in runs.asked if not path.exists()]
+    if FLAGS.list:
+        print("\n".join(map(str, missing)))
+    elif missing:
+        print(f"lm: {len(missing)} runs are missing, of those known by now: --list prints them",
+              file=sys.stderr)
+    if FLAGS.csv:
+        collect(runs.asked | old.asked, pathlib.Path(FLAGS.csv))
+    return 0
+
+
+def rows_of(runs: Runs, cell: Cell, entries: Iterable[Entry], seeds: list[int]) -> list[Row]:
+    """Return a row for each entry and length in a cell."""
+    return [found for entry in entries for seconds in entry.lengths or cell.lengths
+            if (found := row(runs, cell, entry, seconds, seeds)) is not None]
+
+
+if __name__ == "__main__":
+    command.run(main, "lm", __doc__)
