@@ -10,8 +10,9 @@ from chosen_worker import train, worker
 from jobs import free_port
 
 from wbsp.wire.errors import TransportError
-from wbsp.worker import loop, next_run
+from wbsp.worker import next_run
 from wbsp.worker.loop import Worker
+from wbsp.worker.process import PROCESS
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def server(jobs):
 def process_ends(jobs):
     """What the end of this process would do, while its server is there."""
     yield
-    for one in [*loop._in_run.values()]:
+    for one in PROCESS.members:
         one.close()
     next_run.close_all()
 
@@ -104,8 +105,8 @@ def test_a_worker_that_left_in_mid_run_returns_to_its_index(server):
     assert one.index == 0
     one.end("an exception")
     other = Worker(server.address, 0, None, 60.0, None, None, print, 60.0, None)
-    loop._own.clear()  # as if it were another process
+    PROCESS._own = b""  # as if it were another process
     other.connect()
-    loop._own.clear()
+    PROCESS._own = b""
     one.connect()
     assert one.index == 1, "its index has another owner now"

@@ -37,6 +37,7 @@ from wbsp.worker.errors import in_one_line
 from wbsp.worker.metrics import Usage
 from wbsp.worker.next_run import Line, NextRun, line_of
 from wbsp.worker.passed import PassedRun
+from wbsp.worker.process import PROCESS, Part
 from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.share import Share
 from wbsp.worker.signals import Signals
@@ -47,25 +48,8 @@ _STOOD = 0.1  # of its time: a worker that waits for longer prints how to share 
 _SHORT = 1.0  # seconds that need no line
 _NOTICE = 15.0  # seconds between two lines about one wait
 
-# By the task as the process was started with it: without an index, if the server chooses that.
-_in_run: dict[Task, Worker] = {}  # members of a run in this process
-_were_in_run: set[Task] = set()  # tasks of this process in runs, now or before
-_behind: dict[Task, tuple[str, int]] = {}  # series of runs, and number of completed fits
-_left_early: dict[Task, tuple[str, int]] = {}  # the same, of the run that it has left in mid-run
-_ended: dict[Task, str] = {}  # tasks whose servers were ended, and their reasons
-_anew: set[Task] = set()  # tasks whose series of runs has ended for them
-_given: dict[Task, int] = {}  # the newest index that a server has chosen for this process
-_keys: dict[Task, bytes] = {}  # as in `Welcome`, of the newest server
 # What a connection is made with.
 _CONNECTS = "_token_file", "_bandwidth", "_patience", "_share", "_expected", "_on"
-_own: list[bytes] = []  # one random number, by which a server knows this process again
-
-
-def _forget_indices() -> None:
-    """Begin without an index, as in a process that was forked: it is another worker."""
-    _given.clear()
-    _keys.clear()
-    _own.clear()
 
 
 class Loop:
@@ -225,6 +209,11 @@ class Worker:
         return self.__copy__()
 
     @property
+    def _part(self) -> Part:
+        """What this process remembers of its task."""
+        return PROCESS.part(self.task)
+
+    @property
     def index(self) -> int:
         """Index of this worker. If the server chooses it, and has not yet, this connects.
 
@@ -232,7 +221,7 @@ class Worker:
             TransportError: no server answers, or it refuses.
         """
         if self._index is None:
-            if (other := _in_run.get(self.task)) is not None:
+            if (other := self._part.member) is not None:
                 return other.index  # of this process
             self.connect()
         assert self._index is not None, "the server has chosen it"
@@ -251,7 +240,7 @@ class Worker:
     @property
     def in_run(self) -> bool:
         """True from `connect` until this worker has left the run."""
-        return _in_run.get(self.task) is self
+        return self._part.member is self
 
     @property
     def stop_reason(self) -> str | None:
@@ -342,7 +331,7 @@ class Worker:
         """
         if not self.in_run:
             self._take_line()
-            _in_run[self.task] = self
+            self._part.member = self
             atexit.register(self._abandon)
             in_child(self._forked)
         assert self.transport is not None and self.welcome is not None
@@ -354,7 +343,7 @@ class Worker:
         Raises:
             TransportError: that training still runs. The server would take this worker for it.
         """
-        other = _in_run.get(self.task)
+        other = self._part.member
         if other not in (None, self) and other.loop and other.loop.running:
             raise TransportError(
                 f"worker {other._index} is already connected, by a training of this process that "
@@ -371,7 +360,7 @@ class Worker:
 
         So the index is held all the time.
         """
-        other = _in_run.get(self.task)
+        other = self._part.member
         if other is None or other.loop is not None or other.runtime is not None:
             return None
         alike = all(getattr(self, name) == getattr(other, name) for name in _CONNECTS)
@@ -386,14 +375,14 @@ class Worker:
         """Be in no run any more."""
         atexit.unregister(self._abandon)
         forget(self._forked)
-        del _in_run[self.task]
+        self._part.member = None
 
     def _take_line(self) -> None:
         """Take the connection that this process has, or has kept since its last run, or make one.
         """
         def interrupted() -> bool:
             return self.interrupted is not None
-        if not _were_in_run:
+        if not PROCESS.was_in_run:
             check_files("a worker")
         line = self._take_over()
         if line is not None:
@@ -404,13 +393,12 @@ class Worker:
             try:
                 line = kept.take(self._say, interrupted) if kept is not None else None
             except ServerEnds as error:  # another one may run by now
-                _ended[self.task] = str(error)
-                _anew.add(self.task)
-        if _were_in_run:
+                self._part.ended, self._part.anew = str(error), True
+        if PROCESS.was_in_run:
             gc.collect()  # objects of a run refer to each other, and hold its vectors
         self.transport, self.welcome = line or self._introduce(self._say, interrupted)
         self._index = self.transport.worker
-        _ended.pop(self.task, None)
+        self._part.ended = None
 
     def _introduce(self, say: Callable[[str], None], interrupted: Callable[[], bool],
                    leaves: Callable[[], bool] = lambda: False) -> tuple[Transport, m.Welcome]:
@@ -423,28 +411,24 @@ class Worker:
         Raises:
             TransportError: no server answers, or it refuses.
         """
-        ended = _ended.get(self.task)
+        part, own = self._part, PROCESS.own(self._on.scheduler)
+        ended = part.ended
         left = self.timeout if ended is None else min(self.timeout, timeouts.SERVER_ENDED)
         end = self._on.clock.monotonic() + left
-        patient, notice = self.task in _were_in_run, Throttle(_NOTICE)
-        if not _own:
-            _own.append(self._on.scheduler.random(16))
-            in_child(_forget_indices)
+        patient, notice = part.was_in_run, Throttle(_NOTICE)
         while True:
-            given = _given.get(self.task)
+            given = part.given
             transport = Transport(
                 self.task.address, self.task.worker if given is None else given,
                 self.secret, self._bandwidth, say,
                 interrupted, self._patience, self._share, self._on)
             last = leaves()
             try:
-                series, behind = _behind.get(self.task, ("", 0))
-                early = _left_early.get(self.task)
+                (series, behind), early = part.behind, part.left_early
                 series, fit = early or (series, behind + 1)
-                welcome = transport.hello(self._expected, left, series, fit, last, own=_own[0],
+                welcome = transport.hello(self._expected, left, series, fit, last, own=own,
                                           given=given is not None, left=early is not None,
-                                          anew=self.task in _anew,
-                                          key=_keys.get(self.task, b""))
+                                          anew=part.anew, key=part.key)
             except BaseException as error:
                 transport.close()
                 if isinstance(error, ForeignServer) and self._credentials.other() is not None:
@@ -462,11 +446,9 @@ class Worker:
                     raise
                 self._on.clock.sleep(timeouts.NEXT_RUN)
             else:
-                _were_in_run.add(self.task)
-                _keys[self.task] = welcome.key
-                _anew.discard(self.task)
+                part.was_in_run, part.key, part.anew = True, welcome.key, False
                 if self.task.worker is None and transport.worker is not None:
-                    _given[self.task] = transport.worker
+                    part.given = transport.worker
                 return transport, welcome
 
     # Training.
@@ -685,7 +667,7 @@ class Worker:
         self.end("its callback was closed")
         if (line := line_of(self.task)) is not None:
             line.close()
-        _anew.add(self.task)
+        self._part.anew = True
 
     def end(self, reason: str | None) -> None:
         """Leave the run and release the signals; a delayed signal is raised now.
@@ -720,11 +702,11 @@ class Worker:
             self._log = None
         self._lets_go()
         if not passes and self.runtime is not None and self.runtime.server_ends:
-            _ended[self.task] = (f"the server at {self.task.address} was ended "
-                                 f"({self.runtime.stopped})")
-            _anew.add(self.task)
+            self._part.ended = (f"the server at {self.task.address} was ended "
+                                f"({self.runtime.stopped})")
+            self._part.anew = True
         elif self._single:
-            _anew.add(self.task)
+            self._part.anew = True
         elif again:
             NextRun(self.task, self._introduce, self._on)
 
@@ -747,15 +729,15 @@ class Worker:
         if passes:
             transport.request(m.Goodbye(again=True))
             transport.wake()
-        _left_early.pop(self.task, None)
+        self._part.left_early = None
         if run.series:
-            _behind[self.task] = run.series, self.welcome.passes or run.fit
+            self._part.behind = run.series, self.welcome.passes or run.fit
 
     def _note_early(self) -> None:
         """Note a run that was left in mid-run: the next loop joins it again, if it goes on."""
         run = None if self.welcome is None else self.welcome.run
         if self.runtime is not None and run is not None and run.series:
-            _left_early[self.task] = run.series, run.fit
+            self._part.left_early = run.series, run.fit
 
     @property
     def _failure(self) -> str:
@@ -767,7 +749,7 @@ class Worker:
 
     def _forked(self) -> None:
         """Be part of no run, in a process that was forked from this worker's."""
-        _in_run.pop(self.task, None)
+        self._part.member = None
         self._index = self.task.worker
         atexit.unregister(self._abandon)
         self._signals.forked()

@@ -11,6 +11,7 @@ import wbsp
 from wbsp.wire.errors import TransportError
 from wbsp.worker import loop as module
 from wbsp.worker.errors import in_one_line
+from wbsp.worker.process import PROCESS
 
 pytestmark = pytest.mark.slow  # Keras takes its seconds to start
 
@@ -49,12 +50,13 @@ def test_a_copy_knows_the_secret_and_a_pickle_does_not_hold_it(tmp_path):
 
 
 def test_a_callback_in_a_fit_cannot_be_copied(hook, monkeypatch):
-    monkeypatch.setitem(module._in_run, hook._worker.task, hook._worker)
+    part = PROCESS.part(hook._worker.task)
+    monkeypatch.setattr(part, "member", hook._worker)
     copy.deepcopy(hook)  # which is connected, as after hook.rule: the copy takes its place
     hook._worker.loop = module.Loop()
     with pytest.raises(TypeError, match="worker 3 is in a run, and a copy of its SyncCallback wou"):
         copy.deepcopy(hook)
-    module._in_run.clear()
+    part.member = None
     copy.deepcopy(hook)
 
 

@@ -20,6 +20,7 @@ from wbsp.replica.states import states
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.errors import TransportError
 from wbsp.wire.messages import codec as m
+from wbsp.worker.process import Process
 
 pytestmark = [
     pytest.mark.slow,  # TensorFlow takes its seconds to start
@@ -225,7 +226,7 @@ def test_the_next_run_is_waited_for_where_the_last_one_has_ended_but_its_server_
 
 
 def test_a_worker_that_comes_to_its_first_run_too_late_is_told_at_once(jobs, hook, monkeypatch):
-    monkeypatch.setattr("wbsp.worker.loop._were_in_run", set())
+    monkeypatch.setattr("wbsp.worker.loop.PROCESS", Process())
     server, over = jobs.server(sync="pcc").listens(), threading.Event()
     first = lingers(server.address, 1, over)
     other(server.address, 0, steps=1).ends()
