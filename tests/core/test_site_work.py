@@ -10,19 +10,20 @@ from copy import deepcopy
 from random import Random
 
 import msgspec
+import numpy as np
 import pytest
 from random_events import play
 
 from wbsp.core.agent import Cut
-from wbsp.core.messages import Range, Reattached, SharedData, Stop, Withdrawn, Work, WorkPlace
+from wbsp.core.engine import Engine
+from wbsp.core.messages import Range, SharedData, Stop, Withdrawn, Work, WorkPlace
 from wbsp.core.rules import RuleBroken
 from wbsp.core.site.work import SiteLedger, SiteWork, SiteWorkState
 from wbsp.core.site.worker import SiteWorker
+from wbsp.core.store import Store
 from wbsp.core.work.positions import Positions
 from wbsp.core.work.sequence import WorkSequence
 from wbsp.core.work_ledger import WorkLedger, WorkState
-from wbsp.process.host import HOST
-from wbsp.site.share import SiteShare
 from wbsp.sync import create
 from wbsp.sync.base import Push
 
@@ -51,11 +52,9 @@ class Site:
         self.ledger = SiteLedger(
             data, state and msgspec.convert(state, WorkState, str_keys=True),
             msgspec.convert(beside, SiteWorkState) if beside else SiteWorkState())
-        own = self.ledger.undone.with_all(self.ledger.uncut.spans)
-        self.share = SiteShare(data, 0, HOST, saved is not None, own.spans,
-                               self.ledger.sent.spans, self.seq)
         self.end = 0
         self.saves = False  # the newest cut is in a checkpoint
+        self.left = saved is not None  # the newest cut may have arrived above
         self.attached, self.workers, self.kept = False, {}, []
 
     def save(self):
@@ -67,14 +66,9 @@ class Site:
     def answer(self, accepted, mark, durable):
         seq, spans = self.cut
         self.ledger.answered(accepted)
-        self.share.answered()
         self.kept = [one for one in [*self.kept, (mark, seq, spans if accepted else ())]
                      if one[0] >= durable]
         self.cut, self.sent = None, Counter()
-
-
-def push(seq, spans):
-    return Push(0, seq, 0, 1, 1, 0.1, spans=spans)
 
 
 class World:
@@ -120,11 +114,12 @@ class World:
         me = self.sites[index] = Site(self.data, saved)
         place = WorkPlace(self.data, self.top.open(index), 0)
         due = self.seqs.get(index, 0)
-        own, held = [], me.share.claim
-        if held is not None:
-            spans = Positions(held.own)
-            if due < held.pushes:
-                spans = spans.with_all(held.sent)
+        own = []
+        if saved is not None:
+            claimed, sent = me.ledger.claimed(True)
+            spans = Positions(claimed)
+            if due < me.seq:
+                spans = spans.with_all(sent)
             own = self.top.claim_all(index, place.at, spans.spans)
         if me.cut is not None:
             if me.cut[0] < due:
@@ -134,8 +129,7 @@ class World:
                 me.uncut += me.sent
             me.cut, me.sent = None, Counter()
         me.seq = due
-        me.share.begin(place, due, own)
-        if held is not None:
+        if saved is not None:
             me.ledger.keep(own)
         me.end, me.attached = place.at, True
         self.awaited.discard(index)
@@ -154,14 +148,12 @@ class World:
                        if seq >= due]
             due = answered
         self.seqs[index] = max(due, answered)
-        held = me.share.held()
-        spans = Positions(held.own)
-        if self.seqs[index] < held.pushes:
-            spans = spans.with_all(held.sent)
-        own = self.top.claim_all(index, held.answered, spans.spans)
+        claimed, sent = me.ledger.claimed(me.left)
+        spans = Positions(claimed)
+        if self.seqs[index] < me.seq - (me.cut is not None and not me.left):
+            spans = spans.with_all(sent)
+        own = self.top.claim_all(index, me.end, spans.spans)
         self.awaited.discard(index)
-        message = Reattached(0, True, 0, 0, None, own=own)
-        me.share.heard(message)
         me.ledger.keep(own)
         me.attached = True
         if me.cut is not None and me.saves and self.seqs[index] > me.cut[0]:
@@ -170,7 +162,7 @@ class World:
 
     def push(self, index, me):
         seq, spans = me.cut
-        me.share.sends(push(seq, spans))
+        me.left = True
         if seq == self.seqs.get(index, 0):
             mine = Positions().with_all((r.start, r.stop) for r in self.top._holders[index].held
                                          if r.own)
@@ -199,7 +191,6 @@ class World:
         assert given.at == me.end
         if self.random.random() < 0.1:
             return  # it is lost, and asked for again
-        me.share.heard(Work(*given, 0))
         me.ledger.grant(given.start, given.stop)
         me.end = given.end
 
@@ -233,7 +224,7 @@ class World:
             assert spread(spans) == me.uncut, "a cut is of whole pushes"
             me.cut, me.sent, me.uncut = (me.seq, spans), me.uncut, Counter()
             me.seq += 1
-            me.saves = False
+            me.saves = me.left = False
 
     def step(self):
         random = self.random
@@ -434,8 +425,9 @@ def test_a_cut_has_the_examples_of_its_positions_alone():
         ledger.give(0, 8)
         ledger.settle(0, ledger.end(0), accepted)
 
-    class Cutter(SiteWorker):
-        _work = work
-
-    cut = Cutter()._with_spans(Cut(Push(0, 0, 0, 3, 24, 1.0), 0), 1.0)
+    engine = Engine(create("asp"), Store(np.zeros(1, np.float32), site={}), 1)
+    engine.share_data(work)
+    site = SiteWorker()
+    site.begin(engine)
+    cut = site._take(Cut(Push(0, 0, 0, 3, 24, 1.0), 0), 1.0)
     assert cut.push.spans == ((0, 16),) and cut.push.samples == 16 and cut.push.steps == 3

@@ -20,22 +20,18 @@ from typing import Any
 import numpy as np
 from integer_replica import pattern
 
-from wbsp.site.upstream import Upstream, _Listener
+from wbsp.site.upstream import Upstream
 
 
 def note_cuts(record: Path) -> None:
     """Have each cut of this process noted before it leaves, and each answer as it comes."""
-    send, file = Upstream._send_if_safe, open(record, "a")
+    hold, file = Upstream._hold, open(record, "a")
     spans = open(record.with_name("spans.jsonl"), "a")
-    newest: Any = None
 
-    def noting(self: Upstream) -> None:
-        nonlocal newest
-        update = None if self._cut is None else self._progress.cut
-        if update is not None and self._cut is not newest:
-            newest = self._cut
-            note(newest.push, update)
-        send(self)
+    def noting(self: Upstream, cut: Any) -> None:
+        assert self._progress.cut is not None
+        note(cut.push, self._progress.cut)
+        hold(self, cut)
 
     def note(push: Any, update: np.ndarray) -> None:
         if push.spans is not None:
@@ -46,14 +42,14 @@ def note_cuts(record: Path) -> None:
         print(json.dumps([push.seq, float(update[0] / shape[0]) if whole else None]),
               file=file, flush=True)
 
-    Upstream._send_if_safe = noting  # type: ignore[method-assign]
-    acked, answers = _Listener.acked, open(record.with_name("answers.jsonl"), "a")
+    Upstream._hold = noting  # type: ignore[method-assign]
+    acked, answers = Upstream._acked, open(record.with_name("answers.jsonl"), "a")
 
-    def hearing(self: _Listener, ack: Any, seconds: float) -> Any:
+    def hearing(self: Upstream, ack: Any, seconds: float) -> None:
         print(json.dumps([ack.seq, ack.weight]), file=answers, flush=True)
-        return acked(self, ack, seconds)
+        acked(self, ack, seconds)
 
-    _Listener.acked = hearing  # type: ignore[method-assign]
+    Upstream._acked = hearing  # type: ignore[method-assign]
 
 
 def noted(record: Path) -> dict[int, float]:

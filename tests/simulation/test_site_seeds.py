@@ -74,12 +74,12 @@ def test_a_site_holds_what_it_is_given_after_a_withdrawal(folder):
 
 def early(monkeypatch):
     """A cut leaves before a checkpoint holds it."""
-    real = Upstream._take
+    real = Upstream._hold
 
-    def taken(self, cut, now):
-        real(self, cut, now)
+    def held(self, cut):
+        real(self, cut)
         self._mark = -1
-    monkeypatch.setattr(Upstream, "_take", taken)
+    monkeypatch.setattr(Upstream, "_hold", held)
 
 
 def forgotten(monkeypatch):
@@ -90,8 +90,8 @@ def forgotten(monkeypatch):
 def doubled(monkeypatch):
     """A cut that the server above has is progress again."""
     real = Upstream._settle_cut
-    monkeypatch.setattr(Upstream, "_settle_cut", lambda self, due, transport: real(
-        self, due - (self._progress.cut is not None and due == self._known.next_seq), transport))
+    monkeypatch.setattr(Upstream, "_settle_cut", lambda self, due: real(
+        self, due - (self._progress.cut is not None and due == self._known.next_seq)))
 
 
 def dropped(monkeypatch):
@@ -136,3 +136,12 @@ def test_a_fault_that_is_put_in_is_found(fault, standby, folder, monkeypatch):
         except AssertionError:
             return
     pytest.fail("no seed finds it")
+
+
+def test_a_site_waits_for_the_server_above_and_answers_its_workers_meanwhile(folder):
+    run = Sites(SitesPlan(sites=1, workers=1, steps=4), 3, folder)
+    run.processes["top"].kill()
+    run.world.after(20.0, lambda: run.start_top(resume=False))
+    run.run()
+    assert any("site0: " in line and "waiting for the server at top:" in line for line in run.said)
+    assert run.members[0].lives == 1  # its site's silence would have ended it

@@ -24,7 +24,7 @@ from wbsp.sync import create, parse_options
 
 if TYPE_CHECKING:
     from wbsp.process.host import Host
-    from wbsp.ps.config import Above
+    from wbsp.ps.config import Above, Reporter
 
 FLAGS = flags.FLAGS
 SHARD_PORT = 2706
@@ -78,7 +78,7 @@ flags.DEFINE_integer("best_patience", None, "end the run after this many evaluat
 
 
 def main(argv: Sequence[str],
-         above: Callable[[Host, Callable[[str], None]], Above] | None = None) -> int:
+         above: Callable[[Host, Reporter], Above] | None = None) -> int:
     """Serve. `above`: as in `ServerConfig`, for a site."""
     # The server itself, which --help does without.
     from wbsp.ps.launch import prepare_server, where_to_listen

@@ -30,6 +30,7 @@ from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.frozen import NOTHING, FrozenValues
 from wbsp.tensors.layout import Entry, LayerState, TensorSpec
 from wbsp.wire.addresses import split_addresses
+from wbsp.wire.loop import Part
 from wbsp.wire.messages.from_server import RunSettings
 from wbsp.wire.messages.reading import AskVersion, VersionAt
 from wbsp.wire.proof import SIZE, mac, ticket
@@ -40,22 +41,19 @@ class AboveError(RuntimeError):
     """Error that ends a site's connection to the server above; its message is one line."""
 
 
-class Above(Protocol):
-    """The server above a site, seen from the site's event loop: see `wbsp.site`.
+class Above(Part, Protocol):
+    """The server above a site, as a part of the site's event loop: see `wbsp.site`.
 
     Attributes:
-        waits: the site must make no version now.
+        pauses: the site must make no version now.
         stopped: why the run above ends; None: it does not.
         hurries: decisions under this mark of the ledger must be durable before a cut leaves; None:
             no cut waits.
         settled: this site has the last version of the run above, or has left that run.
-        wakes: a file descriptor that can be read when `poll` is due.
     """
 
-    wakes: int
-
     @property
-    def waits(self) -> bool: ...
+    def pauses(self) -> bool: ...
 
     @property
     def stopped(self) -> str | None: ...
@@ -76,16 +74,16 @@ class Above(Protocol):
               signs: Callable[[], int]) -> None:
         """Begin with the run of this engine, or resume it; its store has the progress.
 
-        `signs` returns a number that changes as the site's workers work; any thread calls it.
+        `signs` returns a number that changes as the site's workers work.
         """
 
-    def woke(self) -> None:
-        """Read what made `wakes` readable."""
+    def stirred(self) -> bool:
+        """Return, once, whether `poll` is due at once."""
 
-    def poll(self, now: float) -> None:
-        """Do what is due at `now` seconds of the run. Raises `AboveError`."""
+    def poll(self) -> None:
+        """Do what is due. Raises `AboveError`."""
 
-    def finish(self, now: float, interrupted: str | None) -> None:
+    def finish(self, interrupted: str | None) -> None:
         """Push the rest, because the site's workers have finished; repeatable.
 
         `interrupted`: why the site leaves without the last version; None: it waits for it.
@@ -116,11 +114,8 @@ class Above(Protocol):
     def state(self) -> AboveState:
         """Return the state at this moment, with nothing pending."""
 
-    def close(self, returns: bool = False) -> None:
-        """Release the connection; repeatable.
-
-        `returns`: a later server of this site connects, so do not leave the run above.
-        """
+    def close(self) -> None:
+        """Leave the run above, if it goes on, and release the connection; repeatable."""
 
 
 class Model(NamedTuple):
@@ -192,8 +187,8 @@ class ServerConfig:
     resume:       as in `Runs`
     standby_of:   address of the server to follow until it is lost; the files of a standby that
                   takes over are in a folder beside that of `base_dir`
-    above:        makes the connection to the server above, of a site, from the host and a
-                  function that prints a line; None: this is no site
+    above:        makes the line to the server above, of a site, from the host and the run's
+                  outputs; None: this is no site
 
     Times in seconds.
     """
@@ -224,7 +219,7 @@ class ServerConfig:
     resume: bool | str = False
     standby_of: str | None = None
     shards: ShardPlan = ShardPlan()
-    above: Callable[[Host, Callable[[str], None]], Above] | None = None
+    above: Callable[[Host, Reporter], Above] | None = None
 
     def __post_init__(self) -> None:
         """Check the settings before the run creates any file.

@@ -76,7 +76,7 @@ class Dispatcher:
               durable: Callable[[], bool] = lambda: True) -> Requests:
         """Admit the workers that wait for a model, which exists now, once that is `durable`."""
         above = self._above
-        gate: Gate[HeldPush] = Gate() if above is None else Gate(lambda: above.waits)
+        gate: Gate[HeldPush] = Gate() if above is None else Gate(lambda: above.pauses)
         replies = Replies(engine, self.sessions, self.info, gate)
         self.sessions.expect(self.sessions.planes.most(total_size(layout)))
         requests = Requests(engine, self.sessions, replies, gate, self._clock,

@@ -270,11 +270,11 @@ class Run:
         """
         engine = self.engine
         if engine.done and not above.settled:
-            above.finish(run_time, engine.stop_reason if self.hasty else None)
+            above.finish(engine.stop_reason if self.hasty else None)
             self._leaves_above = self._leaves_above or now
             if self.hasty and now - self._leaves_above > timeouts.INTERRUPTED:
                 above.give_up(f"the server above did not answer within {timeouts.INTERRUPTED:g} s")
-        above.poll(run_time)
+        above.poll()
         for told in above.told():
             self._requests.replies.send(engine.measure(None, told, run_time) if isinstance(
                 told, Measured) else engine.set_rate(None, told, run_time))

@@ -78,7 +78,11 @@ class Waiting:
         """Do nothing: this phase has no timeouts of its own."""
 
     def hear_above(self) -> None:
-        """Do nothing: the timers are early enough for a run that is to begin."""
+        """Handle news from the server above at once. Raises `AboveError`."""
+        server = self._server
+        if server.above is not None and not self.hasty and (
+                server.dispatcher.replication.superseded is None):
+            self._goes_on_above(server.above)
 
     def timers(self, alone: float) -> bool | None:
         """Do the periodic work; see `Run.timers`.
@@ -138,7 +142,7 @@ class Waiting:
             AboveError: it cannot come.
         """
         now = self._server.reporter.clock.now()
-        above.poll(now)
+        above.poll()
         initial = above.initial()
         if initial is None:
             if self._server.brought is not None and self._patience.due(now):
@@ -212,7 +216,7 @@ class Server:
         self._shards = Shards(info, socket, reporter.say,
                               lambda shard, message: self.dispatcher.hear_shard(shard, message))
         self.above = None if self.config.above is None else self.config.above(
-            socket.on, reporter.say)
+            socket.on, reporter)
         self.brought: Model | None = None  # by a site's first worker
         self._watch: EvaluatorWatch | None = None
         self._interrupts = interrupts
@@ -228,6 +232,8 @@ class Server:
         self.phase: Waiting | Run = Waiting(self, self._watch)
         # In the order in which they are served, after received messages.
         self._parts: list[Part] = [self._shards, self.dispatcher]
+        if self.above is not None:
+            self._parts.append(self.above)
         self._failure: str | None = None  # what went wrong in the server itself
         self._alone_since = self._clock.now()  # no worker is connected since then
         self.follows = False
@@ -340,8 +346,6 @@ class Server:
             return 1 if code is None else code
         except ShardLost as error:
             hasty = self.phase.hasty or self._interrupts.first is not None
-            if self.above is not None:
-                self.above.close(returns=not hasty)
             if hasty:
                 self._say(f"stopping: {error}; pushes after the newest checkpoint are lost")
                 return self._code or 1
@@ -363,8 +367,6 @@ class Server:
         if self._watch is not None:
             self._watch.close()
         self.phase.abandon()
-        if self.above is not None:
-            self.above.close()
         for part in self._parts:
             part.close()
         self.reporter.close()
@@ -417,8 +419,6 @@ class Server:
         loop = Loop(self._socket, self.dispatcher.sessions.watch)
         for part in self._parts:
             part.register(loop.poller)
-        if self.above is not None:
-            loop.register(self.above.wakes)
         return loop.run(self._timers, lambda: self._step(loop))
 
     def _step(self, loop: Loop) -> None:
@@ -428,11 +428,10 @@ class Server:
             self.dispatcher.receive()
         if self.dispatcher.sessions.lending.fd in ready:
             self.dispatcher.receive_shared()
-        if self.above is not None and self.above.wakes in ready:
-            self.above.woke()
-            self.phase.hear_above()
         for part in self._parts:
             part.serve()
+        if self.above is not None and self.above.stirred():
+            self.phase.hear_above()
         self.reporter.log.settle()  # after the answers
 
     def _timers(self, now: float) -> int | None:

@@ -1,9 +1,9 @@
-"""The connection of a site's server to the server above, of which it is a worker.
+"""The line of a site's server to the server above, of which it is a worker.
 
-The compute thread of a worker trains, waits and adopts. A site has none: its event loop does this
-work between two versions, without waiting. `SiteWorker` replaces `WorkerRuntime`, and
-`SiteProgress` replaces the replica. The agent, the communication thread and the connection are
-those of every worker.
+A worker has a thread that trains, and one that communicates. A site's server has one loop, and this
+line is a part of it: joining, pushing and fetching are states between two events of the loop, so
+that the site answers its own workers meanwhile. What is decided between two versions is
+`wbsp.core.site.worker.SiteWorker`; the client and the connection are those of every worker.
 
 A cut leaves only when a checkpoint of this site, or its standby, holds it. So a resumed site, and a
 standby that takes over, know what the site may have pushed. No other cut is taken before: otherwise
@@ -17,55 +17,51 @@ from __future__ import annotations
 import contextlib
 import math
 import pathlib
-import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import astuple, dataclass, replace
-from typing import NamedTuple
+from typing import NoReturn
 
 import numpy as np
+import zmq
 
 from wbsp import timeouts
-from wbsp.core.agent import Command, Cut, Expect
+from wbsp.core.agent import Cut, Expect, Leave
 from wbsp.core.engine import Engine
 from wbsp.core.messages import (
     LearningRate,
     Measured,
     Message,
     Reattached,
-    Stop,
     StopRun,
-    Withdrawn,
-    WorkPlace,
+    WorkHeld,
     spans_of,
 )
-from wbsp.core.messages import Work as Given
 from wbsp.core.participant import Participant
 from wbsp.core.rules import RuleBroken
-from wbsp.core.site.work import SiteWork, SiteWorkState
-from wbsp.core.site.worker import SiteWorker, Work, objection
+from wbsp.core.site.work import SiteWorkState
+from wbsp.core.site.worker import Lacks, SiteWorker, Work, objection
 from wbsp.core.stats import Report
 from wbsp.core.work.sequence import AGAIN
-from wbsp.core.work_ledger import WorkState
 from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint.state import AboveState, RunState
-from wbsp.ps.config import AboveError, Model
-from wbsp.site.share import SiteShare
+from wbsp.ps.config import AboveError, Model, Reporter
 from wbsp.sync.base import UNFIT
 from wbsp.tensors.frozen import FrozenValues
-from wbsp.tensors.layout import total_size
+from wbsp.tensors.layout import check_layout, total_size
 from wbsp.tensors.site_progress import SiteProgress
-from wbsp.wire.client import SendUpdate
+from wbsp.wire import client as c
 from wbsp.wire.errors import ForeignServer, TransportError
 from wbsp.wire.line import read_version
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.reading import AskVersion, VersionAt
-from wbsp.worker.comm.communication import Next
-from wbsp.worker.comm.transport import Transport
+from wbsp.worker.comm.communication import Driver
+from wbsp.worker.comm.connection import Connection
 from wbsp.worker.metrics import Recorder
-from wbsp.worker.shared_participant import SharedParticipant
+from wbsp.worker.shared_participant import Rejections
 
-_GRAIN = 0.2  # seconds between two looks at whether the site ends, of the joining thread
+_LINGER = 1.0  # seconds in which the last messages may leave
+_GRAIN = 0.05  # seconds between two looks at these
 
 
 @dataclass(frozen=True)
@@ -90,291 +86,235 @@ class Way:
     timeout: float = timeouts.CONNECT
     other: Callable[[], bytes | None] = lambda: None
 
-    def __call__(self, on: Host, say: Callable[[str], None]) -> Upstream:
-        """Return a connection, which `poll` or `begin` starts."""
-        return Upstream(self, say, on)
+    def __call__(self, on: Host, reporter: Reporter) -> Upstream:
+        """Return the line, which the first `poll` connects."""
+        return Upstream(self, reporter, on)
 
 
-class _Still:
-    """Frozen values with the interface of `wbsp.replica.frozen.Frozen` for a connection."""
+class Upstream:
+    """Implementation of `wbsp.ps.config.Above`, and of the client's `Member`; of the site's loop.
 
-    def __init__(self, values: FrozenValues):
-        self.layout, self.digest = values.layout, values.digest
-        self.size = total_size(values.layout)
-        self._values = values
-
-    def read(self) -> np.ndarray:
-        return self._values.vector
-
-
-class _Joined(NamedTuple):
-    """Result of the joining thread."""
-
-    welcome: m.Welcome
-    joined: m.Joined
-    model: Model
-    frozen: FrozenValues  # of the run above
-
-
-class _Listener(SharedParticipant):
-    """Participant of a site, which notes the answer to the newest cut and wakes the event loop.
-
-    Args:
-        share: of the data that all workers of the run share; None: each has its own.
-        wake: wakes the event loop; any thread may call it.
-        behind: returns the number of the site's active workers; any thread may call it.
-        signs: returns a number that changes as the site's workers work; any thread may call it.
-
-    Attributes:
-        answered: number of the newest answered cut; guarded by `changed`.
-        unfit: a cut since the last version was rejected because of its values; guarded by
-            `changed`.
-        news: what concerns these data, for the event loop, in order; guarded by `changed`.
+    Joining takes these steps, each at the answer to the one before: Hello, then Join once the
+    site's first worker has brought its model, W_0 if the server above has none, and the frozen
+    values if that has others.
     """
 
-    def __init__(self, participant: Participant, recorder: Recorder, say: Callable[[str], None],
-                 on: Host, share: SiteShare | None, wake: Callable[[], object],
-                 behind: Callable[[], int], signs: Callable[[], int]):
-        super().__init__(participant, recorder, say, None, on=on)
-        self.answered, self.unfit = -1, False
-        self.news: list[Message] = []
-        self._shared, self._wake, self._behind, self._signs = share, wake, behind, signs
-
-    def acked(self, ack: m.Ack, seconds: float) -> Next:
-        with self.changed:
-            self.answered = ack.seq
-            self.unfit = self.unfit or ack.reason in UNFIT
-            self.news.append(ack)
-            if self._shared is not None:
-                self._shared.answered()
-        return super().acked(ack, seconds)
-
-    def received(self, message: m.Message) -> Next:
-        if self._shared is not None and isinstance(message, _NEWS):
-            with self.changed:
-                if isinstance(message, Given | Withdrawn | Reattached):
-                    self._shared.heard(message)
-                self.news.append(message)
-            self._wake()
-        return super().received(message)
-
-    def report(self) -> Report:
-        return replace(super().report(), behind=self._behind(), signs=self._signs())
-
-    def failed(self) -> None:
-        super().failed()
-        self._wake()
-
-    def _follow(self, commands: Sequence[Command]) -> Next:
-        fetch = super()._follow(commands)
-        self._wake()
-        return fetch
-
-
-_NEWS = Given, Withdrawn, Reattached, Stop, Measured, LearningRate, VersionAt
-
-
-class Upstream(SiteWorker):
-    """Implementation of `wbsp.ps.config.Above`, for the site's event loop.
-
-    Attributes:
-        wakes: a file descriptor that can be read when `poll` is due.
-    """
-
-    def __init__(self, way: Way, say: Callable[[str], None], on: Host = HOST):
-        super().__init__()
-        self._way = way
-        self._say = lambda text: say(text.replace(f"worker {way.site}:", f"site {way.site}:", 1))
-        self._on = on
-        self._waker, self._woken = on.network.pair()
-        for end in (self._waker, self._woken):
-            end.setblocking(False)
-        self.wakes = self._woken.fileno()
+    def __init__(self, way: Way, reporter: Reporter, on: Host = HOST):
+        self._way, self._on = way, on
+        self._now = reporter.clock.run
+        self._say: Callable[[str], None] = lambda text: reporter.say(f"site {way.site}: {text}")
+        self._worker = SiteWorker()
+        self._engine: Engine | None = None  # None: the site has not begun
+        self._poller: zmq.Poller | None = None  # of the site's loop
+        self._driver: Driver | None = None
+        self._token = way.token
+        self._gone = self._closed = False  # nothing arrives any more; nothing is handled any more
         self._signs: Callable[[], int] = lambda: 0
-        self._closing = False
-        self._models: queue.SimpleQueue[Model] = on.scheduler.queue()
-        self._found: queue.SimpleQueue[_Joined | AboveError] = on.scheduler.queue()
-        self._transport: Transport | None = None
-        self._begun = False
-        self._patience = way.timeout  # in seconds, for the server above to answer
         self._known = AboveState()  # in the checkpoint that this site resumes from
-        self._listener: _Listener | None = None
+        # Joining.
+        self._patience = way.timeout  # in seconds, for the server above to answer
+        self._awaits: type[Message] | None = None  # the answer
+        self._asked_at = 0.0
+        self._model: Model | None = None
+        self._welcome: m.Welcome | None = None
+        self._joined: m.Joined | None = None
+        self._frozen: np.ndarray | None = None  # of the run above, as far as they have come
+        # As a member.
         self._recorder: Recorder
-        self._frozen: FrozenValues
+        self._rejections = Rejections(self._say)
         self._run = ""
-        self._first: np.ndarray | None = None  # W_0
         self._cut: Cut | None = None  # waits for a checkpoint, and is not sent
         self._mark = 0  # of the ledger when the cut was taken
         self._kept: Work | None = None  # in the newest cut, until its answer
         self._next_seq = 0
-        self._share: SiteShare | None = None  # of the data that all workers share
-        self._place: WorkPlace | None = None  # in these
-        self._wanted: int | None = None  # epochs of the loop of this site's first worker
         self._told: list[Measured | LearningRate] = []
         self._version_at: VersionAt | None = None
-        self._asks_version: AskVersion | None = None  # the open question
         self._reads: Executor | None = None  # files of versions
         self._tells: dict[type[Message], tuple[Message, float]] = {}  # and when: not confirmed
-        self._waited = False
+        self._waited = self._stirred = False
         self._leaves: str | None = None  # why this site leaves without the last version
-        self._final = self._told_final = False
+        self._told_final = False
 
-    # Life cycle.
+    # The `Part` of the loop.
 
-    def bring(self, model: Model) -> None:
-        self._models.put(model)
+    def register(self, poller: zmq.Poller) -> None:
+        self._poller = poller
+        if self._driver is not None and not self._gone:
+            self._driver.connection.wake(poller)
 
-    def initial(self) -> tuple[np.ndarray, FrozenValues] | None:
-        return None if self._first is None else (self._first, self._frozen)
+    def delay(self) -> float:
+        return math.inf if self._driver is None or self._gone else self._driver.connection.delay()
 
-    def begin(self, engine: Engine, state: RunState | None, model: Model,
-              signs: Callable[[], int]) -> None:
-        self._engine, self._signs = engine, signs
-        if state is None:
-            self._recorder.step_begins("compute")
-            if self._place is not None:
-                self._begin_work(engine, self._place, self._wanted)
-        else:
-            self._known = known = state.above or AboveState()
-            self.settled = self._final = known.final or state.over
-            self._run, self._next_seq = known.run, known.next_seq
-            self._kept = None if known.kept is None else Work(*known.kept)
-            self._uncut = Work(known.steps, known.samples, known.seconds)
-            self._untold = replace(self._uncut)
-            if state.work is not None:
-                self._resume(engine, state.work, known.work or SiteWorkState())
-            if not self.settled:
-                self._patience = timeouts.WORKER_PATIENCE
-                self._models.put(model)
-        self._samples, self._pushes = engine.trained, engine.accepted
-        self._version = engine.store.latest.version
-        engine.observe(self._made)
-
-    def _resume(self, engine: Engine, state: WorkState, beside: SiteWorkState) -> None:
-        """Resume with the data that all workers share."""
-        # what it held may be others' by now
-        paused = lambda: self.waits or self._listener is None  # noqa: E731
-        work = SiteWork(state.data, engine.model.rule, paused, state, beside)
-        engine.share_data(work)
-        ledger = work.ledger
-        if self._progress.cut is None:  # its answer is known
-            ledger.answered(True)
-        own = ledger.undone.with_all(ledger.uncut.spans)
-        self._share = SiteShare(state.data, 0, self._on, True, own.spans, ledger.sent.spans,
-                                self._next_seq)
-
-    def close(self, returns: bool = False) -> None:
-        if self._closing:
+    def serve(self) -> None:
+        """Exchange messages with the server above. Raises `AboveError`."""
+        driver = self._driver
+        if driver is None or self._gone:
             return
-        self._closing = True
+        try:
+            driver.turn(driver.connection.poll(0.0))
+            if driver.over(self._on.clock.monotonic()):
+                self._let_go()
+        except TransportError as error:
+            other = (self._way.other() if isinstance(error, ForeignServer)
+                     and self._welcome is None else None)
+            self._let_go()
+            if other is not None:
+                self._connect(other)
+            elif not self.settled:
+                self._fail(f"the server above: {error}")
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         if self._reads is not None:
             self._reads.shutdown(wait=False, cancel_futures=True)
-        if self._transport is not None:
-            if not (returns or self._told_finish) and self._transport.error is None:
-                self._transport.leave(self._leaves or "its server ends", finished=False)
-            self._transport.close()
-        self._waker.close()
-        self._woken.close()
-
-    def woke(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._woken.recv(1024)
-
-    # Joining runs in a thread, because it waits for the server above.
-
-    def _join(self) -> None:
-        way, timeout = self._way, self._patience
-        try:
-            transport, welcome = self._introduced(way.token)
-            sync, run = welcome.run.sync, welcome.run.id
-            if (reason := objection(welcome.rule, sync)) is not None:
-                raise AboveError(reason)
-            if self._known.run not in ("", run):
-                raise AboveError(
-                    f"the server above serves run {run}, and this site is part of run "
-                    f"{self._known.run}: resume that one, or start this site without --resume")
-            model = self._model()
-            still = _Still(model.frozen) if model.frozen.layout else None
-            if model.data is not None and self._share is None:
-                self._share = SiteShare(model.data, model.first_epoch, self._on)
-                self._wanted = model.data.epochs
-            joined = transport.join(model.layout, lambda: model.vector, timeout, model.layers,
-                                    self._share, still, False,  # type: ignore[arg-type]
-                                    model.local, model.entries)
-            if self._share is not None and joined.work is None:
-                raise AboveError(f"the server above at {way.address} assigns no examples")
-            frozen = model.frozen
-            if joined.frozen and still is not None:
-                frozen = FrozenValues(frozen.layout, transport.frozen(still.size, timeout))
-            self._found.put(_Joined(welcome, joined, model, frozen))
-        except AboveError as error:
-            self._found.put(error)
-        except (TransportError, ValueError) as error:
-            self._found.put(AboveError(f"the server above: {error}"))
-        except Exception as error:  # the event loop must not wait forever
-            self._found.put(AboveError(f"joining the server above failed: {error!r}"))
-
-    def _introduced(self, token: bytes | None) -> tuple[Transport, m.Welcome]:
-        """Return a connection to the server above, and its answer.
-
-        Raises:
-            TransportError: it does not answer, or refuses.
-        """
-        way = self._way
-        transport = self._transport = Transport(
-            way.address, way.site, token, way.bandwidth, self._say, lambda: self._closing,
-            share=way.share, on=self._on)
-        self._token = token
-        try:
-            return transport, transport.hello({}, self._patience,
-                                              replaces=bool(self._known.run))
-        except ForeignServer:
-            if (other := way.other()) is None:
-                raise
-        transport.close()
-        return self._introduced(other)
-
-    def _model(self) -> Model:
-        while not self._closing:
-            with contextlib.suppress(queue.Empty):
-                return self._models.get(timeout=_GRAIN)
-        raise AboveError("the site ends")
-
-    def _take_joined(self) -> None:
-        """Start as a member if the joining thread has finished.
-
-        Raises:
-            AboveError: joining failed.
-        """
-        try:
-            found = self._found.get(timeout=0.0)
-        except queue.Empty:
+        driver, clock = self._driver, self._on.clock
+        if driver is None or self._gone:
             return
-        if isinstance(found, Exception):
-            self.settled = True
-            raise found
-        transport, joined = self._transport, found.joined
-        assert transport is not None
-        self._run, self._frozen = found.welcome.run.id, found.frozen
-        self._settle_cut(joined.seq, transport)
-        participant = Participant(self._way.site, found.welcome.rule, joined.seq,
-                                  joined.run_steps)
-        self._recorder = Recorder(joined.now, None, self._on)
-        self._next_seq = joined.seq
-        self._listener = _Listener(participant, self._recorder, self._say, self._on, self._share,
-                                   lambda: self._waker.send(b"\0"),
-                                   lambda: self._engine.present if self._engine else 0,
-                                   lambda: self._signs())
-        if self._share is not None and joined.work is not None:
-            self._share.begin(joined.work, joined.seq, joined.work.own)
-            self._place = joined.work
-            if self._work is not None:
-                self._work.begin(joined.work, True, None)
-        transport.listen(self._listener, found.model.layout)
-        self._say(f"site {self._way.site}: is a worker of the server at {self._way.address} "
-                  f"({found.welcome.run.sync})")
+        with contextlib.suppress(TransportError):
+            if not self._worker.left:
+                driver.send(m.Leaving(self._leaves or "its server ends", False, None))
+            driver.close(clock.monotonic() + _LINGER)
+            while not driver.over(clock.monotonic()):
+                driver.turn(driver.connection.poll(_GRAIN))
+        self._let_go()
 
-    def _settle_cut(self, due: int, transport: Transport) -> None:
+    def _let_go(self) -> None:
+        self._gone = True
+        if self._driver is not None:
+            self._driver.connection.close()
+
+    def _fail(self, reason: str) -> NoReturn:
+        self._worker.settle()
+        raise AboveError(reason)
+
+    # Joining.
+
+    def bring(self, model: Model) -> None:
+        self._model = model
+
+    def initial(self) -> tuple[np.ndarray, FrozenValues] | None:
+        first, model, frozen = self._worker.first, self._model, self._frozen
+        if first is None or model is None:
+            return None
+        return first, (model.frozen if frozen is None else
+                       FrozenValues(model.frozen.layout, frozen))
+
+    def _connect(self, token: bytes | None) -> None:
+        way, on = self._way, self._on
+        connection = Connection(way.address, token, way.bandwidth, timeouts.WORKER_PATIENCE,
+                                self._say, way.share, on)
+        if self._poller is not None:
+            connection.wake(self._poller)
+        client = c.Client(connection, way.address, on.scheduler.random, self._say)
+        self._token, self._gone = token, False
+        self._driver = Driver(client, connection, self)
+        connection.monitor.seek(on.clock.monotonic(), self._patience)
+        self._ask(m.Hello(m.PROTOCOL, way.site, {}, own=on.scheduler.random(16),
+                          replaces=bool(self._known.run)), m.Welcome)
+
+    def _ask(self, request: c.Request, answer: type[Message]) -> None:
+        assert self._driver is not None
+        self._awaits, self._asked_at = answer, self._on.clock.monotonic()
+        self._driver.send(request)
+
+    def _wait(self) -> None:
+        """Look at how long the server above takes to answer. Raises `AboveError`."""
+        if self._awaits in (None, m.Welcome) or self._driver is None:  # that is the monitor's
+            return
+        if self._on.clock.monotonic() > self._patience + max(
+                self._asked_at, self._driver.client.progress_at):
+            self._let_go()
+            self._fail(f"the server above: the server at {self._way.address} sent no "
+                       f"{self._awaits.__name__} within {self._patience:g} s")
+
+    def _answered(self, message: Message) -> None:
+        """Take the next step of joining. Raises `AboveError`."""
+        self._awaits = None
+        match message:
+            case m.Welcome():
+                self._welcome = message
+                if (reason := objection(message.rule, message.run.sync)) is not None:
+                    self._fail(reason)
+                if self._known.run not in ("", message.run.id):
+                    self._fail(f"the server above serves run {message.run.id}, and this site is "
+                               f"part of run {self._known.run}: resume that one, or start this "
+                               "site without --resume")
+                if self._model is not None:
+                    self._join(self._model)
+            case m.Joined() if message.send_initial:  # again, if that server was restarted
+                assert self._model is not None
+                self._ask(c.SendInitial(self._model.vector, self._model.frozen.vector), m.Joined)
+            case m.Joined():
+                self._joined = message
+                assert self._model is not None
+                if message.work is None and (self._model.data or self._worker.work):
+                    self._fail(f"the server above at {self._way.address} assigns no examples")
+                if message.frozen and self._model.frozen.layout:
+                    self._frozen = np.empty(total_size(self._model.frozen.layout), np.float32)
+                    self._ask(m.AskFrozen(0), m.FrozenPart)
+                else:
+                    self._enter(message, self._model)
+            case m.FrozenPart() if self._frozen is not None and self._joined is not None:
+                self._take_frozen(message, self._frozen)
+
+    def _take_frozen(self, message: m.FrozenPart, values: np.ndarray) -> None:
+        try:
+            part = np.frombuffer(message.values, "<f4")
+            values[message.offset:message.offset + part.size] = part
+        except ValueError as error:
+            self._fail(f"the server above: {error}")
+        if (end := message.offset + part.size) < values.size:
+            self._ask(m.AskFrozen(end), m.FrozenPart)
+        elif self._joined is not None and self._model is not None:
+            self._enter(self._joined, self._model)
+
+    def _join(self, model: Model) -> None:
+        driver, work, frozen = self._driver, self._worker.work, model.frozen
+        assert driver is not None
+        claim, data = None, model.data
+        if work is not None:
+            claim, data = self._held(), work.data
+        try:
+            check_layout(model.layout, frozen.layout)
+        except ValueError as error:
+            self._fail(f"the server above: {error}")
+        driver.client.session.work = None if data is None else self._held
+        self._ask(m.Join(list(model.layout), driver.connection.door, model.layers, data,
+                         model.first_epoch, frozen.layout, frozen.digest if frozen.layout else "",
+                         False, list(model.local), list(model.entries), claim), m.Joined)
+
+    def _held(self) -> WorkHeld:
+        """Return what this site claims of the data that all workers share."""
+        work, joined = self._worker.work, self._joined
+        if work is None:  # it has not begun
+            assert joined is not None and joined.work is not None
+            place = joined.work
+            return WorkHeld(place.data, place.at, [], True, place.own, [], joined.seq)
+        unsent = self._cut is not None
+        return work.held(self._next_seq - unsent, not unsent)
+
+    def _enter(self, joined: m.Joined, model: Model) -> None:
+        """Begin as a member of the run above.
+
+        Raises:
+            AboveError: another process is this site now.
+        """
+        way, driver, welcome = self._way, self._driver, self._welcome
+        assert driver is not None and welcome is not None
+        self._run = welcome.run.id
+        self._settle_cut(joined.seq)
+        self._recorder = Recorder(joined.now, None, self._on)
+        self._recorder.step_begins("compute")
+        self._next_seq = joined.seq
+        self._worker.admit(
+            Participant(way.site, welcome.rule, joined.seq, joined.run_steps), joined.work,
+            None if model.data is None else model.data.epochs)
+        driver.carry_out(driver.client.listen(self, total_size(model.layout)))
+        self._say(f"is a worker of the server at {way.address} ({welcome.run.sync})")
+
+    def _settle_cut(self, due: int) -> None:
         """Decide whether the newest cut of the process before counts above.
 
         Args:
@@ -383,120 +323,231 @@ class Upstream(SiteWorker):
         Raises:
             AboveError: another process is this site now.
         """
-        if not self._known.run:
+        if not self._known.run or self._driver is None:
             return
-        known, progress = self._known.next_seq, self._progress
+        known, progress, worker = self._known.next_seq, self._progress, self._worker
         if due > known:
-            self.settled = True
-            raise AboveError(f"another process has taken the place of site {self._way.site}: start "
-                             "this one without --resume")
-        decided, work = None, self._work
-        if progress.cut is not None:
-            if due == known:
-                decided = progress.cut
-                if work is not None:
-                    work.ledger.answered(True)
-            elif self._kept is not None:
+            self._fail(f"another process has taken the place of site {self._way.site}: start "
+                       "this one without --resume")
+        session = self._driver.client.session
+        if progress.cut is not None and due == known:
+            session.owe(progress.owed, progress.cut)
+            progress.answered(session.sending.unsent)
+            if worker.work is not None:
+                worker.work.ledger.answered(True)
+        else:
+            if progress.cut is not None and self._kept is not None:
                 known -= 1
-                progress.take_back()
-                if work is not None:
-                    work.ledger.take_back_cut()
-                self._count(self._kept)
+                worker.take_back(self._kept)
+            session.owe(progress.owed, None)
         self._kept = None
-        transport.owe(progress.owed, decided)
         if due < known:
-            self._say(f"site {self._way.site}: cuts {due} to {known - 1} are lost: the server "
-                      "above resumed without them, and the process that held them has ended")
+            self._say(f"cuts {due} to {known - 1} are lost: the server above resumed without them, "
+                      "and the process that held them has ended")
 
-    # The loop.
+    # The site's own run.
+
+    def begin(self, engine: Engine, state: RunState | None, model: Model,
+              signs: Callable[[], int]) -> None:
+        self._engine, self._signs = engine, signs
+        if state is None:
+            self._worker.begin(engine)
+        else:
+            self._known = known = state.above or AboveState()
+            self._run, self._next_seq = known.run, known.next_seq
+            self._kept = None if known.kept is None else Work(*known.kept)
+            self._worker.begin(engine, Work(known.steps, known.samples, known.seconds), state.work,
+                               known.work or SiteWorkState())
+            if known.final or state.over:
+                self._worker.settle(final=True)
+            self._patience = timeouts.WORKER_PATIENCE
+            self._model = model
+        engine.observe(self._made)
+
+    def _made(self, now: float) -> None:
+        self._worker.made(now)
+        self.follow()
+
+    @property
+    def pauses(self) -> bool:
+        return self._worker.waits
+
+    @property
+    def stopped(self) -> str | None:
+        return self._worker.stopped
+
+    @property
+    def settled(self) -> bool:
+        return self._worker.settled
 
     @property
     def hurries(self) -> int | None:
         return None if self._cut is None else self._mark
 
-    def poll(self, now: float) -> None:
-        if self.settled:
+    def stirred(self) -> bool:
+        stirred, self._stirred = self._stirred, False
+        return stirred
+
+    def poll(self) -> None:
+        worker, engine, now = self._worker, self._engine, self._now()
+        if worker.settled:
             return
-        if not self._begun:
-            self._begun = True
-            self._on.scheduler.thread(self._join, "wbsp-above").start()
-        self._take_joined()
-        listener, transport = self._listener, self._transport
-        if listener is None or transport is None:
+        if self._driver is None:
+            self._connect(self._token)
+        self._wait()
+        if self._welcome is not None and self._model is not None and self._joined is None and (
+                self._awaits is None):
+            self._join(self._model)
+        if worker.participant is None:
             return
-        if transport.error is not None and not self._closing:
-            self.settled = True
-            raise AboveError(f"the server above: {transport.error}")
-        self._hear(now)
-        with listener.changed:
-            self._due += listener.commands
-            listener.commands = []
-            answered = listener.answered
-        if self._kept is not None and self._cut is None and answered == self._next_seq - 1:
-            self._kept = None
-            self._progress.answered()
-            self._progress.owed = transport.unsent
-        if self._engine is None and self.stopped is not None and not self._due:
-            self.settled = True
-            raise AboveError(f"the run above has ended before it began here: {self.stopped}")
-        self._carry_out(now)
-        self._starve_if_dry(now)
-        self._finish_if_due(now)
-        self._ask_for_work(now)
+        if engine is None:
+            if worker.stopped is not None and worker.idle:
+                self._fail(f"the run above has ended before it began here: {worker.stopped}")
+            return
+        worker.go_on(now)
+        self.follow()
         self._tell_again()
         self._send_if_safe()
-        waits = self.waits
-        if waits != self._waited:
-            self._waited = waits
-            self._since = now
-            self._recorder.enter("wait" if waits else "compute")
-        transport.wake()
+        if worker.waits != self._waited:
+            self._waited = worker.waits
+            worker.rested(now)
+            self._recorder.enter("wait" if self._waited else "compute")
 
-    def finish(self, now: float, interrupted: str | None) -> None:
-        self._finish(now)
+    def finish(self, interrupted: str | None) -> None:
+        self._worker.finish(self._now())
+        self.follow()
         self._leaves = self._leaves or interrupted
-        if self._leaves is not None and self._listener is None:
-            self.settled = True
-
-    def _lacks(self, work: Work) -> None:
-        self._say(f"site {self._way.site}: the run above has ended without this site's last "
-                  f"{work.samples:,} examples")
+        if self._leaves is not None and self._worker.participant is None:
+            self._worker.settle()
 
     def farewell(self) -> None:
-        if self._final and self._transport is not None and not self._told_final:
+        if self._worker.final and self._driver is not None and not (
+                self._told_final or self._gone):
             self._told_final = True
-            self._transport.request(m.Goodbye())
-            self._transport.end()
+            self._driver.send(m.Goodbye())
+            self._driver.close(self._on.clock.monotonic() + _LINGER)
 
     def give_up(self, reason: str) -> None:
         if not self.settled:
-            self._say(f"site {self._way.site}: {reason}; its uncut progress is in its checkpoint")
-            self.settled = True
+            self._say(f"{reason}; its uncut progress is in its checkpoint")
+            self._worker.settle()
 
-    # The data that all workers share.
+    def state(self) -> AboveState:
+        kept, uncut, work = self._kept, self._worker.uncut, self._worker.work
+        return AboveState(self._run, self._next_seq, uncut.steps, uncut.samples, uncut.seconds,
+                          None if kept is None else astuple(kept),
+                          self._worker.final, None if work is None else work.beside())
 
-    def _hear(self, now: float) -> None:
-        """Handle what the server above has said about them."""
-        listener, engine, work = self._listener, self._engine, self._work
-        if listener is None or engine is None:
+    # The `Member` of the client, and the `Owner` of its driver.
+
+    @property
+    def waits(self) -> bool:
+        agent = self._worker.agent
+        return agent is not None and agent.waiting == "model"
+
+    def report(self) -> Report:
+        return replace(self._recorder.report(), signs=self._signs(),
+                       behind=self._engine.present if self._engine else 0)
+
+    def take(self, command: c.Command) -> None:
+        if self._closed:
             return
-        with listener.changed:
-            news, listener.news = listener.news, []
-        for message in news:
-            if isinstance(message, Measured | LearningRate):
-                self._told.append(message)
-            elif isinstance(message, VersionAt):
-                self._version_at, self._asks_version = message, None
-            elif work is not None:
-                if isinstance(message, Reattached) and self._asks_version is not None:
-                    self.ask_version(self._asks_version)
-                before = work.ledger.epoch
-                self._heard(message, now)
-                if isinstance(message, m.Ack):
-                    work.ledger.above = max(work.ledger.above, message.examples)
-                if (epoch := work.ledger.epoch) > before:
-                    engine.log(now, "epoch", epoch=epoch, epochs=work.data.epochs,
-                               version=engine.store.latest.version)
+        self._stirred = True
+        match command:
+            case c.Answered(message):
+                self._answered(message)
+            case c.Acked(ack, seconds):
+                self._acked(ack, seconds)
+            case c.Fetched(version, vector, nbytes, seconds):
+                self._recorder.fetched(version, seconds, nbytes)
+                self._worker.fetched(version, vector, self._now())
+            case c.Received(message):
+                self._received(message)
+
+    def follow(self) -> None:
+        """Carry out what the site's worker commands."""
+        commands, driver = self._worker.commands, self._driver
+        while commands:
+            command = commands.popleft()
+            assert driver is not None
+            match command:
+                case Work():
+                    self._recorder.step_done(command.steps, command.samples, math.nan)
+                case Cut():
+                    self._hold(command)
+                case Leave():
+                    self._leave(driver)
+                case Lacks(samples):
+                    self._say(f"the run above has ended without this site's last {samples:,} "
+                              "examples")
+                case Expect() | Message():
+                    driver.send(command)
+
+    def _acked(self, ack: m.Ack, seconds: float) -> None:
+        assert self._driver is not None
+        self._recorder.acked(ack.seq, seconds, len(m.encode(ack)))
+        self._rejections.acked(ack, self._on.clock.monotonic())
+        self._kept = None
+        # what a format has left of an update that is not finite is dropped with it
+        self._progress.answered(None if ack.reason in UNFIT
+                                else self._driver.client.session.sending.unsent)
+        self._received(ack)
+
+    def _received(self, message: m.Message) -> None:
+        worker, now = self._worker, self._now()
+        if isinstance(message, Measured | LearningRate):
+            self._told.append(message)
+        elif isinstance(message, VersionAt):
+            self._version_at = message
+            self._tells.pop(AskVersion, None)
+        elif isinstance(message, Reattached):  # what was on its way is lost
+            self._tells = {kind: (told, -math.inf) for kind, (told, _) in self._tells.items()}
+        before = 0 if worker.work is None else worker.work.ledger.epoch
+        worker.received(message, now)
+        if (work := worker.work) is not None and work.ledger.epoch > before and self._engine:
+            self._engine.log(now, "epoch", epoch=work.ledger.epoch, epochs=work.data.epochs,
+                             version=self._engine.store.latest.version)
+
+    # Pushes.
+
+    @property
+    def _progress(self) -> SiteProgress:
+        progress = self._worker.progress
+        assert progress is not None, "a site's store has tensors"
+        return progress
+
+    def _hold(self, cut: Cut) -> None:
+        """Hold the cut until a checkpoint has it."""
+        engine, driver = self._engine, self._driver
+        assert engine is not None and driver is not None
+        if self._cut is not None:
+            raise RuleBroken(f"site {self._way.site} takes cut {cut.push.seq} before cut "
+                             f"{self._cut.push.seq} has left")
+        self._cut, self._mark, self._next_seq = cut, engine.ledger.mark, cut.push.seq + 1
+        self._kept = Work(cut.push.steps, cut.push.samples, cut.push.seconds)
+        client = driver.client
+        self._recorder.cut(client.update_bytes or 4 * client.session.wire.words(engine.store.size))
+        self._stirred = True  # its checkpoint is urgent
+
+    def _send_if_safe(self) -> None:
+        """Push the newest cut if a checkpoint, or the standby, holds it."""
+        engine = self._engine
+        if self._cut is not None and engine is not None and engine.ledger.durable > self._mark:
+            cut, self._cut = self._cut, None
+            self._push(cut)
+
+    def _push(self, cut: Cut) -> None:
+        update = self._progress.cut
+        assert self._driver is not None and update is not None
+        self._driver.send(c.SendUpdate(cut.push, update, cut.fetch, spans=spans_of(cut.push)))
+
+    def _leave(self, driver: Driver) -> None:
+        self._recorder.close()
+        driver.send(m.Leaving(self._leaves or "finished", self._leaves is None, None))
+        if self._leaves is not None:
+            self._worker.settle()
+
+    # What is said to all workers, and the versions of epochs.
 
     def tell(self, message: Message) -> None:
         self._tells[type(message)] = message, -math.inf
@@ -504,130 +555,44 @@ class Upstream(SiteWorker):
 
     def _tell_again(self) -> None:
         """Send what workers say to all, and again until the server above has confirmed it."""
-        engine, now = self._engine, self._on.clock.monotonic()
-        if engine is None or self._transport is None:
+        now, driver = self._on.clock.monotonic(), self._driver
+        if driver is None or self._worker.participant is None:
             return
-        for message, at in [*self._tells.values()]:
-            known = engine.measured if isinstance(message, Measured) else engine.rate
-            if (self.stopped is not None if isinstance(message, StopRun) else
-                    known is not None and isinstance(message, Measured | LearningRate)
-                    and known.epoch >= message.epoch):
-                del self._tells[type(message)]
+        for kind, (message, at) in [*self._tells.items()]:
+            if self._confirmed(message):
+                del self._tells[kind]
             elif now - at >= AGAIN:
-                self._tells[type(message)] = message, now
-                self._transport.request(message)
+                self._tells[kind] = message, now
+                driver.send(message)
 
-    def ask_version(self, ask: AskVersion) -> None:
-        self._version_at, self._asks_version = None, ask
-        if self._transport is not None:
-            self._transport.request(ask)
-            self._transport.wake()
-
-    def version_at(self) -> VersionAt | None:
-        at, self._version_at = self._version_at, None
-        return at
-
-    def read_version(self, at: VersionAt, path: pathlib.Path
-                     ) -> Future[str | None]:
-        assert self._transport is not None, "its server has answered"
-        self._reads = self._reads or self._on.scheduler.pool("wbsp-above-versions")
-        place = self._transport.place
-
-        def read() -> str | None:
-            with path.open("wb") as file:
-                return read_version(place, at, self._token, file, self._on)
-        return self._reads.submit(read)
+    def _confirmed(self, message: Message) -> bool:
+        engine = self._engine
+        match message:
+            case StopRun():
+                return self.stopped is not None
+            case Measured() | LearningRate() if engine is not None:
+                known = engine.measured if isinstance(message, Measured) else engine.rate
+                return known is not None and known.epoch >= message.epoch
+        return False
 
     def told(self) -> list[Measured | LearningRate]:
         told, self._told = self._told, []
         return told
 
-    def _with_spans(self, cut: Cut, now: float) -> Cut:
-        self._hear(now)  # the answer to the cut before
-        return super()._with_spans(cut, now)
+    def ask_version(self, ask: AskVersion) -> None:
+        self._version_at = None
+        self.tell(ask)
 
-    def state(self) -> AboveState:
-        kept, uncut, work = self._kept, self._uncut, self._work
-        return AboveState(self._run, self._next_seq, uncut.steps, uncut.samples, uncut.seconds,
-                          None if kept is None else astuple(kept),
-                          self._final, None if work is None else work.beside())
+    def version_at(self) -> VersionAt | None:
+        at, self._version_at = self._version_at, None
+        return at
 
-    # Between two versions.
+    def read_version(self, at: VersionAt, path: pathlib.Path) -> Future[str | None]:
+        assert self._driver is not None, "its server has answered"
+        self._reads = self._reads or self._on.scheduler.pool("wbsp-above-versions")
+        place, token = self._driver.connection.monitor.route.address, self._token
 
-    @property
-    def _progress(self) -> SiteProgress:
-        progress = super()._progress
-        assert progress is not None, "a site's store has tensors"
-        return progress
-
-    @property
-    def _member(self) -> Participant | None:
-        return None if self._listener is None else self._listener.participant
-
-    def _act(self, event: Callable[[Participant], list[Command]]) -> None:
-        listener = self._listener
-        assert listener is not None
-        with listener.changed:
-            super()._act(event)
-
-    def _request(self, command: Command) -> None:
-        assert self._transport is not None and isinstance(command, Expect | Message)
-        self._transport.request(command)
-
-    def _leave(self) -> None:
-        assert self._transport is not None
-        self._recorder.close()
-        self._transport.leave(self._leaves or "finished", finished=self._leaves is None)
-        self.settled = self._leaves is not None
-
-    def _tell_step(self, now: float) -> None:
-        self._recorder.step_done(self._untold.steps, self._untold.samples, math.nan)
-        super()._tell_step(now)
-
-    def _carry_out(self, now: float) -> None:
-        super()._carry_out(now)
-        assert self._transport is not None
-        self._transport.wake()
-
-    def _take(self, cut: Cut, now: float) -> None:
-        engine, transport = self._engine, self._transport
-        assert engine is not None and transport is not None
-        if self._cut is not None:
-            raise RuleBroken(f"site {self._way.site} takes cut {cut.push.seq} before cut "
-                             f"{self._cut.push.seq} has left")
-        owed = transport.unsent
-        super()._take(cut, now)
-        self._progress.owed = owed
-        self._cut, self._mark, self._next_seq = cut, engine.ledger.mark, cut.push.seq + 1
-        self._kept = Work(cut.push.steps, cut.push.samples, cut.push.seconds)
-        self._recorder.cut(transport.update_bytes(engine.store.size))
-        self._waker.send(b"\0")  # its checkpoint is urgent
-
-    def _send_if_safe(self) -> None:
-        """Push the newest cut if a checkpoint, or the standby, holds it."""
-        engine, transport = self._engine, self._transport
-        if self._cut is None or engine is None or engine.ledger.durable <= self._mark:
-            return
-        assert transport is not None and self._progress.cut is not None
-        cut, self._cut = self._cut, None
-        if self._share is not None:
-            self._share.sends(cut.push)
-        transport.request(SendUpdate(cut.push, self._progress.cut, cut.fetch,
-                                     spans=spans_of(cut.push)))
-        transport.wake()
-
-    def _adopt(self, version: int, now: float) -> None:
-        listener, engine, transport = self._listener, self._engine, self._transport
-        assert listener is not None and transport is not None
-        vector = listener.take_version(version)
-        if engine is None:
-            self._first, self._fresh = vector, False
-            return
-        with listener.changed:
-            drop, listener.unfit = listener.unfit, False
-        self._become(vector, version, now, drop)
-        if self._fresh:
-            self._fresh = False
-            self._recorder.step_begins("compute")
-        if listener.agent.finished:
-            self._final = self.settled = True
+        def read() -> str | None:
+            with path.open("wb") as file:
+                return read_version(place, at, token, file, self._on)
+        return self._reads.submit(read)

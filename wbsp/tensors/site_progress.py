@@ -52,9 +52,9 @@ class SiteProgress:
         self.cut = _kept(x - self.anchor)
         self.anchor = x
 
-    def answered(self) -> None:
-        """Note that the newest cut is answered."""
-        self.cut = None
+    def answered(self, owed: np.ndarray | None) -> None:
+        """Note that the newest cut is answered; `owed`: what the format has not sent of it."""
+        self.cut, self.owed = None, owed
 
     def adopt(self, above: np.ndarray, x: np.ndarray, drop: bool = False) -> np.ndarray:
         """Return the site's next version, above + (x - anchor), and set anchor = above.

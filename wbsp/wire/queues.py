@@ -210,14 +210,18 @@ class SendQueue:
 
 
 class QueuedSocket(SendQueue):
-    """A queue of messages to one peer, and the messages from it; used by one thread."""
+    """A queue of messages to one peer, and the messages from it; used by one thread.
+
+    Attributes:
+        polled: what a poller waits for.
+    """
 
     def __init__(self, socket: Any, upstream: RateLimiter, downstream: RateLimiter,
                  polled: int | None = None):
         """`socket`: see `SendQueue`; `polled`: its file descriptor, if a poller does not accept the
         socket itself."""
         super().__init__(socket, upstream)
-        self._polled: Any = socket if polled is None else polled
+        self.polled: Any = socket if polled is None else polled
         self._receiver = RateLimitedReceiver(socket, downstream)
 
     def transferring(self, now: float) -> bool:
@@ -230,13 +234,13 @@ class QueuedSocket(SendQueue):
         flags = _OUT if self.blocked else 0
         if arriving is None:
             flags |= _IN
-        poller.register(self._polled, flags)
+        poller.register(self.polled, flags)
         return min(self.delay(now), math.inf if arriving is None else arriving)
 
     def readable(self, found: dict[Any, int], now: float) -> bool:
         """Return whether `receive` can return a message; `found`: events of the poller."""
         arriving = self._receiver.delay(now) is not None
-        return arriving or bool(found.get(self._polled, 0) & _IN)
+        return arriving or bool(found.get(self.polled, 0) & _IN)
 
     def receive(self, now: float) -> list[zmq.Frame] | None:
         """Return the next message's frames; None if there is none yet."""

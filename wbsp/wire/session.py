@@ -180,7 +180,13 @@ class Session:
         return self.sending.send((found(update) if lossy else None) or update)
 
     def owe(self, unsent: np.ndarray | None, decided: np.ndarray | None) -> None:
-        """As `Transport.owe`: the rest of `decided` is what this format leaves of it."""
+        """Begin with what an earlier process of this member had not sent.
+
+        Args:
+            unsent: that, float32 [size]; None: nothing.
+            decided: an update that it pushed after that, and that the server has decided on, or
+                None: what the format leaves of it is not sent, either.
+        """
         self.sending.unsent = unsent
         if decided is not None:
             self.encode(decided)

@@ -58,7 +58,6 @@ class SharedParticipant:
         self.server_ends = False
         self._clock = on.clock
         self._recorder = recorder
-        self._say = say
         self._assignments = assignments
         self._bring = bring
         self._share = share
@@ -66,8 +65,8 @@ class SharedParticipant:
             contextlib.nullcontext() if share is None else share.changed)
         self._versions: dict[int, Any] = {}  # that were copied and may be adopted
         self._idle = False  # the compute thread waits in `wait`; guarded by `changed`
-        self._rejected = 0  # pushes
-        self._rejections = Throttle(_NOTICE)
+        self._rejections = Rejections(
+            lambda text: say(f"worker {participant.agent.worker}: {text}"))
 
     @property
     def agent(self) -> Agent:
@@ -120,8 +119,7 @@ class SharedParticipant:
     def acked(self, ack: m.Ack, seconds: float) -> Next:
         """Handle the acknowledgement of the newest push, `seconds` after the cut."""
         self._recorder.acked(ack.seq, seconds, len(m.encode(ack)))
-        if not ack.accepted:
-            self._say_rejected(ack)
+        self._rejections.acked(ack, self._clock.monotonic())
         return self.received(ack)
 
     def fetched(self, version: int, vector: np.ndarray, nbytes: int,
@@ -200,9 +198,21 @@ class SharedParticipant:
             self._recorder.enter(self.agent.waits_in)
         return fetch
 
-    def _say_rejected(self, ack: m.Ack) -> None:
-        """Print rejected pushes at a limited rate, because some models reject often by rule."""
-        self._rejected += 1
-        if self._rejections.due(self._clock.monotonic()):
-            self._say(f"worker {self.agent.worker}: push {ack.seq} was rejected: "
-                      f"{one_line(ack.reason or '')} ({self._rejected} so far)")
+
+class Rejections:
+    """Lines about rejected pushes, at a limited rate, because some models reject often by rule."""
+
+    def __init__(self, say: Callable[[str], None]):
+        """Start; `say`: prints a line about the worker."""
+        self._say = say
+        self._number = 0
+        self._notice = Throttle(_NOTICE)
+
+    def acked(self, ack: m.Ack, now: float) -> None:
+        """Print a line that is due, if the push was rejected."""
+        if ack.accepted:
+            return
+        self._number += 1
+        if self._notice.due(now):
+            self._say(f"push {ack.seq} was rejected: {one_line(ack.reason or '')} ({self._number} "
+                      "so far)")

@@ -386,10 +386,10 @@ def _all_are_trained():
 
 
 def _early_goodbye():
-    def adopt(self, version, now, real=Upstream._adopt):
-        real(self, version, now)
+    def follow(self, real=Upstream.follow):
+        real(self)
         self.farewell()
-    return patch.object(Upstream, "_adopt", adopt)
+    return patch.object(Upstream, "follow", follow)
 
 
 def _too_late_for_the_next_server():

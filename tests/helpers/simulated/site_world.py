@@ -96,31 +96,23 @@ class NotingUpstream(Upstream):
 
     site: Site
 
-    def _send_if_safe(self):
-        cut = self._cut
-        super()._send_if_safe()
-        if cut is not None and self._cut is None:
-            update = self._progress.cut
-            shape = pattern(update.size)
-            assert (update == shape * (update[0] / shape[0])).all(), f"no whole cut: {update[:5]}"
-        if cut is not None and self._cut is None and self.site.heard is self:
+    def _push(self, cut):
+        super()._push(cut)
+        update = self._progress.cut
+        shape = pattern(update.size)
+        assert (update == shape * (update[0] / shape[0])).all(), f"no whole cut: {update[:5]}"
+        if self.site.heard is self:
             self.site.cuts[cut.push.seq] = float(update[0] / shape[0])
             self.site.spans[cut.push.seq] = cut.push.spans
             self.site.samples[cut.push.seq] = cut.push.samples
 
-    def _take_joined(self):
-        joined = self._listener is not None
-        super()._take_joined()
-        listener = self._listener
-        if listener is not None and not joined:
-            self.site.heard = self
-        if listener is not None and "acked" not in vars(listener):
-            acked, site = listener.acked, self.site
+    def _enter(self, joined, model):
+        super()._enter(joined, model)
+        self.site.heard = self
 
-            def noting(ack, seconds):
-                site.weights[ack.seq] = ack.weight
-                return acked(ack, seconds)
-            listener.acked = noting
+    def _acked(self, ack, seconds):
+        self.site.weights[ack.seq] = ack.weight
+        super()._acked(ack, seconds)
 
 
 class _Nothing:
@@ -342,9 +334,9 @@ class Sites:
         """The command of a site's server, or of its standby, whose `name` it is."""
         name = name or site.name
 
-        def above(on, say):
+        def above(on, reporter):
             way = Way(self.address, site.index, self.token, share=False)
-            upstream = NotingUpstream(way, say, on)
+            upstream = NotingUpstream(way, reporter, on)
             upstream.site = site
             return upstream
         self._start_server(name, self.plan.inside, {}, self.plan.workers, resume, above,
@@ -356,7 +348,7 @@ class Sites:
             self.holders.add(process)
         if self._waiting and head.startswith(_UPDATE):
             for member in self.members:
-                if member.process is process and (up := member.cluster.heard) and up.waits:
+                if member.process is process and (up := member.cluster.heard) and up.pauses:
                     self._waiting -= 1
                     self.notes["kill_waiting"] += 1
                     # the wait lasts until the worker is lost, or its next process has come

@@ -6,13 +6,11 @@ from quadratic import QuadraticWorkload
 
 from wbsp.core.goal import Goal
 from wbsp.core.outer_optimizer import create_outer
-from wbsp.core.site.worker import SiteWorker
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.nodes.server import Evaluator
-from wbsp.simulate.nodes.site import SimulatedSite, Site
+from wbsp.simulate.nodes.site import Site
 from wbsp.simulate.world.machine import Incarnation, Line, Machine, constant, lognormal
 from wbsp.simulate.world.server import ServerSpec
-from wbsp.site.upstream import Upstream
 from wbsp.sync import create
 from wbsp.tensors.codecs import parse
 from wbsp.testing import IntegerWorkload
@@ -151,12 +149,6 @@ def test_the_same_sites_twice_give_the_same_events():
     def heard(seed):
         return Books("auto", "wbsp", seed).events
     assert heard(0) == heard(0) != heard(1)
-
-
-def test_a_real_site_and_one_in_virtual_time_decide_by_one_class():
-    for rule in ("_made", "_tell_step", "_finish_if_due", "_become", "waits", "stopped"):
-        assert getattr(SimulatedSite, rule) is getattr(SiteWorker, rule)
-        assert rule == "_tell_step" or getattr(Upstream, rule) is getattr(SiteWorker, rule)
 
 
 def times(above, inside, until=20.0, seconds=((1.0, 2.0), (1.0,)), lines=((10.0, 20.0),) * 2,

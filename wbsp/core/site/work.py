@@ -27,6 +27,7 @@ from wbsp.core.messages import (
     Stop,
     Withdrawn,
     Work,
+    WorkHeld,
     WorkPlace,
 )
 from wbsp.core.rules import RuleBroken
@@ -132,6 +133,14 @@ class SiteLedger(WorkLedger):
         for span in own:
             self.grant(*span)
 
+    def claimed(self, sent: bool) -> tuple[list[Span], list[Span]]:
+        """Return what it claims above: its positions, and those of the newest cut, if it is `sent`.
+
+        The positions of a cut that has not left are its own.
+        """
+        own, cut = self.undone.with_all(self.uncut.spans), list(self.sent.spans)
+        return ([*own.spans], cut) if sent else ([*own.with_all(cut).spans], [])
+
     def cut(self) -> tuple[Span, ...]:
         """Return the positions in the cut that is taken now.
 
@@ -144,8 +153,9 @@ class SiteLedger(WorkLedger):
         self.sent, self.uncut, self._again = self.uncut, Positions(), []
         return tuple(self.sent.spans)
 
-    def answered(self, accepted: bool) -> None:
-        """Note that the newest cut is answered."""
+    def answered(self, accepted: bool, done: int = 0) -> None:
+        """Note that the newest cut is answered, when so many positions of the run were `done`."""
+        self.above = max(self.above, done)
         self.sent, again, self._again = Positions(), self._again, []
         for span in again if not accepted else ():
             self.grant(*span)
@@ -211,6 +221,16 @@ class SiteWork(SharedWork):
         """Return the state beside the ledger's."""
         ledger = self.ledger
         return SiteWorkState(ledger.epochs, list(ledger.uncut.spans), list(ledger.sent.spans))
+
+    def held(self, pushes: int, sent: bool) -> WorkHeld:
+        """Return what this site claims from a server that it attaches to.
+
+        Args:
+            pushes: number of its next push.
+            sent: the newest cut has left, if there is one.
+        """
+        own, cut = self.ledger.claimed(sent)
+        return WorkHeld(self.ledger.data, self._end, [], True, own, cut, pushes)
 
     # The server above.
 

@@ -19,7 +19,6 @@ import numpy as np
 from wbsp.core.agent import Command, Cut, Expect, Leave
 from wbsp.core.engine import Engine
 from wbsp.core.messages import (
-    Ack,
     LetGo,
     Model,
     Outgoing,
@@ -30,7 +29,7 @@ from wbsp.core.messages import (
 from wbsp.core.outer_optimizer import OuterOptimizer
 from wbsp.core.participant import Participant
 from wbsp.core.site.gate import Gate
-from wbsp.core.site.worker import SiteWorker
+from wbsp.core.site.worker import Lacks, SiteWorker, Work
 from wbsp.core.store import Snapshot
 from wbsp.simulate.nodes.server import SimulatedServer
 from wbsp.simulate.nodes.worker import Context, Join, Peer
@@ -38,7 +37,7 @@ from wbsp.simulate.world.lines import Flow
 from wbsp.simulate.world.links import Transfer
 from wbsp.simulate.world.machine import INF, Machine
 from wbsp.simulate.world.server import UNLIMITED, ServerSpec
-from wbsp.sync.base import UNFIT, SyncModel, WorkerRule
+from wbsp.sync.base import SyncModel, WorkerRule
 from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.error_feedback import ErrorFeedback
 
@@ -66,8 +65,8 @@ class Site:
     log: Callable[..., None] | None = None
 
 
-class SimulatedSite(SiteWorker):
-    """A site as a worker of the server above.
+class SimulatedSite:
+    """The line of a site to the server above.
 
     Args:
         context: of the server above.
@@ -79,61 +78,51 @@ class SimulatedSite(SiteWorker):
 
     def __init__(self, context: Context, tell: Callable[..., None], index: int, machine: Machine,
                  engine: Engine):
-        super().__init__()
-        self._again = INF
         self.context, self.tell, self.index, self.machine = context, tell, index, machine
         self.alive = True
         self.incoming: Transfer | Flow | None = None
         self.begun = False  # W_0, or a later version, has come from above
         self.server: SiteServer
+        self.worker = SiteWorker(INF, holds=0)
+        self.worker.begin(engine)
         self._engine = engine
         engine.observe(self._made)
-        self._life: Participant | None = None
-        self._snapshot: Snapshot | None = None  # newest that was fetched
+        self._newest: int | None = None  # version that was fetched
         self._sending = ErrorFeedback(context.payload.wire)
-        self._unfit = False  # a cut since the last version was rejected because of its values
-
-    @property
-    def _member(self) -> Participant | None:
-        return self._life
 
     @property
     def held(self) -> int | None:
         """As of a worker."""
-        return None if self._snapshot is None or self._sending.wire.lossless else (
-            self._snapshot.version)
+        return None if self._sending.wire.lossless else self._newest
 
     # The server above.
 
     def admit(self, rule: WorkerRule, seq: int, run_steps: int, place: WorkPlace | None) -> None:
-        engine, self._life = self._engine, Participant(self.index, rule, seq, run_steps)
-        if place is not None and engine is not None:  # its pushes name their positions
-            self._begin_work(engine, place, place.data.epochs)
+        self.worker.admit(Participant(self.index, rule, seq, run_steps), place,
+                          None if place is None else place.data.epochs)
 
     def receive(self, message: ToWorker) -> None:
         if isinstance(message, LetGo):  # its workers finish without the server above
-            if self.alive and not self.settled:
-                self.alive, self.settled = False, True
+            if self.alive and not self.worker.settled:
+                self.alive = False
+                self.worker.settle()
                 self.context.present -= 1
                 self.server.stop(message.reason)
             return
-        if isinstance(message, Ack) and message.reason in UNFIT:
-            self._unfit = True
-        now = self.context.clock.now
-        self._heard(message, now)
-        self._act(lambda one: one.received(message, now))
+        self.worker.received(message, self.context.clock.now)
         self.go_on()
 
     def receive_model(self, model: Model, snapshot: Snapshot, size: float,
                       again: bool = False) -> None:
-        assert self._agent is not None, "it was admitted"
-        if model.request != self._agent.fetching:
+        agent = self.worker.agent
+        assert agent is not None, "it was admitted"
+        if model.request != agent.fetching:
             if not again:  # as for a worker
                 self.context.clock.late(0.0, self.receive_model, model, snapshot, size, True)
             return
         self.context.payload.fetched += size
-        self._snapshot = snapshot
-        self._act(lambda one: one.fetched(snapshot.version))
+        self._newest = snapshot.version
+        self.worker.fetched(snapshot.version, snapshot.vector, self.context.clock.now)
         self.go_on()
 
     def send(self, message: Join | Command) -> None:
@@ -144,50 +133,46 @@ class SimulatedSite(SiteWorker):
 
     def go_on(self) -> None:
         """Do what is due, above and within."""
-        engine, now = self._engine, self.context.clock.now
-        assert engine is not None
+        worker, engine, now = self.worker, self._engine, self.context.clock.now
         while True:
-            self._carry_out(now)
-            if self.stopped is not None and not self.begun and not self._due:
-                self.begun = True  # only to end
+            self._carry_out()
+            if not self.begun and not (worker.fresh and (
+                    worker.stopped is None or not worker.idle)):  # if it was stopped: only to end
+                self.begun = True
                 self.server.begin()
-            if self.stopped is not None and engine.stop_reason is None and not engine.done:
-                self.server.stop(self.stopped)
-            if engine.done and not self._finishing:
-                self._finish(now)
-            self._starve_if_dry(now)
-            self._finish_if_due(now)
-            self._ask_for_work(now)
+            if worker.stopped is not None and engine.stop_reason is None and not engine.done:
+                self.server.stop(worker.stopped)
+            if engine.done and not worker.finishing:
+                worker.finish(now)
+            worker.go_on(now)
+            self._carry_out()
             if not self.server.go_on():
                 return
 
-    def _take(self, cut: Cut, now: float) -> None:
-        super()._take(cut, now)
-        context, progress, update = self.context, self._progress, None
+    def _made(self, now: float) -> None:
+        self.worker.made(now)
+        self._carry_out()
+
+    def _carry_out(self) -> None:
+        commands = self.worker.commands
+        while commands:
+            match command := commands.popleft():
+                case Cut():
+                    self._push(command)
+                case Leave():
+                    self.context.present -= 1
+                    self.send(command)
+                case Expect() | Work() | Lacks():
+                    pass
+                case _:
+                    self.send(command)
+
+    def _push(self, cut: Cut) -> None:
+        context, progress, update = self.context, self.worker.progress, None
         if progress is not None:
             assert progress.cut is not None
             update = self._sending.send(progress.cut).vector
         context.interface.push(self.machine, context.payload.update, self.tell, self, cut, update)
-
-    def _adopt(self, version: int, now: float) -> None:
-        agent, snapshot = self._agent, self._snapshot
-        assert agent is not None and snapshot is not None, "a version is adopted after its fetch"
-        if self.begun or version:
-            drop, self._unfit = self._unfit, False
-            self._become(snapshot.vector, version, now, drop)
-        self._fresh = False
-        self.settled = agent.finished
-        if not self.begun:
-            self.begun = True
-            self.server.begin()
-
-    def _request(self, command: Command) -> None:
-        if not isinstance(command, Expect):
-            self.send(command)
-
-    def _leave(self) -> None:
-        self.context.present -= 1
-        self.send(Leave())
 
 
 class SiteServer(SimulatedServer):
@@ -200,7 +185,7 @@ class SiteServer(SimulatedServer):
         # Before the site has begun.
         self._early: list[tuple[Callable[..., object], tuple[object, ...]]] = []
         self._asked = False  # to join the server above
-        self._gate: Gate[tuple[Peer, Cut, np.ndarray | None]] = Gate(lambda: site.waits)
+        self._gate: Gate[tuple[Peer, Cut, np.ndarray | None]] = Gate(lambda: site.worker.waits)
         site.server = self
 
     def receive(self, worker: Peer, message: Join | Command,
@@ -231,7 +216,7 @@ class SiteServer(SimulatedServer):
 
     def go_on(self) -> bool:
         """Do what has waited for the server above; return whether a push was among it."""
-        if self._site.waits:
+        if self._site.worker.waits:
             return False
         self._tell(self.engine.feed(self._clock.now))
         came = False
@@ -256,7 +241,7 @@ class SiteServer(SimulatedServer):
 
     def _tell(self, outgoing: Iterable[Outgoing]) -> None:
         answers = self._gate.through(outgoing)
-        if self._site.settled:
+        if self._site.worker.settled:
             self._gate.release()
             answers += self._gate.through(())
         super()._tell(answers)

@@ -1,7 +1,8 @@
-"""The communication thread: it drives the worker's client, its connection and its listener.
+"""What drives a member's client and its connection, and the thread in which a worker's are driven.
 
-This thread sends the heartbeats, so that a worker in a long step is never mistaken for a lost one.
-It passes members' messages to a `Listener`, and is independent of models and rules.
+A loop drives them between two waits: that of a worker's communication thread, or that of a site's
+server. The thread sends the heartbeats, so that a worker in a long step is never mistaken for a
+lost one. It passes a member's messages to a `Listener`, and is independent of models and rules.
 """
 
 from __future__ import annotations
@@ -20,10 +21,106 @@ from wbsp.wire import client as c
 from wbsp.wire.errors import TransportError
 from wbsp.wire.liveness import Nap
 from wbsp.wire.messages import codec as m
-from wbsp.worker.comm.connection import Connection
+from wbsp.worker.comm.connection import Connection, Ready
 
 _SETTLE = 0.005  # seconds of silence after which there is time to add to the resend buffer
 Next = m.Fetch | Expect | None  # the request that follows a handled message
+
+
+class Owner(Protocol):
+    """The member whose line is driven."""
+
+    def take(self, command: c.Command) -> None:
+        """Handle a command for the member."""
+
+    def follow(self) -> None:
+        """Send what follows from the commands just taken."""
+
+
+class Driver:
+    """Drives a client and its connection; used by one thread."""
+
+    def __init__(self, client: c.Client, connection: Connection, owner: Owner):
+        self.client, self.connection, self._owner = client, connection, owner
+        self._clock = connection.on.clock
+        self._nap = Nap(self._clock.monotonic())
+        self._closes_by: float | None = None
+
+    def close(self, deadline: float) -> None:
+        """Send what is queued, until `deadline` (monotonic seconds) at most; see `over`."""
+        self._closes_by = deadline
+        self.client.close()
+
+    def over(self, now: float) -> bool:
+        """Return whether the connection may be closed now."""
+        return self._closes_by is not None and (
+            now > self._closes_by or not self.connection.made or self.connection.all_sent)
+
+    def send(self, request: c.Request) -> None:
+        """As `Client.send`; an update is waited for, and copied to the host."""
+        if isinstance(request, c.SendUpdate):
+            cpu, memory = request.usage()
+            request.push = request.push._replace(cpu=cpu, memory=memory)
+            request.update = np.asarray(request.update)
+        self.carry_out(self.client.send(request, self._clock.monotonic()))
+
+    def turn(self, ready: Ready) -> None:
+        """Do what is due, after a poll of the connection.
+
+        Raises:
+            TransportError: the member cannot go on.
+        """
+        client, connection, clock = self.client, self.connection, self._clock
+        for shard, connected in ready.shards:
+            self.carry_out(client.shard_changed(shard, connected, clock.monotonic()))
+        if self._nap.over(now := clock.monotonic()):
+            connection.monitor.woke(now, self._nap.seconds)
+            client.woke(self._nap.seconds)
+        if ready.event and connection.read_event():
+            self.carry_out(client.connected(clock.monotonic()))
+        if ready.message:
+            self._receive()
+        else:
+            client.session.kept.settle()  # while the server or this worker is busy
+        connection.flush()
+        now = clock.monotonic()
+        connection.monitor.check(now)
+        if connection.let_go(now):
+            self.carry_out(client.connected(now))
+        self.carry_out(client.due(now))
+
+    def carry_out(self, commands: Iterable[c.Command]) -> None:
+        """Carry out the client's commands, and then what follows from them."""
+        connection, taken = self.connection, False
+        for command in commands:
+            match command:
+                case c.Post(message, urgent, None):
+                    connection.plane.post(message, urgent=urgent)
+                case c.Put(vector, header, parts):
+                    connection.plane.put(vector, header, parts)
+                case c.Post(message, _, shard) if shard is not None:
+                    connection.plane.introduce(shard, message)
+                case c.Arrange(answer):
+                    connection.arrange(answer)
+                case c.Detach():
+                    connection.detach()
+                case c.TurnAway(reason):
+                    connection.monitor.turn_away(reason, self._clock.monotonic())
+                case c.Served():
+                    connection.monitor.served()
+                case _:
+                    self._owner.take(command)
+                    taken = True
+        if taken:
+            self._owner.follow()
+
+    def _receive(self) -> None:
+        try:
+            while (received := self.connection.receive()) is not None:
+                message, chunk, shard = received
+                self.carry_out(self.client.receive(message, chunk, self._clock.monotonic(), shard))
+        except m.WireError as error:
+            self.carry_out(self.client.misread(error))
 
 
 class Listener(c.Member, Protocol):
@@ -111,8 +208,9 @@ class Communication:
         self._connection = connection
         self._clock = connection.on.clock
         self._calls = calls
+        self._driver = Driver(client, connection, self)
         self._listener: Listener | None = None
-        self._closes_by: float | None = None
+        self._following: Next = None
 
     def run(self) -> None:
         """Communicate until `close`, or until the server is lost."""
@@ -129,12 +227,8 @@ class Communication:
     # Calls of the compute thread.
 
     def request(self, request: c.Request) -> None:
-        """As `Client.send`; an update is waited for, and copied to the host."""
-        if isinstance(request, c.SendUpdate):
-            cpu, memory = request.usage()
-            request.push = request.push._replace(cpu=cpu, memory=memory)
-            request.update = np.asarray(request.update)
-        self.carry_out(self._client.send(request, self._clock.monotonic()))
+        """As `Driver.send`."""
+        self._driver.send(request)
 
     def listen(self, listener: Listener, size: int) -> None:
         """Pass all messages to this member, whose model has `size` floats."""
@@ -143,39 +237,20 @@ class Communication:
             self.carry_out([command])
 
     def close(self, deadline: float) -> None:
-        """End the thread when all messages are sent, or at `deadline` (monotonic seconds)."""
-        self._closes_by = deadline
-        self._client.close()
+        """As `Driver.close`; then the thread ends."""
+        self._driver.close(deadline)
 
     # The loop.
 
     def _loop(self) -> None:
         client, connection, clock = self._client, self._connection, self._clock
-        nap = Nap(clock.monotonic())
-        while not self._closed(clock.monotonic()):
+        while self._calls or not self._driver.over(clock.monotonic()):
             patience = _SETTLE if client.session.kept.unsettled else timeouts.WORKER_BEAT / 4
-            ready = connection.poll(self._calls.wakes, patience)
-            for shard, connected in ready.shards:
-                self.carry_out(client.shard_changed(shard, connected, clock.monotonic()))
-            if nap.over(now := clock.monotonic()):
-                connection.monitor.woke(now, nap.seconds)
-                client.woke(nap.seconds)
+            ready = connection.poll(patience, self._calls.wakes)
             if ready.wake:
                 self._calls.take_wake()
             self._calls.make()
-            if ready.event and connection.read_event():
-                self.carry_out(client.connected(clock.monotonic()))
-            if ready.message:
-                self._receive()
-            else:
-                client.session.kept.settle()  # while the server or this worker is busy
-            connection.flush()
-            self._look(clock.monotonic())
-
-    def _closed(self, now: float) -> bool:
-        return self._closes_by is not None and (
-            now > self._closes_by or not self._connection.made
-            or (self._connection.all_sent and not self._calls))
+            self._driver.turn(ready)
 
     def _fail(self, error: TransportError) -> None:
         self.error = error
@@ -183,49 +258,28 @@ class Communication:
         if self._listener:
             self._listener.failed()
 
-    def _receive(self) -> None:
-        try:
-            while (received := self._connection.receive()) is not None:
-                message, chunk, shard = received
-                self.carry_out(self._client.receive(message, chunk, self._clock.monotonic(),
-                                                     shard))
-        except m.WireError as error:
-            self.carry_out(self._client.misread(error))
-
-    def _look(self, now: float) -> None:
-        """Do what time requires."""
-        self._connection.monitor.check(now)
-        if self._connection.let_go(now):
-            self.carry_out(self._client.connected(now))
-        self.carry_out(self._client.due(now))
-
     def carry_out(self, commands: Iterable[c.Command]) -> None:
-        """Carry out the client's commands, and then what the listener requests."""
-        connection, listener, following = self._connection, self._listener, None
-        for command in commands:
-            match command:
-                case c.Post(message, urgent, None):
-                    connection.plane.post(message, urgent=urgent)
-                case c.Put(vector, header, parts):
-                    connection.plane.put(vector, header, parts)
-                case c.Acked(ack, seconds) if listener:
-                    following = listener.acked(ack, seconds)
-                case c.Fetched(version, vector, nbytes, seconds) if listener:
-                    following = listener.fetched(version, vector, nbytes, seconds)
-                case c.Received(message) if listener:
-                    following = listener.received(message)
-                case c.Answered(message):
-                    self.handshake.put(message)
-                case c.Post(message, _, shard) if shard is not None:
-                    connection.plane.introduce(shard, message)
-                case c.Arrange(answer):
-                    connection.arrange(answer)
-                case c.Detach():
-                    connection.detach()
-                case c.TurnAway(reason):
-                    connection.monitor.turn_away(reason, self._clock.monotonic())
-                case c.Served():
-                    connection.monitor.served()
-        if following is not None:  # after all requests of the compute thread
+        """As of `Driver`."""
+        self._driver.carry_out(commands)
+
+    # The `Owner` of the driver.
+
+    def take(self, command: c.Command) -> None:
+        """Pass what the member learns to the listener."""
+        listener = self._listener
+        match command:
+            case c.Acked(ack, seconds) if listener:
+                self._following = listener.acked(ack, seconds)
+            case c.Fetched(version, vector, nbytes, seconds) if listener:
+                self._following = listener.fetched(version, vector, nbytes, seconds)
+            case c.Received(message) if listener:
+                self._following = listener.received(message)
+            case c.Answered(message):
+                self.handshake.put(message)
+
+    def follow(self) -> None:
+        """Request what the listener requests, after all requests of the compute thread."""
+        following, self._following = self._following, None
+        if following is not None:
             self._calls.make()
             self.request(following)

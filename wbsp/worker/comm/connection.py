@@ -71,18 +71,31 @@ class Connection:
         self._said = False  # that was printed
         self._let_go_at = math.inf  # time at which the server ended the sharing
         self._arriving: list[QueuedSocket] = []  # sockets that may have a message
+        self._pollers = [on.network.poller()]  # that wait for the connection; the first is its own
+        self._monitors: list[zmq.Socket[bytes]] = []
+        self._lines: list[QueuedSocket] = []
         self._use(self._over_socket())
 
     def _over_socket(self) -> DataPlane:
         return DataPlane(self._server, self.monitor.liveness, self.on)
 
     def _use(self, plane: DataPlane) -> None:
+        self._leave_pollers()
         self.plane = plane
         self._lines = [self._server, *plane.lines]
         self._arriving = [line for line in self._arriving if line in self._lines]
-        self._poller = self.on.network.poller()
-        for monitor in (self.monitor.socket, *plane.monitors):
-            self._poller.register(monitor, _IN)
+        self._monitors = [self.monitor.socket, *plane.monitors]
+        for poller in self._pollers:
+            self._watch(poller)
+
+    def _leave_pollers(self) -> None:
+        for poller in self._pollers:
+            for source in (*self._monitors, *(line.polled for line in self._lines)):
+                poller.register(source, 0)
+
+    def _watch(self, poller: zmq.Poller) -> None:
+        for monitor in self._monitors:
+            poller.register(monitor, _IN)
 
     def forked(self) -> None:
         """Close everything, in a process that was forked from the one that owns it."""
@@ -179,13 +192,24 @@ class Connection:
 
     # Messages.
 
-    def poll(self, wakes: int, seconds: float) -> Ready:
-        """Wait, for at most `seconds`, for an event, or until `wakes` can be read."""
+    def wake(self, poller: zmq.Poller) -> None:
+        """Have a poller of another loop wait for this connection, too; see `delay`."""
+        self._pollers[1:] = [poller]
+        self._watch(poller)
+
+    def delay(self) -> float:
+        """Prepare the pollers for their next wait; return its seconds at most."""
         now = self.on.clock.monotonic()
-        wait = min(seconds, *(line.register(self._poller, now) for line in self._lines))
-        self._poller.register(wakes, _IN)
-        found = dict(self._poller.poll(int(1000 * wait)))
+        return min(line.register(poller, now) for line in self._lines for poller in self._pollers)
+
+    def poll(self, seconds: float, wakes: int | None = None) -> Ready:
+        """Wait, for at most `seconds`, for an event, or until `wakes` can be read."""
+        wait, own = min(seconds, self.delay()), self._pollers[0]
+        if wakes is not None:
+            own.register(wakes, _IN)
+        found = dict(own.poll(int(1000 * wait)))
         shards = self.plane.changes(found)
+        now = self.on.clock.monotonic()
         self._arriving = [line for line in self._lines if line.readable(found, now)]
         return Ready(bool(self._arriving), self.monitor.socket in found, wakes in found, shards)
 
@@ -226,6 +250,7 @@ class Connection:
 
     def close(self) -> None:
         """Close the socket, and all others of the context; unsent messages are lost."""
+        self._leave_pollers()
         self.plane.close()
         self._door.close()
         self._socket.disable_monitor()

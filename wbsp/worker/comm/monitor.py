@@ -14,15 +14,17 @@ from collections.abc import Callable
 import zmq
 
 from wbsp import timeouts
+from wbsp.environment import shown_server
 from wbsp.process.host import HOST, Host
 from wbsp.process.throttle import Throttle
-from wbsp.wire.addresses import endpoints, plain_address, split_addresses
+from wbsp.wire.addresses import endpoints, plain_address, split_addresses, to_check
 from wbsp.wire.errors import ForeignServer, TransportError
 from wbsp.wire.link import Link
 from wbsp.wire.liveness import SERVER, Liveness
 from wbsp.wire.sockets import HANDSHAKE_FAILED, HANDSHAKES
 
-_NOTICE = 10.0  # seconds between two lines about a lost server
+_NOTICE = 10.0  # seconds between two lines about a lost server, or one that is waited for
+_FIRST_NOTICE = 2.0  # seconds of waiting for a server before a line
 
 
 class Route:
@@ -164,6 +166,12 @@ class Monitor:
         self._unserved_since: float | None = None  # no server, despite connections
         self._lost = False  # the serving server
         self._notice = Throttle(_NOTICE)
+        self._first: tuple[float, float] | None = None  # since when and for how long it is sought
+
+    def seek(self, now: float, seconds: float) -> None:
+        """Seek a server that serves, for so many seconds; see `check`."""
+        self._first = now, seconds
+        self._notice.next = now + _FIRST_NOTICE
 
     def event(self, now: float) -> bool:
         """Read one event of `monitor`.
@@ -210,7 +218,7 @@ class Monitor:
 
     def served(self) -> None:
         """Note that the peer serves."""
-        self._unserved_since = self.away = None
+        self._unserved_since = self.away = self._first = None
         again, self._served = self._served, True
         if self._lost:
             self._lost = False
@@ -229,13 +237,17 @@ class Monitor:
         if self._broken_since is not None:
             self._broken_since += seconds
         self._notice.next += seconds
+        if self._first is not None:
+            self._first = self._first[0] + seconds, self._first[1]
 
     def check(self, now: float) -> None:
         """Try the next address while no connection exists.
 
         Raises:
-            TransportError: the server is lost.
+            TransportError: the server is lost, or none is found.
         """
+        if self._first is not None:
+            self._look(now, *self._first)
         if (not self.made or self._broken_since is not None) and not self.socket.poll(0):
             self.route.turn(now)
         since = self._unserved_since if self._broken_since is None else self._broken_since
@@ -252,6 +264,20 @@ class Monitor:
         elif self.made and self.liveness.silent(now):
             raise TransportError(f"the server at {self._address} is connected, but silent "
                                  f"for {SERVER.silent:g} s: it hangs")
+
+    def _look(self, now: float, since: float, seconds: float) -> None:
+        """Say that a server is waited for, and for how long."""
+        left = since + seconds - now
+        if left <= 0 and self.away is not None:
+            raise TransportError(f"waited {seconds:g} s for the server at {self._address}: "
+                                 f"{self.away}")
+        if left <= 0:
+            raise TransportError(f"no server answered at {shown_server(self._address)} within "
+                                 f"{seconds:g} s; {self.route.unknown or to_check(self._address)}")
+        if self._notice.due(now):
+            why = "" if self.away is None else f": {self.away}"
+            self._say(f"waiting for the server at {shown_server(self._address)}, for {left:.0f} s "
+                      f"more{why}")
 
     def _fail(self, event: int, now: float) -> None:
         """Handle a failed handshake.

@@ -7,6 +7,7 @@ the server.
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -14,13 +15,10 @@ from typing import TypeVar
 import numpy as np
 
 from wbsp import timeouts
-from wbsp.environment import shown_server
 from wbsp.process.host import HOST, Host, Thread
-from wbsp.process.throttle import Throttle
 from wbsp.replica.frozen import Frozen
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import Entry, LayerState, TensorSpec, check_layout, total_size
-from wbsp.wire.addresses import to_check
 from wbsp.wire.client import Client, Request, SendInitial, SendUpdate
 from wbsp.wire.errors import TransportError
 from wbsp.wire.messages import codec as m
@@ -30,7 +28,6 @@ from wbsp.worker.comm.connection import Connection
 from wbsp.worker.share import Claims
 
 _GRAIN = 0.5  # seconds between two checks for an interrupt while waiting
-_FIRST_NOTICE, _NEXT_NOTICE = 2.0, 10.0  # seconds of waiting for the server before a line
 Answer = TypeVar("Answer", bound=m.Message)
 
 
@@ -99,21 +96,6 @@ class Transport:
         """
         return self.client.update_bytes or 4 * self.client.session.wire.words(size)
 
-    @property
-    def unsent(self) -> np.ndarray | None:
-        """What the run's format has not sent yet, float32 [size], while no push is on its way."""
-        return self.client.session.sending.unsent
-
-    def owe(self, unsent: np.ndarray | None, decided: np.ndarray | None) -> None:
-        """Begin with what an earlier process of this worker had not sent.
-
-        Args:
-            unsent: that, float32 [size]; None: nothing.
-            decided: an update that it pushed after that, and that the server has decided on, or
-                None.
-        """
-        self._calls.append(self.client.session.owe, unsent, decided)
-
     def hello(self, expected: dict[str, str], timeout: float, series: str = "", fit: int = 0,
               leaves: bool = False, replaces: bool = False, own: bytes = b"",
               given: bool = False, left: bool = False, anew: bool = False,
@@ -132,31 +114,13 @@ class Transport:
                              own=own or self.on.scheduler.random(16), series=series, fit=fit,
                              leaves=leaves, replaces=replaces, given=given,
                              left=left, anew=anew))
+        self._connection.monitor.seek(self.on.clock.monotonic(), timeout)
         self._thread = self.on.scheduler.thread(self._communication.run, "wbsp-communication")
         self._thread.start()  # after the request: no heartbeat may precede Hello
-        start = self.on.clock.monotonic()
-        notice = Throttle(_NEXT_NOTICE, _FIRST_NOTICE)  # in seconds of waiting
-        while True:
-            waited = self.on.clock.monotonic() - start
-            with contextlib.suppress(TimeoutError):
-                welcome = self._await(m.Welcome, min(notice.next - waited, timeout))
-                if welcome.worker is not None:
-                    self.worker = welcome.worker
-                return welcome
-            waited = self.on.clock.monotonic() - start
-            if waited >= timeout:
-                self.close()
-                monitor = self._connection.monitor
-                if monitor.away is not None:
-                    raise TransportError(f"waited {timeout:g} s for the server at {self.address}: "
-                                         f"{monitor.away}")
-                raise TransportError(f"no server answered at {shown_server(self.address)} within "
-                                     f"{timeout:g} s; "
-                                     + (monitor.route.unknown or to_check(self.address)))
-            if notice.due(waited):
-                why = self._connection.monitor.away
-                self._say(f"waiting for the server at {shown_server(self.address)}, for "
-                          f"{timeout - waited:.0f} s more{f': {why}' if why else ''}")
+        welcome = self._await(m.Welcome, math.inf)  # the monitor ends the wait
+        if welcome.worker is not None:
+            self.worker = welcome.worker
+        return welcome
 
     def join(self, layout: Sequence[TensorSpec], initial: Callable[[], np.ndarray],
              timeout: float, layers: list[LayerState] | None = None,
@@ -248,17 +212,13 @@ class Transport:
         self.request(m.Leaving(reason, finished, None))
         self.wake()
 
-    def end(self, patience: float = 1.0) -> None:
-        """As `close`, without waiting for it."""
-        self._calls.append(self._communication.close, self.on.clock.monotonic() + patience)
-        self.wake()
-
     def close(self, patience: float = 1.0) -> None:
         """Send what is queued, for at most `patience` seconds, and end the thread."""
         thread = self._thread
         self._thread = None
         if thread is not None:
-            self.end(patience)
+            self._calls.append(self._communication.close, self.on.clock.monotonic() + patience)
+            self.wake()
             thread.join(patience + 2)
             if not thread.is_alive():
                 self._calls.close()
