@@ -144,7 +144,7 @@ class Dispatcher:
             try:
                 frames = link.receive()
             except OSError:
-                self.sessions.planes.unshare(session)
+                session.unshare()
                 continue
             if frames is not None:
                 self._carefully(link.identity, partial(self._handle, link.identity, frames, True))

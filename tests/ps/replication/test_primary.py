@@ -19,11 +19,14 @@ from wbsp.ps.replication import primary as follower
 from wbsp.ps.replication.election import rank_of
 from wbsp.ps.replication.primary import Replication, Source
 from wbsp.ps.series import run_id
+from wbsp.ps.sessions.data_plane import DataPlane
 from wbsp.ps.sessions.handlers import Peer
 from wbsp.ps.sessions.peer_log import PeerLog
+from wbsp.ps.sessions.session import WorkerSession
 from wbsp.sync import create
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
+from wbsp.wire.liveness import WORKER, Liveness
 from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Challenges, Claim
 from wbsp.wire.shm.lender import Lending
@@ -149,6 +152,10 @@ class World:
         """The standby has just heard of this server, and says so."""
         self.held(1, beat=100)
         self.held(1, beat=101, answered=100)
+
+
+def _member(**known):
+    return WorkerSession(b"w", Liveness(WORKER, 0.0), 0, **known)
 
 
 @pytest.fixture
@@ -685,7 +692,7 @@ def test_the_address_of_the_standby_is_noted_before_its_first_snapshot(world):
 def test_votes_for_the_server_are_returned_when_the_standby_is_back(world, inquiries):
     """Else workers that were asked in vain could never promise themselves to the standby."""
     world.holds_one()
-    world.members.append(SimpleNamespace(identity=b"w", worker=0, attached_at=None, plane=1))
+    world.members.append(_member(plane=DataPlane("TCP", 1)))
     world.now = 40.0
     world.poll()
     world.poll()
@@ -762,7 +769,7 @@ def test_without_a_standby_there_is_nothing_to_ask(world):
 def test_a_returned_worker_may_vote_again_once_the_standby_follows(world):
     """It may have promised itself to the standby, which has heard of this server since."""
     world.holds_one()
-    back = SimpleNamespace(identity=b"w", worker=0, attached_at=5.0, plane=None)
+    back = _member(attached_at=5.0)
     world.members.append(back)
     world.now = 4.0
     world.in_touch()
@@ -783,11 +790,12 @@ def test_a_process_that_has_taken_over_asks_the_other_one_until_most_workers_are
     world.replication.begin(world.replication._source)
     world.poll()
     world.info.owners[0] = IndexOwner(place, None)
-    back = SimpleNamespace(answer=None)
-    world.members.append(SimpleNamespace(worker=0, plane=object(), returning=back))
+    member = _member(plane=DataPlane("TCP", 1))
+    member.returns(None, None)
+    world.members.append(member)
     world.poll()
     assert world.noted["beside"] == "127.0.0.1:2606", "it does not know this server yet"
-    back.answer = m.Reattached(1, True, 0, 0, None)
+    member.may_continue(m.Reattached(1, True, 0, 0, None))
     world.full = True
     world.poll()
     assert world.noted["beside"] == "127.0.0.1:2606"
@@ -815,7 +823,7 @@ def test_a_standby_that_has_taken_over_gives_way_to_an_elected_server(world, inq
 def test_workers_are_asked_with_what_this_server_has_of_them(world, inquiries):
     world.push()
     world.holds_one()
-    world.members.append(SimpleNamespace(identity=b"w", worker=0, attached_at=None, plane=1))
+    world.members.append(_member(plane=DataPlane("TCP", 1)))
     world.now = 40.0
     world.poll()
     world.poll()

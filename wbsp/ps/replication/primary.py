@@ -689,7 +689,7 @@ class Replication:
             return
         if self._election.asked:  # votes for this server are void, too: see `_release`
             for session in self._sessions:
-                session.attached_at = self._clock.now()
+                session.note_vote(since=self._clock.now())
         self._election.close()
         self._election = None
 
@@ -761,7 +761,7 @@ class Replication:
         """
         for session in self._sessions:
             if session.attached_at is not None and session.attached_at <= touch:
-                session.attached_at = None
+                session.note_vote(since=None)
                 self._sessions.send(session.identity, m.Leading(
                     self._info.epoch, self._info.ticket(session.worker)))
 

@@ -235,9 +235,8 @@ class Entrance(ABC):
             self.lose(old, "a new connection has replaced this one", hello.replaces)
         if session is None:
             session = self._sessions.open(identity, worker, hello.own, proven)
-        session.line, session.proven = line, proven or session.proven
-        session.replaces = hello.replaces
-        session.passes = 0 if hello.left or due >= series.fit else due
+        session.introduced(line, proven, hello.replaces,
+                           0 if hello.left or due >= series.fit else due)
         self._sessions.send(identity, m.Welcome(
             self._info.settings, self._clock.run(), self._info.rule, self._info.epoch,
             None if worker == hello.worker else worker,
@@ -326,7 +325,7 @@ class Entrance(ABC):
             if session.answer is not None:
                 self._answer_again(session, session.answer)
             return
-        session.request, session.joined = join, True
+        session.asks_to_join(join)
         self._joined(session)
 
     def awaits_retry(self, now: float) -> bool:
@@ -373,7 +372,7 @@ class Entrance(ABC):
         if worker.run != self._info.run or worker.epoch <= self._info.epoch:
             return False
         if session := self._sessions.get(identity):
-            self._sessions.planes.unshare(session)  # it reads only the network now
+            session.unshare()  # it reads only the network now
         self._sessions.refuse(identity, worker.worker, (
             f"a later server of this run exists, of epoch {worker.epoch}; this one is of epoch "
             f"{self._info.epoch}"), elsewhere=True)
@@ -493,8 +492,8 @@ class Entrance(ABC):
             answer = msgspec.structs.replace(answer, epoch=self._info.epoch,
                                              ticket=self._info.ticket(session.worker))
         if session.plane is not None and session.request is not None:
-            self._sessions.planes.attach(session, session.plane.size, session.request.socket)
-            answer = session.answer = msgspec.structs.replace(answer, memory=session.inbox)
+            session.attach(self._sessions.planes, session.plane.size, session.request.socket)
+            answer = session.accept(msgspec.structs.replace(answer, memory=session.inbox))
         self._sessions.send(session.identity, answer)
         self._sessions.repeat(session)
 
@@ -616,8 +615,8 @@ class Lobby(Entrance):
                 self.bringer, self._progress_at = session, self._clock.now()
                 self._stream = VectorStream(sizes, BufferPool())
                 self._sessions.expect(sum(sizes))
-                session.answer = m.Joined(0, 0, True, self._clock.run(), self._info.epoch)
-                self._sessions.send(session.identity, session.answer)
+                self._sessions.send(session.identity, session.accept(
+                    m.Joined(0, 0, True, self._clock.run(), self._info.epoch)))
                 return
 
 
@@ -710,9 +709,7 @@ class Admission(Entrance):
         if session is None or _answered_elsewhere(session, request, self._info.began):
             self._readmit(peer, request)
             return
-        session.line = peer.line
-        session.attached_at = self._clock.now()
-        session.liveness.hear(session.attached_at)
+        session.reconnects(peer.line, self._clock.now())
         self._requests.come_again(session, request)
 
     def _readmit(self, peer: Peer, request: m.Reattach) -> None:
@@ -737,9 +734,8 @@ class Admission(Entrance):
                 request.owner, self._sessions.reports.get(worker))
         if not self._engine.started:  # a later jump would mislead the model
             self._clock.go_on(min(request.now, self._began + _AHEAD))
-        session = self._sessions.open(identity, worker)
-        session.earlier, session.line = owner.earlier, peer.line
-        session.request, session.attached_at = request, self._clock.now()
+        session = self._sessions.open(identity, worker, request=request, earlier=owner.earlier)
+        session.reconnects(peer.line, self._clock.now())
         self._sessions.attach(session, self._size, request.socket, self._engine.ledger)
         self._requests.come_back(session, request)
 
@@ -803,12 +799,11 @@ class Admission(Entrance):
         owner = self._info.owner(session.identity)
         self._info.owners[session.worker] = IndexOwner(owner, session.earlier)
         member = engine.members.get(session.worker)
-        session.answer = m.Joined(
+        self._sessions.send(session.identity, session.accept(m.Joined(
             engine.ledger.next_seq(session.worker), member.steps if member else 0, False,
             self._clock.run(), self._info.epoch, session.group, session.inbox, engine.steps,
             owner, self._info.ticket(session.worker), work,
-            isinstance(join, m.Join) and join.digest != self._digest, engine.examples)
-        self._sessions.send(session.identity, session.answer)
+            isinstance(join, m.Join) and join.digest != self._digest, engine.examples)))
         self._requests.join(session, owed)
 
     def _other_layers(self, session: WorkerSession) -> str | None:

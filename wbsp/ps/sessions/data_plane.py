@@ -7,7 +7,7 @@ do not depend on its kind.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -51,10 +51,9 @@ class DataPlane:
     group: m.ShardGroup | None = None
     inbox = 0
     heads = False
-    failed = 0
 
-    def __init__(self, name: str, size: int):
-        self.name, self.size = name, size
+    def __init__(self, name: str, size: int, failed: int = 0):
+        self.name, self.size, self.failed = name, size, failed
 
     def put(self, message: m.Update | m.Kept, body: memoryview | None, due: int) -> Arrived | None:
         """Take a chunk of a push or of a sum, or its head.
@@ -105,7 +104,8 @@ class DataPlane:
         return None
 
     def unshared(self, failed: bool) -> DataPlane:
-        """End the sharing; return the plane that continues."""
+        """End the sharing, if there is any; return the plane that continues."""
+        self.failed += failed
         return self
 
     def close(self) -> None:
@@ -116,9 +116,9 @@ class SocketPlane(DataPlane):
     """Floats are sent, in chunks, over the server's socket."""
 
     def __init__(self, name: str, identity: bytes, updates: Updates, queues: PeerQueues,
-                 clock: Callable[[], float]):
+                 clock: Callable[[], float], failed: int = 0):
         """Start; `identity`: of the worker's socket; `updates`: reassembles its messages."""
-        super().__init__(name, updates.size)
+        super().__init__(name, updates.size, failed)
         self._identity, self._updates, self._queues = identity, updates, queues
         self._clock = clock
 
@@ -141,6 +141,9 @@ class Member(Protocol):
     identity: bytes
     worker: int
     plane: DataPlane | None
+
+    def unshare(self, failed: bool = False) -> None:
+        """End the sharing of memory."""
 
 
 class MemoryPlane(SocketPlane):
@@ -170,7 +173,7 @@ class MemoryPlane(SocketPlane):
         place = self.link.lend(request, vector)
         if place is None:
             if not self.link.ended:
-                self._session.plane = self.unshared(failed=True)
+                self._session.unshare(failed=True)
             return None
         return m.Model(request, snapshot.version, 0, vector.size, place=place)
 
@@ -183,27 +186,25 @@ class MemoryPlane(SocketPlane):
         if self.link.open:
             waiting = self._planes.lending.post(self.link, m.encode(message), self._clock())
             return waiting <= MOST_WAITING
-        # The worker reads this before any message of the link.
-        self.link.open = isinstance(message, m.Joined | m.Resend | m.Reattached)
+        if isinstance(message, m.Joined | m.Resend | m.Reattached):
+            self.link.announced()  # the worker reads this message before any of the link
         return None
 
     def unshared(self, failed: bool) -> DataPlane:
         self._planes.lending.end(self.link)
-        self._network.failed += failed
-        return self._network
+        return self._network.unshared(failed)
 
     def close(self) -> None:
         self._planes.lending.end(self.link)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Arrival:
     """A push, or a resent sum of pushes, in flight to the shards."""
 
     key: tuple[int, bool]  # seq, again: as in `wbsp.wire.messages.sharding.Slice`
     head: m.Update | m.Kept | None = None  # once it has arrived
-    shards: set[int] = field(default_factory=set)  # with a complete slice
-    square: float = 0.0  # squared norm of these slices
+    squares: dict[int, float] = field(default_factory=dict)  # shard -> norm of its complete slice
 
 
 class ShardPlane(DataPlane):
@@ -225,15 +226,11 @@ class ShardPlane(DataPlane):
             return Arrived(message, None, 0.0)  # a repetition, without the shards
         else:
             arrival = self._arriving(message.push.seq, False)
-        arrival.head = message
-        return self._whole(arrival)
+        return self._whole(replace(arrival, head=message))
 
     def held(self, shard: int, notice: Holds) -> Arrived | None:
         arrival = self._arriving(notice.seq, notice.again)
-        if shard not in arrival.shards:
-            arrival.shards.add(shard)
-            arrival.square += notice.square
-        return self._whole(arrival)
+        return self._whole(replace(arrival, squares=arrival.squares | {shard: notice.square}))
 
     def send_version(self, request: int, snapshot: Snapshot, held: int) -> None:
         # Effects follow their records directly, so that the shards have that version now.
@@ -244,15 +241,15 @@ class ShardPlane(DataPlane):
 
     def _arriving(self, seq: int, again: bool) -> _Arrival:
         """Return the arrival of this number; another one is void."""
-        if self._arrival is None or self._arrival.key != (seq, again):
-            self._arrival = _Arrival((seq, again))
-        return self._arrival
+        known = self._arrival
+        return known if known and known.key == (seq, again) else _Arrival((seq, again))
 
     def _whole(self, arrival: _Arrival) -> Arrived | None:
-        if arrival.head is None or len(arrival.shards) < len(self._shards):
+        if arrival.head is None or len(arrival.squares) < len(self._shards):
+            self._arrival = arrival
             return None
         self._arrival = None
-        return Arrived(arrival.head, None, arrival.square)
+        return Arrived(arrival.head, None, sum(arrival.squares.values()))
 
 
 class DataPlanes:
@@ -285,8 +282,8 @@ class DataPlanes:
     def end(self, reason: str, follows: bool = False) -> None:
         """End the run in good order; `follows`: another run follows."""
 
-    def attach(self, session: Member, size: int, name: str) -> None:
-        """Prepare for updates of a member, or of one with a new connection.
+    def plane_for(self, session: Member, size: int, name: str) -> DataPlane:
+        """Return the plane of a new member, or of one with a new connection, which shares nothing.
 
         New memory is shared with it, if possible.
 
@@ -295,21 +292,12 @@ class DataPlanes:
             size: floats of an update.
             name: of the worker's socket for shared memory.
         """
-        self.unshare(session)
         failed = session.plane.failed if session.plane else 0
         link, way = self.lending.link(session.identity, "" if failed >= TRIES else name, size)
-        session.plane = SocketPlane(way, session.identity, Updates(size, self._pool, self._wire),
-                                    self.queues, self.clock)
-        session.plane.failed = failed
-        if link is not None:
-            session.plane = MemoryPlane(
-                session, link, Updates(size, self.lending.pool, self._wire, shared=True),
-                session.plane, self)
-
-    def unshare(self, session: Member, failed: bool = False) -> None:
-        """End the sharing with this worker, which reattaches or has ended."""
-        if session.plane is not None:
-            session.plane = session.plane.unshared(failed)
+        plane = SocketPlane(way, session.identity, Updates(size, self._pool, self._wire),
+                            self.queues, self.clock, failed)
+        return plane if link is None else MemoryPlane(
+            session, link, Updates(size, self.lending.pool, self._wire, shared=True), plane, self)
 
     def close(self, session: Member) -> None:
         """End the plane of a session."""
@@ -348,11 +336,13 @@ class ShardedPlanes(DataPlanes):
     def end(self, reason: str, follows: bool = False) -> None:
         self._shards.end(reason, follows)
 
-    def attach(self, session: Member, size: int, name: str) -> None:
-        if session.plane is None:
-            _, way = self.lending.link(session.identity, "", size)
-            session.plane = plane = ShardPlane(way, size, session.worker, self._shards)
-            self._workers[plane.group.secret] = session.worker
+    def plane_for(self, session: Member, size: int, name: str) -> DataPlane:
+        if session.plane is not None:
+            return session.plane
+        _, way = self.lending.link(session.identity, "", size)
+        plane = ShardPlane(way, size, session.worker, self._shards)
+        self._workers[plane.group.secret] = session.worker
+        return plane
 
     def close(self, session: Member) -> None:
         super().close(session)

@@ -111,11 +111,13 @@ class SessionRegistry:
         return self._comings.setdefault(worker, TokenBucket(AT_ONCE)).may(self._clock())
 
     def open(self, identity: bytes, worker: int, own: bytes = b"",
-             proven: bool = False) -> WorkerSession:
-        """Open a session for a worker that has introduced itself; `own`, `proven`: as in
-        `WorkerSession`."""
+             proven: bool = False, request: m.Reattach | None = None,
+             earlier: Totals | None = None) -> WorkerSession:
+        """Open a session for a worker that has introduced itself; the rest: as in `WorkerSession`;
+        `earlier`: of one that has made a `request` to continue."""
         session = WorkerSession(identity, Liveness(WORKER, self._clock()), worker, own=own,
-                                proven=proven, earlier=self.reports.get(worker),
+                                proven=proven, request=request,
+                                earlier=earlier if request else self.reports.get(worker),
                                 worked_at=self._clock())
         self._by_identity[identity] = self._by_worker[worker] = session
         self.indices.came(worker)
@@ -124,10 +126,8 @@ class SessionRegistry:
         return session
 
     def attach(self, session: WorkerSession, size: int, name: str, ledger: Ledger) -> None:
-        """Make the worker a member; `size`, `name`: as for `DataPlanes.attach`."""
-        session.ledger = ledger
-        session.progress.changed = self._clock()  # one that returns has all the time
-        self.planes.attach(session, size, name)
+        """Make the worker a member; `size`, `name`: as for `DataPlanes.plane_for`."""
+        session.admit(ledger, self.planes, size, name, self._clock())
 
     def expect(self, size: int) -> None:
         """Accept vectors of at most `size` floats from workers."""
@@ -175,9 +175,7 @@ class SessionRegistry:
     def woke(self, now: float) -> None:
         """Handle the end of a suspension: silence counts from `now` on."""
         for session in self:
-            session.liveness.woke(now)
-            session.progress.changed = max(session.progress.changed, now)
-            session.worked_at = max(session.worked_at, now)
+            session.woke(now)
         self._rivals = dict.fromkeys(self._rivals, now)
 
     def reaches(self, session: WorkerSession) -> bool:
@@ -243,9 +241,9 @@ class SessionRegistry:
         session = self.get(identity)
         taken = session.plane.post(message) if session and session.plane else None
         if taken is not None and session:
-            session.deaf = not taken
+            session.reads(taken)
         elif not self.queues.post(identity, m.encode(message), now=self._clock()) and session:
-            session.deaf = True
+            session.reads(False)
 
     def proven(self, identity: bytes, request: Request, *keys: bytes) -> Bond | None:
         """Return the bond with a peer that has proven its claim by one of these keys.
@@ -275,7 +273,7 @@ class SessionRegistry:
 
     def tell_progress(self, session: WorkerSession) -> None:
         """Report the server's liveness and the progress of the worker's transfers."""
-        session.progress.told = self._clock()
+        session.progress.note_told(self._clock())
         self.send(session.identity, session.alive())
 
     def refuse(self, identity: bytes, worker: int | None, reason: str, over: bool = False,

@@ -47,11 +47,11 @@ class Replies:
             back = session.returning
             if isinstance(message, m.Granted | m.Stop) and back and back.early:
                 waiting.extend(self._engine.fetch(session.worker, back.early))
-                back.early = 0
+                session.fetches_early(0)
             if isinstance(message, m.Model):
                 assert session.plane is not None, "a member has one"
                 session.plane.send_version(message.request, self._engine.store.latest,
-                                           session.progress.held)
+                                           session.held)
                 continue
             if isinstance(message, m.Ack) and waiting:
                 message = self._with_model(message, waiting, session)
@@ -59,12 +59,10 @@ class Replies:
                 message = msgspec.structs.replace(  # fields that only this server knows
                     message, epoch=self._info.epoch, group=session.group, memory=session.inbox,
                     ticket=self._info.ticket(session.worker), since=self._info.began)
-                if back:
-                    back.answer = message
+                session.may_continue(message)
             if not isinstance(message, m.Ack | m.Reattached):
-                session.retained.pop(type(message), None)  # the newest is repeated last
-                session.retained[type(message)] = message if not isinstance(message, m.Granted) \
-                    else msgspec.structs.replace(message, follows=False)  # only once
+                session.retain(message if not isinstance(message, m.Granted)
+                               else msgspec.structs.replace(message, follows=False))  # only once
             self._sessions.send(session.identity, message)
 
     def forget(self, worker: int) -> None:

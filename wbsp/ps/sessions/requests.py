@@ -87,9 +87,9 @@ class Requests:
             ledger.skip_to(worker, first)
         if not self.returned:
             self.returned, self.first_came = True, self._clock.now()
-        session.returning = Returning(reattach, lacks)
+        back = session.returns(reattach, lacks)
         if lacks is None:
-            self._attach(session, session.returning)
+            self._attach(session, back)
         else:
             self.sessions.send(session.identity, m.Resend(lacks, session.group, session.inbox))
 
@@ -97,7 +97,7 @@ class Requests:
         """Handle a member that has a session and a new connection: repeat missed messages."""
         self.sessions.queues.drop_transfer(session.identity)
         if session.plane is not None:
-            self.sessions.planes.attach(session, session.plane.size, reattach.socket)
+            session.attach(self.sessions.planes, session.plane.size, reattach.socket)
         back = session.returning
         if back is not None and back.lacks is not None:
             self.sessions.send(session.identity,
@@ -131,7 +131,7 @@ class Requests:
         self._tell(worker, " reconnected" + (", and has finished" if request.left
                                              else f" with version {request.version}")
                    + f", over {session.plane and session.plane.name}")
-        session.joined = not request.left
+        session.has_returned(back)
         # a worker that lacks the answer to its push waits from then on
         waits = request.waits or self.engine.ledger.next_seq(worker) > request.answered
         try:
@@ -150,8 +150,7 @@ class Requests:
         if not session.joined or session.plane is None:
             raise m.WireError(f"worker {session.worker} pushed before it joined")
         session.check_push(update.push, self.engine.store.latest.version)
-        session.plane.returned(update.returned)
-        session.progress.held = update.held
+        session.holds(update.held, update.returned)
         due = self.engine.ledger.next_seq(session.worker)
         self._take(session, session.plane.put(update, body, due), body)
 
@@ -194,7 +193,7 @@ class Requests:
             return
         if update.push.seq >= self.engine.ledger.next_seq(session.worker):
             # it has received earlier directions; a repeated push does not show that
-            session.retained.pop(m.Directed, None)
+            session.has(m.Directed)
         try:
             answer = self.engine.push(update.push, arrived.vector, self._clock.run(), update.fetch,
                                       arrived.square)
@@ -209,17 +208,14 @@ class Requests:
                                arrived.square, back.request.work)
         except ValueError as error:
             raise m.Impossible(str(error)) from None
-        back.lacks = None
         self._attach(session, back)
 
     def fetch(self, session: WorkerSession, fetch: m.Fetch) -> None:
         if session.plane is None:
             raise m.WireError(f"worker {session.worker} fetched before it joined")
-        session.plane.returned(fetch.returned)
-        session.progress.held = fetch.held
+        session.holds(fetch.held, fetch.returned)
         answer = self.engine.fetch(session.worker, fetch.request)
-        if session.returning:
-            session.returning.early = 0 if answer else fetch.request
+        session.fetches_early(0 if answer else fetch.request)
         self.replies.send(answer)
 
     def query(self, session: WorkerSession, query: m.CutQuery) -> None:
@@ -296,7 +292,7 @@ class Requests:
             return
         reason = one_line(leaving.reason)
         self._tell(session.worker, f" left: {reason}")
-        session.joined = False
+        session.leaves()
         answer = self.engine.leave(session.worker, self._clock.run(), reason, leaving.finished)
         if not leaving.finished:
             self._left.add(session.worker)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import zmq
 
 from wbsp.core.ledger import Ledger
 from wbsp.core.stats import ALWAYS, PHASES, Report
 from wbsp.ps.checkpoint.state import Totals
-from wbsp.ps.sessions.data_plane import DataPlane
+from wbsp.ps.sessions.data_plane import DataPlane, DataPlanes
 from wbsp.sync.base import Push
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.liveness import KnownPeer
@@ -21,21 +21,24 @@ _MAX_SECONDS = 1e9  # thirty years; sums and products in models stay finite
 
 @dataclass
 class Progress:
-    """Progress of a session's transfers, in chunks; `changed` is the time of the newest.
-
-    Attributes:
-        held: version whose floats the worker has, by its newest request.
-    """
+    """Progress of a session's transfers, in chunks; `changed` is the time of the newest."""
 
     received: int = 0  # of the worker's vector, or of the W_0 that it waits for
     fetched: int = 0  # of models, as the worker has reported
     changed: float = 0.0
     told: float = 0.0  # time at which `received` was last reported to the worker
-    held: int = m.NONE
 
     def note_received(self, now: float) -> None:
         """Count a received chunk of an incomplete vector."""
         self.received, self.changed = self.received + 1, now
+
+    def go_on(self, now: float) -> None:
+        """Count the seconds without progress from `now` on."""
+        self.changed = max(self.changed, now)
+
+    def note_told(self, now: float) -> None:
+        """Note that the worker is sent its progress."""
+        self.told = now
 
     def note_fetched(self, chunks: int, now: float) -> None:
         """Note the number of models' chunks that the worker has received."""
@@ -43,7 +46,7 @@ class Progress:
             self.fetched, self.changed = chunks, now
 
 
-@dataclass
+@dataclass(frozen=True)
 class Returning:
     """A worker that reattached to a server without a session of it."""
 
@@ -70,6 +73,7 @@ class WorkerSession(KnownPeer):
     answer: m.Joined | None = None  # to its request to join
     returning: Returning | None = None  # it has reattached
     progress: Progress = field(default_factory=Progress)
+    held: int = m.NONE  # version whose floats it has, by its newest request
     deaf: bool = False  # too many messages wait for it: it does not read
     # Time of its reattachment, until it is certain that no other server has its vote.
     attached_at: float | None = None
@@ -98,6 +102,93 @@ class WorkerSession(KnownPeer):
     def local(self) -> list[str]:
         """Names of the variables that it keeps for itself."""
         return self.request.local if isinstance(self.request, m.Join) else []
+
+    def introduced(self, line: object, proven: bool, replaces: bool, passes: int) -> None:
+        """Note that it has introduced itself; arguments as the attributes."""
+        self.line, self.proven = line, proven or self.proven
+        self.replaces, self.passes = replaces, passes
+
+    def asks_to_join(self, join: m.Join) -> None:
+        """Note that it has built its model."""
+        self.request, self.joined = join, True
+
+    def accept(self, answer: m.Joined) -> m.Joined:
+        """Keep the answer to its request to join, and return it."""
+        self.answer = answer
+        return answer
+
+    def reconnects(self, line: object, now: float) -> None:
+        """Note that a member has proven itself over a new connection."""
+        self.line, self.attached_at = line, now
+        self.liveness.hear(now)
+
+    def returns(self, request: m.Reattach, lacks: int | None) -> Returning:
+        """Note that a former member is here again; `lacks`: as in `Returning`."""
+        self.returning = back = Returning(request, lacks)
+        return back
+
+    def has_returned(self, back: Returning) -> None:
+        """Note that a former member has resent all that it must."""
+        self.returning = replace(back, lacks=None)
+        self.joined = not back.request.left
+
+    def may_continue(self, answer: m.Reattached) -> None:
+        """Note the answer with which a former member, if it is one, continues."""
+        self.returning = self.returning and replace(self.returning, answer=answer)
+
+    def fetches_early(self, request: int) -> None:
+        """Note a former member's fetch that waits for a grant; 0: none does any more."""
+        self.returning = self.returning and replace(self.returning, early=request)
+
+    def holds(self, version: int, request: int) -> None:
+        """Note the version that a member has, and that it no longer reads the answers to fetches
+        before this one."""
+        self.held = version
+        if self.plane is not None:
+            self.plane.returned(request)
+
+    def leaves(self) -> None:
+        """Note that it says that it leaves."""
+        self.joined = False
+
+    def note_vote(self, since: float | None) -> None:
+        """Note since when another server may have its vote; None: none has."""
+        self.attached_at = since
+
+    def admit(self, ledger: Ledger, planes: DataPlanes, size: int, name: str, now: float) -> None:
+        """Make it a member; one that returns has all the time."""
+        self.ledger = ledger
+        self.progress.go_on(now)
+        self.attach(planes, size, name)
+
+    def attach(self, planes: DataPlanes, size: int, name: str) -> None:
+        """Prepare for floats over a new connection; arguments as for `DataPlanes.plane_for`."""
+        self.unshare()
+        self.plane = planes.plane_for(self, size, name)
+
+    def unshare(self, failed: bool = False) -> None:
+        """End the sharing of memory: it reattaches, has ended, or could not be lent a version."""
+        if self.plane is not None:
+            self.plane = self.plane.unshared(failed)
+
+    def reads(self, well: bool) -> None:
+        """Note whether it reads its messages, or too many wait for it."""
+        self.deaf = not well
+
+    def retain(self, message: m.Message) -> None:
+        """Keep a message that it may miss, in place of an earlier one of this kind."""
+        self.retained.pop(type(message), None)  # the newest is repeated last
+        self.retained[type(message)] = message
+
+    def has(self, kind: type[m.Message]) -> None:
+        """Note that it has received the newest message of a kind, which is not repeated."""
+        self.retained.pop(kind, None)
+
+    def woke(self, now: float) -> None:
+        """Count silence from `now` on, because this process was suspended."""
+        self.liveness.woke(now)
+        self.progress.go_on(now)
+        self.worked_at = max(self.worked_at, now)
 
     def take_report(self, report: Report, now: float) -> None:
         """Note its newest totals."""

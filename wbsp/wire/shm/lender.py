@@ -98,6 +98,10 @@ class SharedLink(Handover):
             raise
         self.inbox, self.open = segment.number, False
 
+    def announced(self) -> None:
+        """Note that a message which tells the worker of the link leaves before its messages."""
+        self.open = True
+
     def fileno(self) -> int:
         return self._link.fileno()
 
