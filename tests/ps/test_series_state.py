@@ -42,7 +42,8 @@ def test_a_run_in_place_of_an_ended_series_of_one_run_is_not_begun_by_its_proces
     with pytest.raises(ValueError, match="whose only run has ended.*without --resume"):
         served.due("cd34", 2, anew=True)
     assert served.due("cd34", 1, anew=True) == served.due("ef56", 2, anew=True) == 1
-    run = check_run({"id": "ab12", **served.begin({}, "ab12", Path("runs/pcc/run-002"))}, "run")
+    run = check_run({"id": "ab12", **served.begin({}, "ab12", Path("runs/pcc/run-002"),
+                                                   lambda: "5e" * 32)}, "run")
     later = Series(single=True)
     later.restore(run)
     assert later.past == "cd34", "also by a later server of that run, and its standby"

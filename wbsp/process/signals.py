@@ -27,7 +27,15 @@ class Interrupts:
         self._on = on
         self.first: int | None = None
         self.complete = False  # no other worker will come
-        self.at_once: list[Callable[[], object]] = []  # called before the end; must not wait
+        self._at_once: list[Callable[[], object]] = []
+
+    def end_with(self, act: Callable[[], object]) -> None:
+        """Call `act`, which must not wait, before the second signal ends the process."""
+        self._at_once.append(act)
+
+    def end_without_acts(self) -> None:
+        """Forget what was to be called, because what it concerns has ended."""
+        self._at_once.clear()
 
     def install(self) -> Interrupts:
         """Install the handlers."""
@@ -41,7 +49,7 @@ class Interrupts:
         if self.first is None:
             self.first = signum
             return
-        for act in self.at_once:
+        for act in self._at_once:
             with contextlib.suppress(Exception):
                 act()
         self._on.scheduler.exit(128 + signum)

@@ -28,9 +28,15 @@ class Token(bytes):
         exposed: every user of this machine can read that file.
     """
 
-    file: str = ""
-    usual: bool = False
-    exposed: bool = False
+    file: str
+    usual: bool
+    exposed: bool
+
+    def __new__(cls, secret: bytes, file: str = "", usual: bool = False,
+                exposed: bool = False) -> Token:
+        token = super().__new__(cls, secret)
+        token.file, token.usual, token.exposed = file, usual, exposed
+        return token
 
     def warning(self) -> str | None:
         """Return the line on a file that others can read; None: they cannot."""
@@ -56,8 +62,13 @@ def usual_place() -> Path:
                       "by --token_file, or by WBSP_TOKEN_FILE") from None
 
 
-def read_token(path: str | os.PathLike[str]) -> Token:
-    """Return the secret in the file. Raises ValueError or OSError in one clear line."""
+def read_token(path: str | os.PathLike[str], usual: bool = False) -> Token:
+    """Return the secret in the file; `usual`: as in `Token`.
+
+    Raises:
+        ValueError: the file holds no secret; one line.
+        OSError: it cannot be read; one line.
+    """
     name = os.fspath(path)
     try:
         opened = DISK.regular(path)
@@ -70,12 +81,10 @@ def read_token(path: str | os.PathLike[str]) -> Token:
         if status.st_size > _MOST:
             raise ValueError(f"token file {name} has {status.st_size:,} bytes; at most {_MOST:,} "
                              f"are read: openssl rand -hex 32 > {name}")
-        token = Token(file.read(_MOST).strip())
+        token = Token(file.read(_MOST).strip(), name, usual, bool(status.st_mode & stat.S_IROTH))
     if len(token) < _LEAST:
         raise ValueError(f"token file {name} holds {len(token)} bytes; at least {_LEAST} are "
                          f"needed: openssl rand -hex 32 > {name}")
-    token.file = name
-    token.exposed = bool(status.st_mode & stat.S_IROTH)
     return token
 
 
@@ -106,9 +115,7 @@ def usual_token() -> Token | None:
     if mode & 0o077:
         raise PermissionError(f"other users may read the token {path} (mode {mode:03o}): "
                               f"chmod 600 {path}, {remedy}")
-    token = read_token(path)
-    token.usual = True
-    return token
+    return read_token(path, usual=True)
 
 
 def make_token() -> tuple[Token, bool]:

@@ -28,10 +28,11 @@ from wbsp.runlog.server import ServerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.tensors.codecs import FLOAT32, Codec
 from wbsp.tensors.frozen import NOTHING, FrozenValues
-from wbsp.tensors.layout import Entry, LayerState, TensorSpec
+from wbsp.tensors.layout import Entry, LayerState, TensorSpec, kept_entries
 from wbsp.wire.addresses import split_addresses
 from wbsp.wire.loop import Part
 from wbsp.wire.messages.from_server import RunSettings
+from wbsp.wire.messages.from_worker import Join
 from wbsp.wire.messages.reading import AskVersion, VersionAt
 from wbsp.wire.proof import SIZE, mac, ticket
 from wbsp.wire.rate import RateLimiter
@@ -324,6 +325,40 @@ class RunInfo:
         self.entries: list[Entry] = []
         self.data: SharedData | None = None
         self.first_epoch = 0
+
+    def resume(self, state: RunState) -> None:
+        """Continue from the state of a checkpoint or snapshot."""
+        self.owners.update(state.places)
+        self.layers, self.local, self.entries = state.layers, state.local, state.entries
+
+    def lead(self, epoch: int) -> None:
+        """Serve in this epoch from here on."""
+        self.epoch = epoch
+
+    def learn(self, join: Join) -> None:
+        """Take what versions do not carry from a worker that joins, unless it is known."""
+        if self.layers is None:
+            self.layers = join.layers
+        if not self.entries:
+            self.entries = kept_entries(join.entries)
+
+    def unlearn(self) -> None:
+        """Forget what was learned, because the model of that worker is refused."""
+        self.layers, self.entries = None, []
+
+    def begins_with(self, join: Join) -> None:
+        """Take what the worker that has sent W_0 joins with."""
+        self.learn(join)
+        self.local, self.data, self.first_epoch = join.local, join.data, join.first_epoch
+
+    def freeze(self, values: FrozenValues) -> None:
+        """Note the values of the run that no step changes."""
+        self.frozen = values
+
+    def owned(self, worker: int, owner: IndexOwner) -> IndexOwner:
+        """Note the newest process of a worker that is a member, and return it."""
+        self.owners[worker] = owner
+        return owner
 
     @property
     def run(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from absl import flags
@@ -112,8 +113,8 @@ def server_config(workers: int, model: type[SyncModel], host: str, port: int,
         log_root=FLAGS.log_root, resume=FLAGS.resume, standby_of=FLAGS.standby_of,
         shards=ShardPlan.parse(FLAGS.shards), until=until(), **more)
     reach = reach_of(host, port)  # the flags are good, so a token may be made
-    config.token, config.reach = reach.token, reach.of_token() + reach.of_server(start_worker)
-    return config
+    return replace(config, token=reach.token,
+                   reach=reach.of_token() + reach.of_server(start_worker))
 
 
 def shard_of_flags(host: str, port: int) -> Callable[[], int]:

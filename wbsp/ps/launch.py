@@ -199,9 +199,8 @@ class _Plan:
         run["id"] = before.get("id") or (
             run_id(series.secret, series.fit) if series.secret and series.fit > 1
             else self.on.scheduler.random(4).hex())
-        run |= series.begin(before, run["id"], folder)
-        run[SECRET] = series.secret = (
-            before.get(SECRET) or series.secret or self.on.scheduler.random(SIZE).hex())
+        run |= series.begin(before, run["id"], folder,
+                            lambda: self.on.scheduler.random(SIZE).hex())
         run["epoch"] = series.next_epoch(before.get("epoch", series.epoch), step)
         run["standby"] = None if saved else series.other
         run["shards"] = self.config.shards.setting
@@ -328,7 +327,7 @@ class _Plan:
                 hold.close()
                 return lambda: 0
             saved = saved._replace(state=replace(saved.state, over=False, ended=False))
-            self.series.have.clear()
+            self.series.reopen()
         over = saved is not None and saved.state.over
 
         if saved and other and "id" not in before:
@@ -489,7 +488,7 @@ def prepare_server(settings: dict[str, str], model: SyncModel, config: ServerCon
     plan = _Plan(settings, model, config, runs, interrupts, start_evaluator, on,
                  Series(single=config.one_run))
     socket = plan.listen()
-    config.port = socket.port
+    plan = replace(plan, config=replace(config, port=socket.port))
     left = runs.to_resume()
     if config.standby_of and not _holds_some(runs, left):
         take_over = _TakeOver(plan, socket, config.standby_of)
@@ -530,7 +529,7 @@ def _serve_all(plan: _Plan, serve: Callable[[], int]) -> int:
     """Serve one run after the other, while workers may join the next; return the exit code."""
     code = _serve_on(plan, serve)
     while code == 0 and plan.series.goes_on and plan.interrupts.first is None:
-        plan.interrupts.at_once.clear()
+        plan.interrupts.end_without_acts()
         plan = plan.next()
         del serve
         gc.collect()  # the objects of a run refer to each other, and hold its vectors
@@ -594,7 +593,7 @@ def _serve_on(plan: _Plan, serve: Callable[[], int]) -> int:
                 say(f"stopping: lost {died} shards in a row without a checkpoint between; the "
                     f"last: {lost}")
                 return 1
-            plan.interrupts.at_once.clear()
+            plan.interrupts.end_without_acts()
             serve = _prepare(plan, lost)
         except (ValueError, OSError) as error:  # also of a standby that could not start
             say(f"stopping: {error}")

@@ -27,7 +27,8 @@ from msgspec import structs
 from wbsp import timeouts
 from wbsp.core.engine import Engine
 from wbsp.core.goal import plain, validation
-from wbsp.core.results import Best, Goals, Results
+from wbsp.core.results import Best, Results
+from wbsp.core.shared_work import SharedWork
 from wbsp.ps.checkpoint.epoch_versions import NAME, EpochVersion, EpochVersions
 from wbsp.ps.checkpoint.writer import BEST, CHECKPOINT, Checkpoints
 from wbsp.ps.config import Above, Reporter, RunInfo
@@ -49,7 +50,27 @@ _WAITED = 0.05  # of an epoch: the longest wait of a fast worker for what the ot
 _CAUSE = "processes that evaluate versions"  # of lines
 _LOOK = 2.0  # seconds between two checks of the readers' connections
 
-Take = Callable[[float, int, Mapping[str, float], bool, bool], None]
+
+@dataclass(frozen=True)
+class OfRun:
+    """A run's part in what readers do: its versions, and who takes results.
+
+    Attributes:
+        take: called with the results: time of the version, its number, its metrics, whether it is
+            the best so far, and whether the server's own evaluator has reported them.
+        tell: called with the results of an epoch's version, for the workers.
+        best: as in the checkpoint that the run resumes from.
+        above: the server above, of a site, which decides who validates; None: this is none.
+    """
+
+    engine: Engine
+    checkpoints: Checkpoints
+    epochs: EpochVersions
+    results: Results
+    take: Callable[[float, int, Mapping[str, float], bool, bool], None]
+    tell: Callable[[m.Measured], None]
+    best: Best | None
+    above: Above | None
 
 
 @dataclass
@@ -65,6 +86,26 @@ class _Reader:
     own: bool = False  # the server has started it
     reported: int = m.NONE  # version of its newest report
     last: bool = False  # its version is the run's final one
+
+    def asks(self, epochs: bool) -> None:
+        """Note its request; `epochs`: as the attribute."""
+        self.epochs = epochs
+
+    def reports(self, version: int) -> None:
+        """Note that it has reported on a version."""
+        self.reported = version
+
+    def has_newest(self, final: bool) -> None:
+        """Note that it is told that no newer version exists, or that none follows."""
+        self.told = final
+
+    def is_given(self, version: int, t: float, of_epoch: EpochVersion | None) -> None:
+        """Note the version that it is given in place of the one before; as the attributes."""
+        self.version, self.t, self.of_epoch = version, t, of_epoch
+
+    def reads(self, last: bool) -> None:
+        """Note whether its version is the run's final one."""
+        self.last = last
 
 
 @dataclass
@@ -92,9 +133,6 @@ class Readers:
 
     Attributes:
         versions: sends the versions.
-        take: called with the results: time of the version, its number, its metrics, whether it is
-            the best so far, and whether the server's own evaluator has reported them.
-        tell: called with the results of an epoch's version, for the workers.
     """
 
     def __init__(self, socket: ServerSocket, info: RunInfo, reporter: Reporter,
@@ -123,13 +161,8 @@ class Readers:
         self._questions: dict[int, _Question] = {}  # worker -> its newest, not answered
         self._validates: dict[int, _Validation] = {}  # worker -> the version that it validates
         self._validated: EpochVersion | None = None  # the newest validated one
-        self._results = Results(Goals())
-        self._above: VersionsAbove | None = None  # of a site
-        self._engine: Engine | None = None
-        self._checkpoints: Checkpoints | None = None
-        self._epochs: EpochVersions | None = None
-        self._take: Take = lambda *_: None
-        self._tell_all: Callable[[m.Measured], None] = lambda _: None
+        self._run: OfRun | None = None  # once it has begun
+        self._above: VersionsAbove | None = None  # of a site's run
         self._look_at = 0.0
         self._over_since: float | None = None  # time of the run's final version
         self._pool: Executor | None = None  # copies the best version
@@ -137,46 +170,33 @@ class Readers:
         self._problem = ""  # why no version can be read
         self._awaited = Awaited(reporter.say)
 
-    def begin(self, engine: Engine, checkpoints: Checkpoints, epochs: EpochVersions, take: Take,
-              tell: Callable[[m.Measured], None], results: Results, best: Best | None) -> None:
-        """Start to offer versions, and note their `results`.
-
-        `best`: as in the checkpoint that the run resumes from
-        """
-        self._engine = engine
-        self._checkpoints = checkpoints
-        self._epochs = epochs
-        self._take = take
-        self._tell_all = tell
+    def begin(self, run: OfRun) -> None:
+        """Start to offer the versions of a run, and to note their results."""
+        self._run, results = run, run.results
         self._tidy()  # after a server that was killed
-        epochs.wanted = engine.measured is not None
-        self._results = results
         kept = None
         with contextlib.suppress(OSError, ValueError):
             if (self._folder / BEST).exists():
                 kept = msgspec.convert(read_document(self._folder / SCORE), Best)
-        if results.resume(kept, best) and (best := results.best) is not None:
+        if results.resume(kept, run.best) and (best := results.best) is not None:
             self._say(f"the best version so far, {best.version:,} ({best.metric} "
                       f"{best.value:.4g}), is in the folder of the server before; a better one "
                       "will be kept here")
-
-    def relay(self, above: Above) -> None:
-        """Have the server above decide which worker of this site validates."""
-        assert self._engine is not None, "a run has begun"
-        self._above = VersionsAbove(above, self._engine, self._folder, self.versions,
-                                    self._answer_worker, self._info.run, self._clock.now,
-                                    self._tell)
+        if run.above is not None:
+            self._above = VersionsAbove(run.above, run.engine, self._folder, self.versions,
+                                        self._answer_worker, self._info.run, self._clock.now,
+                                        self._tell)
 
     def epoch_is_trained(self) -> None:
         """Note that the newest version, or the next, holds a whole epoch."""
-        if self._epochs is not None:
-            self._epochs.trained()
+        if self._run is not None:
+            self._run.epochs.trained()
 
     def worker_found(self, epoch: int, values: Mapping[str, float]) -> None:
         """Note a worker's results of an epoch's version."""
         for one in (theirs.one for theirs in self._validates.values()):
-            if one.epoch == epoch:
-                self._found(one.t, one.version, plain(values), one)
+            if one.epoch == epoch and self._run is not None:
+                self._found(self._run, one.t, one.version, plain(values), one)
                 break
         self._validates = {worker: theirs for worker, theirs in self._validates.items()
                            if theirs.one.epoch != epoch}
@@ -185,8 +205,7 @@ class Readers:
     @property
     def some(self) -> bool:
         """True if a process evaluates versions."""
-        epochs = self._epochs is not None and self._epochs.wanted
-        return bool(self._readers or self._key) or epochs
+        return bool(self._readers or self._key or (self._run and self._run.epochs.wanted))
 
     @property
     def number(self) -> int:
@@ -227,8 +246,8 @@ class Readers:
         if self._above is not None:
             self._above.asked(session.worker, ask)
             return
-        if self._epochs is not None:
-            self._epochs.wanted = True
+        if self._run is not None:
+            self._run.epochs.want()
         open_ = self._questions.get(session.worker)
         if open_ is None or open_.ask != ask:
             self._questions[session.worker] = _Question(ask, self._clock.now())
@@ -258,9 +277,9 @@ class Readers:
             self._own = self._own or own
             if not own:
                 self._log.tell(_CAUSE, f"a process at {reader.host} evaluates versions")
-        reader.epochs = question.epochs
-        if question.epochs and self._epochs is not None:
-            self._epochs.wanted = True
+        reader.asks(question.epochs)
+        if question.epochs and self._run is not None:
+            self._run.epochs.want()
         after = question.after if question.run == self._info.run else m.NONE
         self._answer(peer, self._at(reader, after))
 
@@ -269,22 +288,22 @@ class Readers:
         if not self._proven(peer, found):
             return
         reader = self._readers.get(peer.identity)
-        version = found.version
+        version, run = found.version, self._run
         problem = ""
         if found.run != self._info.run:
             problem = "it is of another run"
-        elif self._results.has(version):
+        elif run is not None and run.results.has(version):
             problem = f"version {version} was evaluated before"
-        elif reader is None or reader.version != version:
+        elif run is None or reader is None or reader.version != version:
             problem = f"version {version} was not given to this process, or is no longer kept"
         else:
             metrics = plain(found.metrics)
-            self._found(reader.t, version, metrics, reader.of_epoch, reader.own)
+            self._found(run, reader.t, version, metrics, reader.of_epoch, reader.own)
             if reader.of_epoch is not None:
-                self._tell_all(m.Measured(reader.of_epoch.epoch, {
+                run.tell(m.Measured(reader.of_epoch.epoch, {
                     name[:64]: value for name, value in validation(metrics).items()}))
         if reader is not None:
-            reader.reported = version
+            reader.reports(version)
         self._answer(peer, m.Noted(problem))
 
     def asked_past(self, session: WorkerSession, ask: m.AskPast) -> None:
@@ -338,7 +357,7 @@ class Readers:
 
     def _tell_of_results(self, now: float) -> None:
         """Print whom workers wait for that wait for an epoch's results."""
-        work = None if self._engine is None else self._engine.work
+        work = self._work
         asked = [one for one in self._questions.values() if one.ask.validates]
         if work is None or work.data.validate != "wait" or not asked:
             return
@@ -357,7 +376,7 @@ class Readers:
 
     def _replace_hanging(self) -> None:
         """Let others validate what a worker that does not work was given, while it may train on."""
-        if self._engine is None or self._engine.work is None or self._engine.work.ledger.over:
+        if self._work is None or self._work.ledger.over:
             return  # the server gives such a worker up: see `Dispatcher.lose_hanging`
         for worker, theirs in list(self._validates.items()):
             if self._idle(worker, theirs.at) > timeouts.VALIDATOR_HANGS:
@@ -402,9 +421,8 @@ class Readers:
         self.versions.close()
         if self._pool is not None:
             self._pool.shutdown()
-        if self._epochs is not None:
-            self._epochs.close()
-            self._epochs.newest = None
+        if self._run is not None:
+            self._run.epochs.close()
         self._readers.clear()
         self._validates.clear()
         self._validated = None
@@ -422,19 +440,18 @@ class Readers:
     def _at(self, reader: _Reader, after: int) -> m.VersionAt:
         """Pin the newest version for this reader if it is newer than `after`; return it."""
         nothing = m.VersionAt(self._info.run, fit=self._info.series.fit)
-        file = self._checkpoints
-        if file is None or (saved := file.saved) is None:
+        run = self._run
+        if run is None or (saved := run.checkpoints.saved) is None:
             return nothing
-        (version, final), made = saved, file.made
-        final = final and not self._another_comes(saved)
-        newest = None if self._epochs is None else self._epochs.newest
+        (version, final), made, newest = saved, run.checkpoints.made, run.epochs.newest
+        final = final and not _another_comes(run, saved)
         if reader.epochs and not final:
-            if newest is None or newest.version == after or not self._there(newest):
+            if newest is None or newest.version == after or not self._there(run, newest):
                 return nothing
             version, made = newest.version, newest.t
         # the server's own saves what it has read before, too
         if version == after and not (final and reader.own and not reader.last):
-            reader.told = final
+            reader.has_newest(final)
             return structs.replace(nothing, last=final)
         name = NAME.format(version)
         try:
@@ -444,33 +461,27 @@ class Readers:
             self._tell(f"its file cannot be linked ({error.strerror})")
             return nothing
         if reader.version != version:
-            reader.version = version
-            reader.t = self._clock.run() if made is None else made
-            reader.of_epoch = newest if newest and newest.version == version else None
+            reader.is_given(version, self._clock.run() if made is None else made,
+                            newest if newest and newest.version == version else None)
             self._tidy()
         self._tell("")
-        reader.last = final
+        reader.reads(last=final)
         return structs.replace(nothing, version=version, name=self.versions.word_for(name),
                                last=final,
                                epoch=reader.of_epoch.epoch if reader.of_epoch else m.NONE)
 
-    def _another_comes(self, saved: tuple[int, bool]) -> bool:
-        """Return whether a version comes after this one, `Engine.newest` as it was saved.
-
-        A site's workers have finished before the run above ends, whose last version is the site's.
-        """
-        engine, above = self._engine, self._above
-        return (above is not None and not above.settled) or (
-            engine is not None and saved < engine.newest)
-
-    def _there(self, one: EpochVersion) -> bool:
+    def _there(self, run: OfRun, one: EpochVersion) -> bool:
         """Return whether this version's file is written; see `EpochVersions`."""
-        assert self._epochs is not None
-        there = self._epochs.there(one)
+        there = run.epochs.there(one)
         self._tell(one.problem)
         return there
 
     # Workers that validate versions, or save validated ones.
+
+    @property
+    def _work(self) -> SharedWork | None:
+        """The run's shared data, if it has begun and has some."""
+        return None if self._run is None else self._run.engine.work
 
     def _answer_workers(self) -> None:
         for worker, question in list(self._questions.items()):
@@ -483,7 +494,7 @@ class Readers:
         """Return what a worker still does about an ended run's last epoch; None: nothing."""
         if self._above is not None:
             return self._above.closing(worker)
-        work = None if self._engine is None else self._engine.work
+        work = self._work
         if work is None or not work.ledger.over:
             return None
         last, question = work.data.epochs - 1, self._questions.get(worker)
@@ -496,31 +507,34 @@ class Readers:
         """Return the answer to a worker; None: it is not known yet."""
         ask, now = question.ask, self._clock.now()
         nothing = m.VersionAt(self._info.run, fit=self._info.series.fit)
-        if self._epochs is None or self._engine is None or ask.epoch == m.NONE:
+        run = self._run
+        if run is None or ask.epoch == m.NONE:
             return nothing
-        one, work = self._epochs.newest, self._engine.work
+        one, work = run.epochs.newest, run.engine.work
         if ask.validates and work is not None and work.data.validate == "wait":
-            if one is None or not self._comes(one, question):
+            if one is None or not self._comes(run.engine, one, question):
                 return nothing
-            if self._is_validated(one, worker) or any(r.epochs for r in self._readers.values()):
+            if self._is_validated(run.engine, one, worker) or any(
+                    reader.epochs for reader in self._readers.values()):
                 return None
-            if not (self._may_validate(worker) or question.lasts(timeouts.EPOCH_WHOLE, now)):
+            if not (self._may_validate(run.engine, worker)
+                    or question.lasts(timeouts.EPOCH_WHOLE, now)):
                 return None
         elif ask.validates:
             epoch = self._clock.run() / (ask.epoch + 1)  # seconds, in the mean
-            waits = ((one is None or one.epoch < ask.epoch) and self._engine.stop_reason is None
+            waits = ((one is None or one.epoch < ask.epoch) and run.engine.stop_reason is None
                      and not question.lasts(min(timeouts.EPOCH_WHOLE, _WAITED * epoch), now))
-            if not self._may_validate(worker):
+            if not self._may_validate(run.engine, worker):
                 return nothing
             if waits:
                 return None
-            if one is None or self._is_validated(one, worker):
+            if one is None or self._is_validated(run.engine, one, worker):
                 return nothing
         else:
             one = self._validated or one
         if one is None or one.problem:
             return nothing
-        if not self._there(one):
+        if not self._there(run, one):
             return nothing if one.problem else None
         if ask.validates:
             known = self._validates.get(worker)
@@ -530,43 +544,41 @@ class Readers:
         return structs.replace(nothing, version=one.version, epoch=one.epoch,
                                name=self.versions.word_for(one.name))
 
-    def _comes(self, one: EpochVersion, question: _Question) -> bool:
+    def _comes(self, engine: Engine, one: EpochVersion, question: _Question) -> bool:
         """Return whether a worker that waits for an epoch's results will still receive them.
 
         one: the newest version of an epoch; a server that continues a run has none
         """
-        engine, epoch = self._engine, question.ask.epoch
-        assert engine is not None and engine.work is not None
+        epoch = question.ask.epoch
+        assert engine.work is not None
         measured = -1 if engine.measured is None else engine.measured.epoch
         ends = engine.stop_reason is not None and not engine.work.ledger.over
         hangs = (any(reader.epochs for reader in self._readers.values())
                  and question.lasts(timeouts.EVALUATOR_HANGS, self._clock.now()))
         return measured < epoch <= one.epoch and not (one.problem or ends or hangs)
 
-    def _may_validate(self, worker: int) -> bool:
+    def _may_validate(self, engine: Engine, worker: int) -> bool:
         """Return whether this worker is one of the fastest, and no reader evaluates epochs."""
-        assert self._engine is not None
-        return is_fast(self._engine, worker) and not any(
+        return is_fast(engine, worker) and not any(
             reader.epochs for reader in self._readers.values())
 
-    def _is_validated(self, one: EpochVersion, worker: int) -> bool:
+    def _is_validated(self, engine: Engine, one: EpochVersion, worker: int) -> bool:
         """Return whether this version or a later one was validated, or another worker does it."""
-        assert self._engine is not None
-        measured = self._engine.measured
+        measured = engine.measured
         return (measured is not None and measured.epoch >= one.epoch) or any(
-            other != worker and other in self._engine.active and theirs.one.epoch >= one.epoch
+            other != worker and other in engine.active and theirs.one.epoch >= one.epoch
             for other, theirs in self._validates.items())
 
     # Results.
 
-    def _found(self, t: float, version: int, metrics: dict[str, float],
+    def _found(self, run: OfRun, t: float, version: int, metrics: dict[str, float],
                of_epoch: EpochVersion | None, own: bool = False) -> None:
         """Handle the results of a version with a file; `of_epoch`: it is an epoch's."""
         self._validated = of_epoch or self._validated
-        best = self._results.take(t, version, metrics)
-        if best and self._results.best is not None:
-            self._keep(self._results.best, metrics)
-        self._take(t, version, metrics, best, own)
+        best = run.results.take(t, version, metrics)
+        if best and run.results.best is not None:
+            self._keep(run.results.best, metrics)
+        run.take(t, version, metrics, best, own)
 
     def _keep(self, best: Best, metrics: dict[str, float]) -> None:
         beside = self._folder / f".{best.version}-{BEST}"
@@ -580,7 +592,7 @@ class Readers:
     def _tidy(self) -> None:
         """Remove files that are no longer read."""
         needed = {reader.version for reader in self._readers.values()}
-        newest = None if self._epochs is None else self._epochs.newest
+        newest = None if self._run is None else self._run.epochs.newest
         validated = [theirs.one for theirs in self._validates.values()]
         needed.update(one.version for one in (newest, self._validated, *validated)
                       if one is not None)
@@ -599,6 +611,15 @@ class Readers:
 
     def _answer(self, peer: Peer, message: m.Message) -> None:
         self._socket.reaches(peer.identity, m.encode(message))
+
+
+def _another_comes(run: OfRun, saved: tuple[int, bool]) -> bool:
+    """Return whether a version comes after this one, `Engine.newest` as it was saved.
+
+    A site's workers have finished before the run above ends, whose last version is the site's.
+    """
+    above = run.above
+    return (above is not None and not above.settled) or saved < run.engine.newest
 
 
 def _keep(beside: pathlib.Path, score: dict[str, Any]) -> str | None:

@@ -22,6 +22,7 @@ from wbsp.ps.config import Above, Model, Reporter
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.evaluation import METRICS, EvaluatorError, EvaluatorWatch
 from wbsp.ps.full_disk import FullDisk
+from wbsp.ps.readers import OfRun
 from wbsp.ps.replication.primary import Source
 from wbsp.ps.starving import Starving
 from wbsp.ps.training_loss import TrainingLoss
@@ -108,18 +109,15 @@ class Run:
         self._doubted_since: float | None = None  # after training: who serves is not known
         self._leaves_above: float | None = None
         self._stopped_above: float | None = None  # time at which that was known
-        self.complete = False  # no other worker will come, as this process was told
+        self._none_comes = False  # no other worker will come, as this process was told
         self._dismissed = False  # further workers are too late
         self._waits_for_standby = Throttle(_NOTICE)
         self._last = FullDisk(reporter.say, reporter.folder)
         self._requests = dispatcher.begin(self.engine, layout,
                                           lambda: self._first is None)
-        self._readers.begin(
-            self.engine, self.checkpoints, epochs,
-            self._take_found, self._tell_measured, self._results,
-            None if state is None else state.best)
-        if above is not None:
-            self._readers.relay(above)
+        self._readers.begin(OfRun(
+            self.engine, self.checkpoints, epochs, self._results, self._take_found,
+            self._tell_measured, None if state is None else state.best, above))
         if self.engine.rendezvous.ended:  # others may have its final version, and end with that
             dispatcher.entrance.dismiss("the run has ended")
             for worker in dispatcher.info.series.have:
@@ -149,10 +147,14 @@ class Run:
         elif failed:
             self.engine.fail(reason)
 
+    def expect_no_more(self) -> None:
+        """Wait for no worker that is not here."""
+        self._none_comes = True
+
     def woke(self, seconds: float) -> None:
         """Extend timeouts by the seconds of a suspension of this process, or of waiting for shards.
         """
-        self._requests.first_came += seconds
+        self._requests.woke(seconds)
         if self._stopping_since is not None:
             self._stopping_since += seconds
         if self._done_since is not None:
@@ -402,14 +404,11 @@ class Run:
     def _go_on(self, state: RunState) -> None:
         """Resume from a `_state`."""
         self.engine.restore(state, self._dispatcher.info.rival)
-        self._dispatcher.sessions.reports.update(state.reports)
-        self._dispatcher.info.owners.update(state.places)
+        self._dispatcher.sessions.resume(state.reports)
+        self._dispatcher.info.resume(state)
         if state.awaited is None or state.awaited or state.owed:  # also for one that came later
             self._dispatcher.sessions.indices.keep(range(self._config.worker_num),
                                                    self._clock.now())
-        self._dispatcher.info.layers = state.layers
-        self._dispatcher.info.local = state.local
-        self._dispatcher.info.entries = state.entries
         self._reporter.log.resume(state.elapsed, state.version, state.staleness or {},
                                 state.failures)
 
@@ -430,16 +429,17 @@ class Run:
         log = self._reporter.log
         info = self._dispatcher.info
         state = self.engine.state()
-        # a run that was interrupted or failed may continue, with new processes, too
-        if self.hasty or self._incomplete:
-            state.ended = False
+        # A run that was interrupted or failed may continue, with new processes, too.
+        ended = state.ended and not (self.hasty or self._incomplete)
+        awaited = state.awaited
         # A server that resumes from here needs the workers that may follow the standby, too.
-        if state.awaited is not None and (voters := self._replication.voters) and not (
-                self._dismissed and state.ended):
-            state.awaited = sorted(voters.union(state.awaited))
-        return RunState(**vars(state), elapsed=now, over=self._over,
+        if awaited is not None and (voters := self._replication.voters) and not (
+                self._dismissed and ended):
+            awaited = sorted(voters.union(awaited))
+        return RunState(**vars(state) | {"ended": ended, "awaited": awaited},
+                        elapsed=now, over=self._over,
                         stopped=self._ended_before or (
-                            self.engine.stop_reason if state.ended else None),
+                            self.engine.stop_reason if ended else None),
                         trains_since=self._training_since(now),
                         staleness=log.staleness, failures=dict(log.failures),
                         reports=dict(self._dispatcher.sessions.reports),
@@ -465,7 +465,7 @@ class Run:
             if len(here) + len(gone) + new >= config.worker_num:
                 why = ("the processes of the others have ended" if gone or new else
                        "all are here, and have finished")
-            elif self.complete:
+            elif self._none_comes:
                 why = "no other will come"
             elif now - self._requests.first_came > patience:
                 why = f"no other joined within {patience:g} s"
@@ -505,7 +505,7 @@ class Run:
             return  # they may reconnect
         away = [worker for worker in self.missing if worker not in sessions.series.gone]
         left = self._lacks_since + timeouts.REATTACH - now
-        if self.complete or not self._awaited.wait(
+        if self._none_comes or not self._awaited.wait(
                 away, f"to train the rest ({self._undone})", left,
                 "those that have finished are to be started again, to train it", now):
             self._lacks_since = None
@@ -528,7 +528,7 @@ class Run:
                 self._dispatcher.send_off(session, f"it had finished when {undone} of the run were "
                                           "lost with ended processes: start it again, and it "
                                           "trains them")
-        self._requests.returned, self._requests.first_came = False, math.inf
+        self._requests.begin_anew()
 
     def _press(self, now: float, since: float) -> None:
         """After the stop, drop workers whose last push does not arrive."""
@@ -578,7 +578,7 @@ class Run:
                                    "then")
         if self._settled:
             for worker in self._dispatcher.lose_idle(self._done_since, timeouts.GOODBYE, True):
-                self._requests.unserved.pop(worker, None)
+                self._requests.give_up(worker)
             away, left = self._dispatcher.idle_for(self._done_since, timeouts.GOODBYE, True)
             if away:
                 self._awaited.wait(away, "to fetch the final version", left, "this run ends", now)

@@ -207,14 +207,17 @@ class Series:
         self.living.clear()
         self.nameless.clear()
 
-    def begin(self, before: dict[str, Any], run: str, folder: Path) -> dict[str, Any]:
+    def begin(self, before: dict[str, Any], run: str, folder: Path,
+              secret: Callable[[], str]) -> dict[str, Any]:
         """Begin or resume a run; return the entries of run.json on the series.
 
         Args:
             before: the entries so far.
             run: the run's id.
             folder: the run's folder.
+            secret: returns a new one, for a series that has none.
         """
+        self.secret = before.get(SECRET) or self.secret or secret()
         self.id = before.get("series") or self.id or run
         self.fit = before.get("fit", self.fit)
         self.outrun = False
@@ -230,7 +233,15 @@ class Series:
                     self.folders.setdefault(fit, path)
         self.saved = self.note()
         past = {} if self.past is None else {"past": self.past}
-        return {"series": self.id, "fit": self.fit, **past, **self.saved}
+        return {"series": self.id, "fit": self.fit, **past, **self.saved, SECRET: self.secret}
+
+    def begun(self) -> None:
+        """Note that the run has its first version, so no process waits for it any more."""
+        self.nameless.clear()
+
+    def reopen(self) -> None:
+        """Note that a run which had ended is trained on, so no process has its final version."""
+        self.have.clear()
 
     def had(self, run: str, fit: int) -> bool:
         """Return whether the run with this id is an earlier one of the series, with this number."""

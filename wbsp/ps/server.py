@@ -220,12 +220,12 @@ class Server:
         self.brought: Model | None = None  # by a site's first worker
         self._watch: EvaluatorWatch | None = None
         self._interrupts = interrupts
-        self._interrupts.at_once.append(reporter.console.abandon)
+        self._interrupts.end_with(reporter.console.abandon)
         if start_evaluator is not None:
             here = "localhost" if self.config.host in EVERY_INTERFACE else self.config.host
             self._watch = EvaluatorWatch(start_evaluator, f"{here}:{socket.port}", socket.token,
                                          reporter.folder, reporter.say, socket.on)
-            self._interrupts.at_once.append(self._watch.kill)
+            self._interrupts.end_with(self._watch.kill)
         self.dispatcher = Dispatcher(socket, info, reporter, self._shards, record,
                                      self.begin if self.above is None else self._bring,
                                      self.above, self._watch.key if self._watch else b"")
@@ -271,11 +271,11 @@ class Server:
         if state is None and self._follows:
             self._say(f"the files of this run are in {self.reporter.folder}")
         if state is None:
-            self.dispatcher.info.series.nameless.clear()
+            self.dispatcher.info.series.begun()
         if state is not None:
             self._clock.go_on(state.elapsed)
             version = state.version
-        self.dispatcher.info.frozen = frozen
+        self.dispatcher.info.freeze(frozen)
         store = planes.store(vector, version, self.config.outer, outer.get(UNSENT),
                              None if self.above is None else outer, statistics(layout))
         self.phase = Run(self._model, store, layout, state, self.reporter, self.dispatcher,
@@ -439,7 +439,7 @@ class Server:
         if not self.phase.hasty and (self._interrupts.first or self._failure) is not None:
             self._hasten()
         if self._interrupts.complete and isinstance(self.phase, Run):
-            self.phase.complete = True
+            self.phase.expect_no_more()
         if self._nap.over(now):
             self.dispatcher.woke(now)
             self._alone_since += self._nap.seconds

@@ -298,7 +298,7 @@ class Supervisor:
             os.set_blocking(end, False)
         before = {signum: signal.signal(signum, act) for signum, act in taken.items()}
         wakes = signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
-        self._interrupts.at_once.append(self._kill)
+        self._interrupts.end_with(self._kill)
         try:
             yield
         finally:

@@ -7,8 +7,10 @@ import pytest
 
 from wbsp.core.store import Snapshot
 from wbsp.ps.sessions.data_plane import DataPlanes, ShardedPlanes
+from wbsp.ps.sessions.session import WorkerSession
 from wbsp.sync.base import Push
 from wbsp.tensors.codecs import FLOAT32
+from wbsp.wire.liveness import WORKER, Liveness
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages import sharding as s
 from wbsp.wire.shm.lender import Lending
@@ -42,8 +44,8 @@ def planes(shards=None):
 
 
 def member(of):
-    session = SimpleNamespace(identity=b"w", worker=4, plane=None)
-    of.attach(session, SIZE, "wbsp-" + 32 * "0")
+    session = WorkerSession(b"w", Liveness(WORKER, 0.0), 4)
+    session.attach(of, SIZE, "wbsp-" + 32 * "0")
     return session
 
 

@@ -8,6 +8,7 @@ is being written, however long a validation takes.
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
@@ -43,6 +44,20 @@ class EpochVersion:
     def name(self) -> str:
         return NAME.format(self.version)
 
+    def begin(self, write: Callable[[str, Snapshot], Future[None]]) -> None:
+        """Start to write the file, unless that has been started."""
+        if self.snapshot is not None and self.writing is None:
+            self.writing = write(self.name, self.snapshot)
+
+    @property
+    def written(self) -> bool:
+        """Whether the file is written."""
+        if self.writing is not None and self.writing.done():
+            error = self.writing.exception()
+            self.problem = "" if error is None else f"{self.name} cannot be written: {error}"
+            self.writing = self.snapshot = None
+        return self.snapshot is None and not self.problem
+
 
 class EpochVersions:
     """The epochs' versions of one run; used by the event loop.
@@ -60,7 +75,7 @@ class EpochVersions:
         self._engine = engine
         self._on = on
         self._pool: Executor | None = None
-        self.wanted = False
+        self.wanted = engine.measured is not None  # by a process before
         self.newest: EpochVersion | None = None
         self._due = False  # an epoch is complete since the last snapshot
 
@@ -85,19 +100,22 @@ class EpochVersions:
 
     def there(self, one: EpochVersion) -> bool:
         """Return whether its file is written; start writing it unless it has a `problem`."""
-        if one.snapshot is not None and one.writing is None:
-            self._pool = self._pool or self._on.scheduler.pool("wbsp-epochs")
-            one.writing = self._pool.submit(self._write, one.name, one.snapshot)
-        if one.writing is not None and one.writing.done():
-            error = one.writing.exception()
-            one.problem = "" if error is None else f"{one.name} cannot be written: {error}"
-            one.writing = one.snapshot = None
-        return one.snapshot is None and not one.problem
+        one.begin(self._submit)
+        return one.written
+
+    def want(self) -> None:
+        """Keep such versions from here on."""
+        self.wanted = True
 
     def close(self) -> None:
-        """Write no more files."""
+        """Write no more files, and keep none."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+        self.newest = None
+
+    def _submit(self, name: str, snapshot: Snapshot) -> Future[None]:
+        self._pool = self._pool or self._on.scheduler.pool("wbsp-epochs")
+        return self._pool.submit(self._write, name, snapshot)
 
     def _write(self, name: str, snapshot: Snapshot) -> None:
         content = checkpoint.of_snapshot(snapshot, self._layout, self._frozen)

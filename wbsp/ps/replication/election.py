@@ -83,6 +83,14 @@ class Votes:
         self._electorates = [frozenset(workers) for workers in electorates]
         self.promised: set[Hashable] = set()
 
+    def take(self, voter: Hashable) -> None:
+        """Count the vote of a worker's process."""
+        self.promised.add(voter)
+
+    def begin_anew(self, voters: Iterable[Hashable] = ()) -> None:
+        """Count the votes of these processes only."""
+        self.promised = set(voters)
+
     @property
     def won(self) -> bool:
         """True if more than half of each electorate have voted for this server; half, if it has
@@ -255,11 +263,11 @@ class Candidate:
         """Handle a worker's answer."""
         known, request = self.came.get(peer.identity, (None, None))
         if known and request and known.line is peer.line and elected.epoch == self.votes.epoch:
-            self.votes.promised.add((request.worker, request.owner))
+            self.votes.take((request.worker, request.owner))
 
     def begin_anew(self) -> None:
         """Forget the votes so far; `poll` requests them again."""
-        self.votes.promised.clear()
+        self.votes.begin_anew()
 
     def withdraw(self, reason: str) -> None:
         """Release the workers' votes, because the server is reachable again."""

@@ -76,6 +76,50 @@ class StandbySession(KnownPeer):
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
+    def hear(self, held: m.Held, now: float) -> None:
+        """Note its heartbeat."""
+        if self.quiet(now):
+            self.missed = now
+        self.liveness.hear(now)
+        self.beat = held.beat
+        if held.chunks != self.chunks:
+            self.chunks, self.moved = held.chunks, now
+        self.beats.sent(held.beat, now)
+        self.beats.answered(held.answered)
+
+    def woke(self, now: float) -> None:
+        """Note that this process was suspended: what was heard before proves nothing any more."""
+        if self.quiet(now):
+            self.missed = now
+        self.beats.doubt()
+        self.liveness.woke(now)
+
+    def receives(self, now: float) -> None:
+        """Note that a snapshot is on its way."""
+        self.receiving, self.moved = True, now
+
+    def holds(self, number: int) -> None:
+        """Note the number of its newest snapshot; none is in flight any more."""
+        self.held = number
+        self.receiving = self.returned = False
+
+    def stalls(self, now: float, parting: bool) -> None:
+        """Note that no part of a snapshot reaches it; `parting`: as the attribute."""
+        self.moved, self.parting = now, parting
+
+    def is_asked_to_discard(self) -> None:
+        """Note that it is asked, behind its newest heartbeat, to discard its snapshots."""
+        self.asked = self.beat
+
+    def is_told_of_begin(self) -> None:
+        """Note that it is told, behind its newest heartbeat, that the run has begun."""
+        self.told = self.beat
+
+    def let_begin(self, may: bool) -> bool:
+        """Note whether it may begin the run in place of this server, and return it."""
+        self.may_begin = may
+        return may
+
     def quiet(self, now: float) -> bool:
         """Return whether it was not heard for so long that it may be elected meanwhile."""
         return now - self.liveness.heard > _QUIET
@@ -125,6 +169,10 @@ class SentCopy:
     newest: tuple[int, bool]
     voters: frozenset[Voter]
     lent: np.ndarray | None = None
+
+    def lend(self, vector: np.ndarray | None) -> None:
+        """Keep the memory that was handed over for it; None: none was."""
+        self.lent = vector
 
 
 class Replication:
@@ -225,7 +273,7 @@ class Replication:
         self._source = source
         self._begun = True
         if self._standby is not None and self._standby.may_begin:
-            self._standby.told = self._standby.beat
+            self._standby.is_told_of_begin()
             self.noted()
         if anew:
             self._record(beside=None)  # the other process has no version of this run
@@ -390,8 +438,7 @@ class Replication:
 
         A later server of this folder must ask there first.
         """
-        standby.may_begin = self._waits and self._record(standby=str(standby))
-        if standby.may_begin:
+        if standby.let_begin(self._waits and self._record(standby=str(standby))):
             self._may_begin_until = now + timeouts.ELECTION
 
     def _has_ended(self, old: StandbySession, request: m.Follow, now: float) -> bool:
@@ -427,16 +474,8 @@ class Replication:
                                            held.answered)):
             self._sessions.answer(peer.identity, m.Unknown())
             return
-        if standby.quiet(now):
-            standby.missed = now
-        standby.liveness.hear(now)
-        standby.beat = held.beat
-        if held.chunks != standby.chunks:
-            standby.chunks = held.chunks
-            standby.moved = now
+        standby.hear(held, now)
         self._send(m.Alive(held.beat))
-        standby.beats.sent(held.beat, now)
-        standby.beats.answered(held.answered)
         if (election := self._election) is None:
             self._release(standby.beats.touch)
         elif not election.asked and standby.beats.touch >= election.since:
@@ -448,15 +487,14 @@ class Replication:
             self._hear_of_begin(standby, held, now)
         if held.number <= standby.held:
             if standby.returned:  # a part of the snapshot in flight is lost
-                standby.receiving = standby.returned = False
+                standby.holds(standby.held)
             return
         copy = self._copies.get(held.number)
         if copy is None:
             raise m.WireError(f"the standby holds snapshot {held.number}, which was never made")
         if not standby.held:
             self._tell(f"the standby at {standby} holds version {copy.newest[0]}")
-        standby.held = held.number
-        standby.receiving = standby.returned = False
+        standby.holds(held.number)
         # the message may be older than the next snapshot, which is in flight or has arrived
         self._copies = {number: made for number, made in self._copies.items()
                         if number >= held.number}
@@ -464,8 +502,9 @@ class Replication:
 
     def _hear_of_begin(self, standby: StandbySession, held: m.Held, now: float) -> None:
         """Note by its heartbeat whether the standby knows that the run has begun."""
-        standby.may_begin = not self._begun or not (held.number or held.answered > standby.told)
-        self._may_begin_until = now + timeouts.ELECTION if standby.may_begin else -math.inf
+        may = standby.let_begin(not self._begun
+                                or not (held.number or held.answered > standby.told))
+        self._may_begin_until = now + timeouts.ELECTION if may else -math.inf
 
     def ask(self, peer: Peer, ask: m.Ask) -> None:
         """Answer a server that has lost its standby and asks which server serves.
@@ -495,11 +534,8 @@ class Replication:
 
     def woke(self, now: float) -> None:
         """Handle the end of a suspension: earlier messages prove nothing any more."""
-        if (standby := self._standby) is not None:
-            if standby.quiet(now):
-                standby.missed = now
-            standby.beats.doubt()
-            standby.liveness.woke(now)
+        if self._standby is not None:
+            self._standby.woke(now)
 
     def elected(self, session: WorkerSession, elected: m.Elected) -> None:
         """Handle a member's vote."""
@@ -563,10 +599,9 @@ class Replication:
                   f"{timeouts.SNAPSHOT_STALLED:g} s; "
                   + ("ending without it" if done else
                      "workers keep newer pushes; check the network to it, or end it"))
-        standby.moved = now
         if done and standby.parting:
             self._forget(now)
-        standby.parting = done
+        standby.stalls(now, parting=done)
 
     def _part(self, standby: StandbySession) -> None:
         """End the run without a running standby.
@@ -576,7 +611,7 @@ class Replication:
         snapshot, as for a server that continues alone; `held` then forgets it.
         """
         if self._source.saved() and standby.asked is None:
-            standby.asked = standby.beat
+            standby.is_asked_to_discard()
             self._sessions.queues.drop_transfer(standby.identity)
             epoch = self._info.epoch + SERVER_STEP
             self._send(m.Following(json.dumps(self._run_settings() | {"epoch": epoch})))
@@ -590,8 +625,7 @@ class Replication:
         """Send the standby a snapshot."""
         source, standby = self._source, self._standby
         assert standby is not None
-        standby.receiving = True
-        standby.moved = self._clock.now()
+        standby.receives(self._clock.now())
         self._number += 1
         number = self._number
         made = self._copies[number] = SentCopy(
@@ -602,7 +636,8 @@ class Replication:
         def send(future: Future[Whole]) -> None:  # now, or when the shards have sent it
             if self._standby is standby and future.exception() is None:
                 whole = future.result()
-                made.lent, segment = self._sessions.lending.copy(whole.snapshot.vector)
+                lent, segment = self._sessions.lending.copy(whole.snapshot.vector)
+                made.lend(lent)
                 self._sessions.queues.transfer(standby.identity, messages(
                     number, source.layout, state, whole, segment, source.frozen,
                     with_frozen=not standby.held), self._clock.now())
@@ -622,10 +657,10 @@ class Replication:
         A server that is started later need not ask that process.
         """
         owners = self._info.owners
-        votes.promised = {
+        votes.begin_anew(
             (session.worker, owners[session.worker].owner) for session in self._sessions
             if session.worker in owners and session.plane is not None
-            and (session.returning is None or session.returning.answer is not None)}
+            and (session.returning is None or session.returning.answer is not None))
         if votes.won and self._record(beside=None):
             self._beside = None
 
@@ -709,7 +744,7 @@ class Replication:
 
     def _lead(self, epoch: int) -> None:
         """Serve in this epoch, which is in run.json, from here on."""
-        self._info.epoch = epoch
+        self._info.lead(epoch)
         self._tell_members(lambda worker: m.Leading(epoch, self._info.ticket(worker)))
         self._source.snapshots.write_soon()
 

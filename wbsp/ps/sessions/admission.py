@@ -24,7 +24,6 @@ from wbsp.tensors.frozen import Division, FrozenValues, other_model
 from wbsp.tensors.layout import (
     TensorSpec,
     difference,
-    kept_entries,
     other_state,
     total_size,
 )
@@ -479,13 +478,6 @@ class Entrance(ABC):
         expected = hello.expected if isinstance(hello, m.Hello) else {}
         return disagreement(me, "worker", expected, info.settings.texts())
 
-    def _note_layers(self, session: WorkerSession) -> None:
-        """Take the run's layers from this worker, if they are not known."""
-        if self._info.layers is None and isinstance(session.request, m.Join):
-            self._info.layers = session.request.layers
-        if not self._info.entries and isinstance(session.request, m.Join):
-            self._info.entries = kept_entries(session.request.entries)
-
     def _answer_again(self, session: WorkerSession, answer: m.Joined) -> None:
         """Repeat an answer that was lost with its connection, and later messages."""
         if answer.ticket:  # a member's, and the epoch may be a later one by now
@@ -559,10 +551,8 @@ class Lobby(Entrance):
             found = self._stream.add(initial.offset, body, initial.size)
             self._progress_at = now
             if found is not None:
-                self._note_layers(session)
-                self._info.local = session.local
-                if isinstance(request := session.request, m.Join):
-                    self._info.data, self._info.first_epoch = request.data, request.first_epoch
+                if isinstance(session.request, m.Join):
+                    self._info.begins_with(session.request)
                 vector, *still = found
                 if still:  # one piece of memory with the vector, which goes its own way
                     vector, still = vector.copy(), [still[0].copy()]
@@ -570,7 +560,7 @@ class Lobby(Entrance):
         except m.WireError:
             raise
         except (ValueError, MemoryError) as error:
-            self._info.layers, self._info.entries = None, []
+            self._info.unlearn()
             self._refuse(session, f"worker {session.worker}: {error}")
         else:
             if found is not None:  # a site waits for the version above, if no model exists yet
@@ -730,8 +720,8 @@ class Admission(Entrance):
             self.lose(old, "a new connection has replaced this one")
         owner = self._info.owners.get(worker)
         if owner is None or owner.owner != request.owner:
-            owner = self._info.owners[worker] = IndexOwner(
-                request.owner, self._sessions.reports.get(worker))
+            owner = self._info.owned(worker, IndexOwner(
+                request.owner, self._sessions.reports.get(worker)))
         if not self._engine.started:  # a later jump would mislead the model
             self._clock.go_on(min(request.now, self._began + _AHEAD))
         session = self._sessions.open(identity, worker, request=request, earlier=owner.earlier)
@@ -781,7 +771,8 @@ class Admission(Entrance):
                                   f"{reason} (here: the worker, there: the server); use the same "
                                   "model")
             return
-        self._note_layers(session)
+        if isinstance(session.request, m.Join):
+            info.learn(session.request)
         if reason := self._other_layers(session):
             self._refuse(session, f"worker {session.worker} has another model than the others: "
                                   f"{reason} (a vocabulary, boundaries or constants), which "
@@ -797,7 +788,7 @@ class Admission(Entrance):
             return
         self._sessions.attach(session, self._size, join.socket, engine.ledger)
         owner = self._info.owner(session.identity)
-        self._info.owners[session.worker] = IndexOwner(owner, session.earlier)
+        info.owned(session.worker, IndexOwner(owner, session.earlier))
         member = engine.members.get(session.worker)
         self._sessions.send(session.identity, session.accept(m.Joined(
             engine.ledger.next_seq(session.worker), member.steps if member else 0, False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from wbsp import timeouts
 from wbsp.core.ledger import Ledger
@@ -67,6 +67,10 @@ class SessionRegistry:
         self.reports: dict[int, Totals] = {}  # of each worker, over all its incarnations
         self._refusals = TokenBucket()
         self._turned_away: deque[str] = deque(maxlen=_TURNED_AWAY)  # reasons
+
+    def resume(self, reports: Mapping[int, Totals]) -> None:
+        """Continue from the workers' totals in a checkpoint."""
+        self.reports.update(reports)
 
     def __len__(self) -> int:
         return len(self._by_identity)

@@ -48,6 +48,18 @@ class Requests:
         # server's own time. They resume, because their workers wait for it.
         self.unserved: dict[int, float] = {}
 
+    def woke(self, seconds: float) -> None:
+        """Do not count the seconds of a suspension of this process."""
+        self.first_came += seconds
+
+    def begin_anew(self) -> None:
+        """Wait for new processes of workers as before the first has come."""
+        self.returned, self.first_came = False, math.inf
+
+    def give_up(self, worker: int) -> None:
+        """Wait no longer for a site that had finished and was lost."""
+        self.unserved.pop(worker, None)
+
     def handlers(self) -> Handlers:
         """Return the handlers for members' requests."""
         return Handlers(session={

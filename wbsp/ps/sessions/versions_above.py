@@ -63,11 +63,6 @@ class VersionsAbove:
         self._announced = False
         self.kept: list[str] = []
 
-    @property
-    def settled(self) -> bool:
-        """As of `Above`: this site has its last version."""
-        return self._above.settled
-
     def asked(self, worker: int, ask: m.AskVersion) -> None:
         """Handle a worker's request, or announced request, for an epoch's version."""
         if ask.epoch == m.NONE:
