@@ -16,7 +16,8 @@ import threading, time
 from concurrent.futures import ThreadPoolExecutor
 from wbsp.process.signals import Interrupts
 interrupts = Interrupts().install()
-interrupts.at_once += [lambda: 1 / 0, lambda: print("bye", flush=True)]
+interrupts.end_with(lambda: 1 / 0)
+interrupts.end_with(lambda: print("bye", flush=True))
 pool = ThreadPoolExecutor()
 threading.Thread(target=lambda: [time.sleep(0.01) for _ in iter(lambda: interrupts.first, 2)] and
                  print("asked\\n", end="", flush=True), daemon=True).start()
