@@ -53,6 +53,15 @@ class Progress:
         self.seconds += seconds
         self.loss = None if loss is None or self.loss is None else self.loss + loss * samples
 
+    def start_from(self, version: int) -> None:
+        """Note the version that the next step begins with, if there was none since the cut."""
+        if not self.steps:
+            self.base = version
+
+    def drop(self, trained: int | None) -> None:
+        """Drop the steps so far, up to this end in the worker's sequence."""
+        self.dropped = trained if self.steps else None
+
     def push(self, worker: int, seq: int, to: int | None) -> Push:
         """Return the metadata of the push that carries this progress; `to`: as in `Push`."""
         loss = None if self.loss is None or not self.samples else self.loss / self.samples
@@ -410,13 +419,12 @@ class Agent:
         self._inbox = None
         if self.rule.loses_steps:
             self._progress = Progress()
-        if not self._progress.steps:
-            self._progress.base = version
+        self._progress.start_from(version)
         rebase = self.rule.adopt == "rebase" and self._progress.steps and not self.finished
         self.renewed += self._unsound
         if self._unsound:  # progress that is not finite would stay so on any version
             self._unsound = rebase = False
-            self._progress.dropped = self._trained if self._progress.steps else None
+            self._progress.drop(self._trained)
             self._sound_from = self.seq
         return Adopt(version, "rebase" if rebase else "replace")
 

@@ -241,9 +241,7 @@ class Engine:
         if member.active:
             raise ValueError(f"worker {worker} has joined already")
         self._replaced.discard(worker)
-        member.active = True
-        member.finished = False
-        member.sgd = sgd
+        member.joins(sgd)
         self._here.add(worker)
         self.health.left(worker)  # this process is another one
         self.log(now, "join", worker=worker, version=self.store.latest.version,
@@ -269,7 +267,7 @@ class Engine:
 
     def join_for_last(self, worker: int, now: float) -> list[Outgoing]:
         """Handle a new process of a worker that `owes` names; it trains nothing, and leaves."""
-        self.members.setdefault(worker, Member()).finished = True
+        self.members.setdefault(worker, Member()).is_done(True)
         self.log(now, "join", worker=worker, version=self.store.latest.version, finished=True)
         return [Outgoing(worker, self._stop(self.stop_reason or "done"))]
 
@@ -287,7 +285,7 @@ class Engine:
             if self.rendezvous.ended:  # they had finished, whether they have reconnected or not
                 for worker in self.rendezvous.owed:
                     if worker in self.members:
-                        self.members[worker].finished = True
+                        self.members[worker].is_done(True)
             return outgoing + self._conclude(now)
         if self.stop_reason is not None:
             return outgoing + self._tell_all(self._stop(self.stop_reason))
@@ -312,7 +310,7 @@ class Engine:
         self.rendezvous.begin_anew()
         workers = sorted(worker for worker, member in self.members.items() if member.finished)
         for worker in workers:
-            self.members[worker].finished = False
+            self.members[worker].is_done(False)
             self.log(now, "leave", worker=worker, reason="its work was lost", finished=False)
         return workers
 
@@ -398,12 +396,11 @@ class Engine:
                                                 epochs=epochs)),
                     *self.join_for_last(worker, now)]
         member = self.members.setdefault(worker, Member())
-        member.active = not left
-        member.finished = left
+        member.returns(left)
         if not left:
             self._here.add(worker)
         if self.model.rule.wait == "model" and not (left or waits):
-            self.rendezvous.busy.add(worker)
+            self.rendezvous.is_busy(worker)
         self.log(now, "reattach", worker=worker, version=newest, finished=left)
         safe, mark = self.ledger.safe(worker)
         ack = self.ledger.answer(worker)
@@ -437,7 +434,7 @@ class Engine:
         rendezvous = self.rendezvous
         if self.started or not rendezvous.ended:
             return []
-        rendezvous.have.add(worker)
+        rendezvous.has_last(worker)
         return self.start(now) if rendezvous.complete(self._here) else []
 
     def leave(self, worker: int, now: float, reason: str, finished: bool = False,
@@ -450,9 +447,7 @@ class Engine:
         if replaced:
             self._replaced.add(worker)
         member = self.members[worker]
-        member.active = False
-        member.finished = finished
-        member.gone = "" if finished else reason
+        member.leaves(finished, reason)
         self._here.discard(worker)
         self._left.pop(worker, None)
         self.health.left(worker)
@@ -463,7 +458,7 @@ class Engine:
         if self.done:  # too late for training, but it may have the last version
             return [self._final(worker)] if finished else []
         if finished and self.rendezvous.ended and not self.started:
-            self.rendezvous.left.add(worker)
+            self.rendezvous.finishes(worker)
             return self.start(now) if self.rendezvous.complete(self._here) else []
         # Workers that leave after the stop still count, so that the others' last pushes keep their
         # weights; else one late update would move the final version N times too far.
@@ -842,8 +837,7 @@ class Engine:
     def _rest(self, now: float) -> None:
         """End an event: tell the model of versions, make the calls that wait until nothing is
         pending."""
-        while self.store.norms:
-            version, square = self.store.norms.popleft()
+        for version, square in self.store.new_norms():
             norm2 = self.norm2(square)
             self._ask(partial(_hear, version, norm2, now))
             if norm2 is not None and version > self._logged_norm:  # shards say it later
@@ -997,7 +991,7 @@ class Engine:
     def _told(self, worker: int, message: ToWorker) -> None:
         """Note the decision that a message carries to a worker."""
         if isinstance(message, Granted):
-            self.rendezvous.ahead.discard(worker)
+            self.rendezvous.granted(worker)
             if self.work is not None:
                 self.work.granted(worker)
         elif isinstance(message, Directed) and message.direct.batch and self.work is not None:

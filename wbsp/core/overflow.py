@@ -64,6 +64,10 @@ class Reach:
         """Note a version of this magnitude, which is no sum of the one before."""
         self.version, self.since = version, 0.0
 
+    def measuring(self) -> None:
+        """Note that the newest version is being measured."""
+        self.since = 0.0
+
     def measured(self, version: float, pending: float | None = None) -> None:
         """Replace bounds by measured magnitudes.
 

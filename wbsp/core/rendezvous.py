@@ -60,6 +60,22 @@ class Rendezvous:
             self.left.add(answer.worker)
         self.floor = max(self.floor, floor)
 
+    def finishes(self, worker: int) -> None:
+        """Note that a worker that reattached has finished."""
+        self.left.add(worker)
+
+    def has_last(self, worker: int) -> None:
+        """Note that a worker has the last version, or that its process has ended."""
+        self.have.add(worker)
+
+    def is_busy(self, worker: int) -> None:
+        """Note a worker whose next push answers the model's next grant."""
+        self.busy.add(worker)
+
+    def granted(self, worker: int) -> None:
+        """Note that a worker has received a grant."""
+        self.ahead.discard(worker)
+
     def leaps(self, active: set[int]) -> bool:
         """Return whether a worker may hold, or be given, versions that no present worker knows.
 
@@ -116,10 +132,10 @@ class Rendezvous:
         for worker in workers:
             member = members[worker]
             if worker not in back:
-                member.rounds = last
+                member.enter(last)
                 actions += joined(model, worker, model.join(worker, now))
             else:
-                member.rounds = max(member.rounds, last)  # a worker further behind has joined since
+                member.enter(max(member.rounds, last))  # a worker further behind has joined since
                 ahead = member.rounds - last if model.rule.wait == "model" else 0
                 actions += joined(model, worker, model.rejoin(worker, ahead, now))
         for worker in sorted(self.left) if back and model.rule.wait == "model" else ():
@@ -134,4 +150,4 @@ class Rendezvous:
     def enter_round(worker: int, members: Mapping[int, Member], here: Iterable[int]) -> None:
         """Let a worker that joins a running training begin in the round of the last worker."""
         others = [members[other].rounds for other in here if other != worker]
-        members[worker].rounds = min(others, default=members[worker].rounds)
+        members[worker].enter(min(others, default=members[worker].rounds))

@@ -35,6 +35,16 @@ class _Sum:
         else:
             add_weighted(self.total, update, weight)
 
+    def extend(self, work: AnsweredWork) -> None:
+        """Add the metadata of the worker's next push."""
+        self.work = self.work.then(work)
+
+    def has_arrived(self, mark: int, void: bool) -> None:
+        """Note that a new server has this sum; arguments as for `ResendBuffer.replayed`."""
+        self.mark = mark
+        if void:
+            self.work, self.total = self.work.void(NOT_OWN), None
+
     def add(self, mark: int, work: AnsweredWork, total: np.ndarray | None) -> None:
         """Add the worker's next pushes; this object owns `total` from here on."""
         self.mark = mark
@@ -131,7 +141,7 @@ class ResendBuffer:
             self._merge()
             self._sums.append(_Sum(mark, work, None))
         else:
-            self._sums[-1].work = self._sums[-1].work.then(work)
+            self._sums[-1].extend(work)
         if reason is None:
             self._sums[-1].add_weighted(update, weight, self._pool)
 
@@ -165,9 +175,7 @@ class ResendBuffer:
         self.since(safe)
         self._sent = 0
         for one in self._sums:
-            one.mark = mark
-            if void:
-                one.work, one.total = one.work.void(NOT_OWN), None
+            one.has_arrived(mark, void)
 
     def _ends(self, one: _Sum) -> bool:
         """Return whether this sum was sent to a server that has not answered."""

@@ -15,7 +15,7 @@ from wbsp.core.goal import Goal
 from wbsp.limits import Count, Finite, Sum
 
 
-@dataclass
+@dataclass(frozen=True)
 class Best:
     """The best evaluated version so far, by a metric.
 
@@ -107,7 +107,7 @@ class Results:
         if self.best is None or goal.better(value, self.best.value):
             self.best = Best(goal.metric, value, version)
             return True
-        self.best.worse += 1
+        self.best = replace(self.best, worse=self.best.worse + 1)
         return False
 
     def of(self, version: int, metric: str) -> float | None:

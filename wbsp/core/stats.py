@@ -220,6 +220,27 @@ class Member(MemberState):
         kept = {one.name: getattr(self, one.name) for one in fields(MemberState)}
         return MemberState(**kept | {"rejected": dict(self.rejected)})
 
+    def joins(self, sgd: bool) -> None:
+        """Note that it takes part."""
+        self.active, self.finished, self.sgd = True, False, sgd
+
+    def returns(self, left: bool) -> None:
+        """Note that it has reattached; `left`: it had finished."""
+        self.active, self.finished = not left, left
+
+    def leaves(self, finished: bool, reason: str) -> None:
+        """Note that it has finished, or was lost for this reason."""
+        self.active, self.finished = False, finished
+        self.gone = "" if finished else reason
+
+    def is_done(self, finished: bool) -> None:
+        """Note whether it has finished, although it does not take part now."""
+        self.finished = finished
+
+    def enter(self, rounds: int) -> None:
+        """Begin in this round of the others."""
+        self.rounds = rounds
+
     def count(self, steps: int, samples: int, seconds: float, base: int) -> None:
         """Count a push of this worker."""
         self.pushes += 1

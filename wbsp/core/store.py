@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -230,7 +230,7 @@ class Store:
     def _measure(self) -> None:
         """Measure the values, because bounds only grow."""
         unsent = largest(self._sending.unsent)
-        self.reach.since = 0.0
+        self.reach.measuring()
         pending = None if self._pending is None else blocks.floats(self._pending)
         self.reach.measured(largest(self.latest.vector) + unsent, largest(pending))
 
@@ -349,6 +349,11 @@ class Store:
                 square = 0.0 if pending is None else squared(blocks.floats(pending))
         self.norms.append((version, square))
         self._square = 0.0
+
+    def new_norms(self) -> Iterator[tuple[int, float | None]]:
+        """Yield, once, the versions since the last call, and the squared norms of their sums."""
+        while self.norms:
+            yield self.norms.popleft()
 
     @property
     def _sends_blocks(self) -> bool:

@@ -56,12 +56,8 @@ class _Held(NamedTuple):
     own: bool = True
 
     @property
-    def end(self) -> Offset:
-        return Offset(self.at + self.stop - self.start)
-
-    def position(self, at: Offset) -> Position:
-        """As of a `Range`."""
-        return Position(self.start + at - self.at)
+    def range(self) -> Range:
+        return Range(self.at, self.start, self.stop)
 
     def part(self, start: Position, stop: Position, own: bool) -> _Held:
         return _Held(Offset(self.at + start - self.start), start, stop, own)
@@ -91,6 +87,64 @@ class _Holder:
     end: Offset = Offset(0)
     held: list[_Held] = field(default_factory=list)
     newest: Range | None = None  # that was given, if this is a site
+
+    def begin(self) -> Offset:
+        """Begin a sequence behind the last one; return its start."""
+        self.done = self.end
+        return self.end
+
+    def give(self, start: Position, stop: Position) -> Range:
+        """Add positions to the sequence; return their range."""
+        given = Range(self.end, start, stop)
+        self.held.append(_Held(*given))
+        self.end = given.end
+        self.newest = self.newest and given
+        return given
+
+    def settle(self, to: Offset) -> None:
+        """Hold what is behind `to`."""
+        self.held, self.done = [*_behind(self.held, to)], to
+
+    def settle_all(self, pushed: Positions) -> list[Span]:
+        """Hold what is not in a site's push; return the positions that are, and were held."""
+        if self.newest is None and self.held:
+            self.newest = self.held[-1].range
+        own: list[Span] = []
+        held: list[_Held] = []
+        for r in self.held:
+            for part in r.parted(pushed) if r.own else (r,):  # own: it is in the push
+                if part.own:
+                    own.append((part.start, part.stop))
+                else:
+                    held.append(part._replace(own=r.own))
+        self.held = held
+        return own
+
+    def own_only(self, own: Positions) -> None:
+        """Own what is in `own`, too, of what is held."""
+        if any(r.own and not own.holds(r.start, r.stop) for r in self.held):
+            self.held = [part for r in self.held for part in (r.parted(own) if r.own else [r])]
+
+    def release(self) -> None:
+        """Hold nothing."""
+        self.held = []
+
+    def claim(self, answered: Offset, held: Iterable[_Held], free: Positions) -> Iterator[Range]:
+        """Hold this sequence behind `answered`, of which what is free is its own; yield it."""
+        self.done = self.end = max(self.done, answered)
+        for r in _behind(held, self.done):
+            self.held += r.parted(free)
+            self.end = r.range.end
+            yield r.range
+
+    def claim_all(self, end: Offset, spans: Iterable[Span], epoch: int) -> None:
+        """Hold these positions of a site, whose sequence has this end; `epoch`: its length."""
+        for start, stop in spans:
+            edges = [start, *map(Position, range(start // epoch * epoch + epoch, stop, epoch)),
+                     stop]
+            self.held += [_Held(NOWHERE, a, b) for a, b in pairwise(edges)]
+        self.done = self.end = end
+        self.newest = Range(NOWHERE, Position(0), Position(0))
 
 
 @dataclass
@@ -218,9 +272,7 @@ class WorkLedger:
         self.withdraw(worker)
         self._present.add(worker)
         self._strikes.forgive(worker)
-        holder = self._holders[worker]
-        holder.done = holder.end
-        return holder.end
+        return self._holders[worker].begin()
 
     def held(self, worker: int) -> int:
         """Return the number of examples that this worker holds."""
@@ -243,7 +295,7 @@ class WorkLedger:
             raise ValueError(f"worker {worker} has work up to {have}, and was given {holder.end}")
         if holder.newest is not None and holder.newest.at == have:
             return holder.newest
-        return next((Range(r.at, r.start, r.stop) for r in holder.held if r.at == have), None)
+        return next((r.range for r in holder.held if r.at == have), None)
 
     def gives_from(self, worker: int, have: Offset) -> bool:
         """Return whether this worker's sequence ends at `have`, so that it can be extended."""
@@ -264,17 +316,13 @@ class WorkLedger:
         found = self._first(worker, others) if self.gives else None
         if found is None:
             return None
-        holder, n = self._holders[worker], self.data.n
+        n = self.data.n
         start, stop = found
         if not (across and self.data.validate == "newest"):
             stop = min(stop, Position(start // n * n + n))
-        given = _Held(holder.end, start, min(stop, Position(start + max(1, size))))
+        given = self._holders[worker].give(start, min(stop, Position(start + max(1, size))))
         self.free.remove(given.start, given.stop)
-        holder.held.append(given)
-        holder.end = given.end
-        newest = Range(given.at, given.start, given.stop)
-        holder.newest = holder.newest and newest
-        return newest
+        return given
 
     def _first(self, worker: int, others: Iterable[int]) -> Span | None:
         """Return the free positions that this worker trains first, if any.
@@ -320,7 +368,7 @@ class WorkLedger:
 
     def pushed(self, worker: int, to: Offset) -> list[Span]:
         """Return the positions of its own in a worker's push up to `to`."""
-        return [(r.start, min(r.stop, r.position(to))) for r in self._holders[worker].held
+        return [(r.start, min(r.stop, r.range.position(to))) for r in self._holders[worker].held
                 if r.own and r.at < to]
 
     def settle(self, worker: int, to: Offset, accepted: bool, finite: bool | None = None
@@ -333,8 +381,8 @@ class WorkLedger:
             accepted: the decision.
             finite: whether its values were; None: that is not known, or shows nothing.
         """
-        holder, spans = self._holders[worker], self.pushed(worker, to)
-        holder.held, holder.done = [*_behind(holder.held, to)], to
+        spans = self.pushed(worker, to)
+        self._holders[worker].settle(to)
         return self._answered(worker, spans, accepted, finite)
 
     def _answered(self, worker: int, spans: list[Span], accepted: bool, finite: bool | None
@@ -420,18 +468,7 @@ class WorkLedger:
     def settle_all(self, worker: int, spans: Sequence[Span], accepted: bool,
                    finite: bool | None = None) -> list[Span]:
         """Settle a site's push of these positions; as `settle`."""
-        holder, pushed = self._holders[worker], Positions().with_all(spans)
-        if holder.newest is None and holder.held:
-            holder.newest = Range(*holder.held[-1][:3])
-        own: list[Span] = []
-        held: list[_Held] = []
-        for r in holder.held:
-            for part in r.parted(pushed) if r.own else (r,):  # own: it is in the push
-                if part.own:
-                    own.append((part.start, part.stop))
-                else:
-                    held.append(part._replace(own=r.own))
-        holder.held = held
+        own = self._holders[worker].settle_all(Positions().with_all(spans))
         return self._answered(worker, own, accepted, finite)
 
     def claim_all(self, worker: int, end: Offset, spans: Sequence[Span]) -> list[Span]:
@@ -449,13 +486,8 @@ class WorkLedger:
         self.withdraw(worker)
         self._present.add(worker)
         own = self.free.common(spans)
-        holder, n = self._holders[worker], self.data.n
         self.free.remove_all(own)
-        for start, stop in own:
-            edges = [start, *map(Position, range(start // n * n + n, stop, n)), stop]
-            holder.held += [_Held(NOWHERE, a, b) for a, b in pairwise(edges)]
-        holder.done = holder.end = end
-        holder.newest = Range(NOWHERE, Position(0), Position(0))
+        self._holders[worker].claim_all(end, own, self.data.n)
         return own
 
     def _check(self, worker: int, spans: Sequence[Span]) -> None:
@@ -477,13 +509,13 @@ class WorkLedger:
         """Free what a worker holds."""
         holder = self._holders.setdefault(worker, _Holder())
         self._free_held(holder)
-        holder.held = []
+        holder.release()
 
     def take_back(self, worker: int) -> None:
         """Free what a worker holds, and will train too late; its push is then rejected."""
         holder = self._holders[worker]
         self._free_held(holder)
-        holder.held = [r._replace(own=False) for r in holder.held]
+        holder.own_only(Positions())
 
     def end(self, worker: int) -> Offset:
         """Return the end of a worker's sequence."""
@@ -513,11 +545,13 @@ class WorkLedger:
             return False
         self.free.remove_all(news)
         self.undone.remove_all(news)
-        for holder in self._holders.values():
-            if any(r.own and not self.undone.holds(r.start, r.stop) for r in holder.held):
-                holder.held = [part for r in holder.held
-                               for part in (r.parted(self.undone) if r.own else [r])]
+        self._own_undone()
         return True
+
+    def _own_undone(self) -> None:
+        """Note that workers do not own what is done."""
+        for holder in self._holders.values():
+            holder.own_only(self.undone)
 
     def claim(self, worker: int, answered: Offset, held: Iterable[Range]) -> None:
         """Readmit a worker whose server was restarted or had dropped it.
@@ -537,15 +571,11 @@ class WorkLedger:
                     and r.start // n == (r.stop - 1) // n):
                 raise ValueError(f"worker {worker} holds {r.start} ... {r.stop - 1} at {r.at}, "
                                  f"which cannot be, where {place} is due")
-            place = r.end
+            place = r.range.end
         self.withdraw(worker)
         self._present.add(worker)
-        holder = self._holders[worker]
-        holder.done = holder.end = max(holder.done, answered)
-        for r in _behind(mine, holder.done):
-            holder.held += r.parted(self.free)
-            holder.end = r.end
-            self.free.remove(r.start, r.stop)
+        for claimed in self._holders[worker].claim(answered, mine, self.free):
+            self.free.remove(claimed.start, claimed.stop)
 
     def state(self) -> WorkState:
         """Return the state to resume from, to be saved with the version of the same moment."""
@@ -557,6 +587,6 @@ class WorkLedger:
 def _behind(ranges: Iterable[_Held], at: Offset) -> Iterator[_Held]:
     """Yield the part of a sequence behind `at`."""
     for r in ranges:
-        start = max(r.start, r.position(at))
+        start = max(r.start, r.range.position(at))
         if start < r.stop:
             yield r.part(start, r.stop, r.own)

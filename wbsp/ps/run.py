@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from copy import copy
 from typing import Any
 
 from wbsp import timeouts
@@ -445,7 +444,7 @@ class Run:
                         reports=dict(self._dispatcher.sessions.reports),
                         places=dict(info.owners), layers=info.layers, local=info.local,
                         entries=info.entries,
-                        best=copy(self._results.best),
+                        best=self._results.best,
                         above=None if self._above is None else self._above.state())
 
     def _start_or_tick(self, now: float, run_time: float) -> None:

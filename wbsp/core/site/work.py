@@ -107,6 +107,22 @@ class SiteLedger(WorkLedger):
             self.uncut.add(*span)
         return valid
 
+    def begin(self, place: WorkPlace, resumed: bool) -> None:
+        """Begin as a member of the server above; arguments as for `SiteWork.begin`."""
+        self.data, self.epochs = place.data, place.epoch
+        if resumed:
+            self.keep(place.own)
+
+    def hears(self, epochs: int) -> None:
+        """Note how many epochs of the run are complete, at least."""
+        self.epochs = max(self.epochs, epochs)
+
+    def stop(self, early: bool) -> None:
+        """Note that the run ends, with all its work done unless that is `early`."""
+        self.finished = not early
+        if self.finished:
+            self.epochs = self.data.epochs
+
     def grant(self, start: Position, stop: Position) -> None:
         """Handle a range from the server above.
 
@@ -126,10 +142,7 @@ class SiteLedger(WorkLedger):
         for positions in (self.undone, self.free):
             for span in positions.without(own).spans:
                 positions.remove(*span)
-        for holder in self._holders.values():
-            if any(r.own and not self.undone.holds(r.start, r.stop) for r in holder.held):
-                holder.held = [part for r in holder.held
-                               for part in (r.parted(self.undone) if r.own else [r])]
+        self._own_undone()
         for span in own:
             self.grant(*span)
 
@@ -242,12 +255,9 @@ class SiteWork(SharedWork):
             resumed: `place.own` is what this site still holds.
             wanted: epochs of the first worker's loop; None: not known.
         """
-        self.ledger.data = place.data
-        self.ledger.epochs = place.epoch
         self._set = None if wanted == place.data.epochs else place.data.epochs
         self._end, self._withdrawn = place.at, NOWHERE
-        if resumed:
-            self.ledger.keep(place.own)
+        self.ledger.begin(place, resumed)
 
     def heard(self, message: Work | Withdrawn | Reattached | Stop, now: float) -> None:
         """Handle a message of the server above."""
@@ -258,7 +268,7 @@ class SiteWork(SharedWork):
                 self._end = Offset(self._end + stop - start)
                 if start < stop and at >= self._withdrawn:
                     ledger.grant(start, stop)
-                ledger.epochs = max(ledger.epochs, epoch)
+                ledger.hears(epoch)
             case Withdrawn(at) if at > self._withdrawn:
                 self._withdrawn = at
                 ledger.keep([])
@@ -267,11 +277,9 @@ class SiteWork(SharedWork):
                 if message.joined:
                     self._withdrawn = NOWHERE
                     ledger.keep(message.own)
-                    ledger.epochs = max(ledger.epochs, message.epochs)
+                    ledger.hears(message.epochs)
             case Stop():
-                ledger.finished = not message.early
-                if ledger.finished:
-                    ledger.epochs = ledger.data.epochs
+                ledger.stop(message.early)
 
     def question(self, above: WorkerRule, waits: bool, workers: int, pushes: int, now: float,
                  again: float = math.inf) -> AskWork | None:

@@ -52,6 +52,25 @@ class _Struck:
     def once(self) -> Positions:
         return self.times[0]
 
+    def count(self, spans: Sequence[Span]) -> None:
+        """Count a push that was not finite."""
+        self.doubted = self.doubted.with_all(spans)
+        for level in self.times:
+            again = level.common(spans)
+            level.add_all(spans)
+            spans = again
+
+    def sound(self) -> list[Span]:
+        """Doubt nothing any more; return what was doubted."""
+        spans, self.doubted = self.doubted.spans, Positions()
+        return spans
+
+    def forgive(self) -> None:
+        """Forget the doubted pushes."""
+        for level in self.times:
+            level.remove_all(self.doubted.spans)
+        self.doubted = Positions()
+
     def sure(self, spans: Sequence[Span]) -> list[Span]:
         """Return the parts that were in pushes that are not doubted."""
         return Positions(self.once.common(spans)).without(self.doubted.common(spans)).spans
@@ -88,28 +107,17 @@ class Strikes:
 
     def count(self, worker: int, spans: Iterable[Span]) -> None:
         """Count a push that was not finite."""
-        mine = self._of.setdefault(worker, _Struck())
-        rising = list(spans)
-        mine.doubted = mine.doubted.with_all(rising)
-        for level in mine.times:
-            again = level.common(rising)
-            level.add_all(rising)
-            rising = again
+        self._of.setdefault(worker, _Struck()).count(list(spans))
 
     def sound(self, worker: int) -> list[Span]:
         """Note a finite push; return the positions that are doubted no longer."""
         mine = self._of.get(worker)
-        if mine is None:
-            return []
-        spans, mine.doubted = mine.doubted.spans, Positions()
-        return spans
+        return [] if mine is None else mine.sound()
 
     def forgive(self, worker: int) -> None:
         """Forget the doubted pushes of a worker: they were its own fault, or it is another now."""
         if mine := self._of.get(worker):
-            for level in mine.times:
-                level.remove_all(mine.doubted.spans)
-            mine.doubted = Positions()
+            mine.forgive()
             self._tidy()
 
     def guilty(self, suspects: Iterable[Span], present: Iterable[int]) -> list[Span]:
@@ -159,6 +167,21 @@ class Doubt:
     base: Count = 0
     alone: bool = True
 
+    def another_is_sound(self) -> None:
+        self.alone = False
+
+    def count(self, base: int, fresh: bool, new: bool, newest: int) -> None:
+        """Count a push; arguments as for `Health.unfit`."""
+        if fresh:
+            self.renewed += new
+            self.base = base
+        elif base >= newest:
+            self.stuck += 1
+
+    def pardon(self) -> None:
+        """Count a push no longer."""
+        self.renewed = max(0, self.renewed - 1)
+
 
 _STUCK = 10  # pushes of a worker that no version can renew, until they count
 
@@ -177,7 +200,7 @@ class Health:
         """Note a finite push."""
         self.doubts.pop(worker, None)
         for doubt in self.doubts.values():
-            doubt.alone = False
+            doubt.another_is_sound()
 
     def fresh(self, worker: int, base: int, returns: bool) -> bool:
         """Return whether a push that was not finite was made from a sound model.
@@ -205,17 +228,12 @@ class Health:
             new: its examples are in no other such push since its worker's newest finite one.
             newest: version when it came.
         """
-        doubt = self.doubts.setdefault(worker, Doubt())
-        if fresh:
-            doubt.renewed += new
-            doubt.base = base
-        elif base >= newest:
-            doubt.stuck += 1
+        self.doubts.setdefault(worker, Doubt()).count(base, fresh, new, newest)
 
     def pardon(self, worker: int) -> None:
         """Note that the examples of a push of this worker were at fault."""
         if doubt := self.doubts.get(worker):
-            doubt.renewed = max(0, doubt.renewed - 1)
+            doubt.pardon()
 
     def left(self, worker: int) -> None:
         """Forget a worker that has left, or is another process now."""

@@ -131,7 +131,7 @@ class ShardedStore(Store):
         one = _Collection(self.latest.version, self._size, len(self._shards), self.outer,
                           self._shards.on.scheduler.future())
         self._collections[self._number] = one
-        self.reach.since = 0.0
+        self.reach.measuring()
         self._whole = self.latest.version, one.future
         self._shards.tell(s.Collect(self._number))
         return one.future
