@@ -146,6 +146,16 @@ def test_a_server_asks_the_standby_that_has_begun_a_fit_after_it_came_at_the_end
         assert all(script.code == 0 for script in run.members)
 
 
+@pytest.mark.parametrize("moment", ["t2", "t3"])
+def test_a_fit_has_ended_on_the_disk_of_a_server_that_dies_before_it_notes_that(moment, folder):
+    """Its standby has begun the next fit, and kept nothing of this one: its disk was full."""
+    plan = SeriesPlan(workers=1, standby=True, slow=0.3, struck=(
+        (moment, 2, "full", "standby"), (moment, 2, "kill", "server")))
+    said = [line for run in plays(folder, plan, 6) for line in run.said]
+    assert any("cannot keep the last version of fit 2" in line for line in said)
+    assert any("its run has ended, and another has begun" in line for line in said)
+
+
 class Forgets(Series):
     """The disk of a server that dies loses the newest fit."""
 

@@ -348,6 +348,16 @@ class _Plan:
                 server.tell("shard_lost", reason=str(lost))
             return server
 
+        def close() -> None:
+            """All workers had the final version, which is here, when this process ended."""
+            if not over or before.get("ended"):
+                return
+            try:
+                write_settings(folder, before | {"ended": True})
+            except OSError as error:
+                say(f"cannot note in {folder} that its run has ended: {error.strerror or error}; "
+                    "its checkpoint has the final version")
+
         # A run that is over has no later state, but another process may have begun the next one.
         # Without a checkpoint, as on a full disk, a standby that is named may hold a version.
         if saved and other and not (over and not self.series.goes_on):
@@ -359,7 +369,7 @@ class _Plan:
             return serve(None).run
         return partial(_stand_by, self, Standby(
             socket, other, self.settings | self.config.terms, serve, self.interrupts, own,
-            self.config.share, keep=take_over.keep))
+            self.config.share, keep=take_over.keep, close=close))
 
 
 class _TakeOver:

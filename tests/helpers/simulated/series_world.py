@@ -488,15 +488,18 @@ class SeriesLaws(Laws):
                                      "were never trained")
 
     def _steps_once(self, fit, run, mine):
-        """Each step's push is in the model once; all of a worker that nothing has struck are."""
+        """Each step's push is in the model once; all of a worker that nothing has struck are, but
+        for those of which a server says that they were lost with two others."""
         plan = self.cluster.plan
         if plan.options != WHOLE.get(plan.sync):
             return  # it may reject some
         if (mine > 1).any():
             raise Broken(21, f"fit {fit}, run {run}: steps were trained {Counter(mine.flat)} times")
         for script in self.cluster.members:
+            lost = any(f" worker {script.index}: pushes " in line and " are lost: " in line
+                       for line in self.cluster.said)
             if script.models.get(fit, ("",))[0] == run and not (
-                    script.deaths or self.cluster.harsh or plan.chosen):
+                    lost or script.deaths or self.cluster.harsh or plan.chosen):
                 if not (mine[script.index] > 0).all():
                     raise Broken(21, f"fit {fit}, run {run}: worker {script.index} has trained "
                                      f"{plan.steps} steps, and the model has {mine[script.index]}")

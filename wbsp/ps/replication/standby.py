@@ -301,6 +301,7 @@ class Standby:
         own: state in that checkpoint, or None.
         share: share memory with a server of this machine and user.
         keep: writes the last version of a run that another one follows.
+        close: notes that the run of `own` has ended, and another one follows.
         first: seconds to wait for a server that this process has no state of yet.
 
     Attributes:
@@ -312,7 +313,8 @@ class Standby:
                  interrupts: Interrupts,
                  own: Standing | None = None, share: bool = True,
                  first: float = timeouts.PRIMARY_MISSING,
-                 keep: Callable[[RunCopy], None] = lambda copy: None):
+                 keep: Callable[[RunCopy], None] = lambda copy: None,
+                 close: Callable[[], None] = lambda: None):
         """Start.
 
         Raises:
@@ -321,7 +323,7 @@ class Standby:
         self._socket = socket
         self._serve = serve
         self._interrupts = interrupts
-        self._keep = keep
+        self._keep, self._close = keep, close
         self.serves = False
         self._own = own
         self._first = first
@@ -501,6 +503,8 @@ class Standby:
         """Follow the server to its next run."""
         if self._primary.copy is not None:
             self._keep(self._primary.copy)
+        elif self._own is not None:
+            self._close()
         self._primary.next_run()
         self._own = self._candidate = self._follower = None
         self._began = self._silent_since = now
