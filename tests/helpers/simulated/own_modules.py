@@ -1,8 +1,8 @@
 """What a module of wbsp keeps for its process, for each simulated process apart.
 
 A worker's process knows by such variables which run it is in, was in, and is about to be in: see
-`wbsp.worker.loop` and `wbsp.worker.next_run`. All simulated processes have one interpreter, so each
-such dict, set or list is replaced by one that is another in each process.
+`wbsp.worker.process` and `wbsp.worker.next_run`. All simulated processes have one interpreter, so
+`PROCESS`, and each such dict, set or list, is replaced by one that is another in each process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import MutableMapping, MutableSequence, MutableSet
 from unittest.mock import patch
 
-from wbsp.worker import loop, next_run
+from wbsp.worker import loop, next_run, process
 
 MODULES = loop, next_run
 
@@ -65,6 +65,11 @@ class _Set(_Own, MutableSet):
         self._its.discard(item)
 
 
+class _Process(_Own):
+    def __getattr__(self, name):
+        return getattr(self._its, name)
+
+
 _KINDS = {dict: _Dict, list: _List, set: _Set}
 
 
@@ -99,6 +104,8 @@ def own_modules(cluster):
                         module, name, _KINDS[type(value)](world, type(value))))
             stack.enter_context(patch.multiple(
                 module, atexit=ends, in_child=lambda act: None, forget=lambda act: None))
+        stack.enter_context(patch.object(loop, "PROCESS", _Process(world, process.Process)))
+        stack.enter_context(patch.object(process, "in_child", lambda act: None))
         stack.enter_context(patch.object(loop, "Usage", lambda clock: lambda: (None, None)))
         stack.enter_context(patch.object(gc, "collect", lambda *_: 0))
         try:
