@@ -36,11 +36,12 @@ def draw_curves(statistics: Sequence[RunStatistics], path: Path,
         look = line_look(sync, used.get(sync, 0))
         used[sync] = used.get(sync, 0) + 1
         label = group if len(members) == 1 else f"{group} ({len(members)} runs)"
-        for column, of_x in enumerate((lambda one: one.run.evaluations.t / divisor,
-                                       lambda one: one.run.evaluations.steps)):
-            for row, of_y in enumerate((lambda one: 100 * one.run.evaluations.accuracy,
-                                        lambda one: one.run.evaluations.loss)):
-                lines = [(of_x(one), of_y(one)) for one in members]
+        found = [one.run.evaluations for one in members]
+        for column, of_x in enumerate(([one.t / divisor for one in found],
+                                       [one.steps for one in found])):
+            for row, of_y in enumerate(([100 * one.accuracy for one in found],
+                                        [one.loss for one in found])):
+                lines = list(zip(of_x, of_y, strict=True))
                 _draw_group(axes[row, column], lines, label, look)
     if target is not None and (place := _place(target)) is not None:
         row, height = place

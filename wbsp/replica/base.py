@@ -97,7 +97,8 @@ class Variables(ABC):
 
     def send(self, update: Any) -> Vector:
         """Start moving a V, or an update of `cut`, to the host."""
-        return update
+        started: Vector = update
+        return started
 
 
 class Held(NamedTuple):

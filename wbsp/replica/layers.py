@@ -36,7 +36,9 @@ class Statistics(NamedTuple):
 
 def every_layer(model: keras.Model) -> list[keras.layers.Layer]:
     """Return the model and all layers in it, each once."""
-    return model._flatten_layers()  # no public method finds layers inside layers
+    # No public method finds layers inside layers.
+    found: list[keras.layers.Layer] = model._flatten_layers()
+    return found
 
 
 def calls(model: keras.Layer) -> bool:

@@ -51,7 +51,8 @@ class KerasPart(Part):
         if name not in BACK_ENDS:
             raise ValueError(f"KERAS_BACKEND={name}: wbsp trains on {', '.join(BACK_ENDS)}")
         back_end = importlib.import_module(f"wbsp.replica.{name}")
-        return back_end.variables(self._model, chosen, layout, pool)
+        found: Variables = back_end.variables(self._model, chosen, layout, pool)
+        return found
 
     def read(self, it: keras.Variable) -> np.ndarray:
         return np.asarray(keras.ops.convert_to_numpy(it)).astype(np.float32, copy=False)
@@ -160,7 +161,9 @@ def _is_finite(variable: keras.Variable) -> bool:
 def number(model: keras.Model, variable: keras.Variable) -> Callable[[], float]:
     """Return a function that reads a variable of one float, cheap enough for every step."""
     if keras.backend.backend() == "tensorflow":  # Keras's own takes a hundred microseconds
-        return importlib.import_module("wbsp.replica.tensorflow").number(model, variable)
+        of_tensorflow = importlib.import_module("wbsp.replica.tensorflow")
+        read: Callable[[], float] = of_tensorflow.number(model, variable)
+        return read
     return lambda: float(variable.numpy())
 
 

@@ -719,7 +719,8 @@ def _settings() -> dict[str, Any]:
 
 
 def _time(name: str) -> float:
-    return _flag(name, units.seconds)
+    seconds: float = _flag(name, units.seconds)
+    return seconds
 
 
 def _flag(name: str, parse: Callable[[Any], Any]) -> Any:

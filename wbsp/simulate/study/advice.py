@@ -56,7 +56,7 @@ def length(seconds: float) -> int:
     """
     steps = min(LONGEST, max(SHORTEST, PATIENCE / max(seconds, 1e-9)))
     power = 10 ** floor(log10(steps))
-    return max(part * power for part in (1, 2, 5) if part * power <= steps)
+    return int(max(part * power for part in (1, 2, 5) if part * power <= steps))
 
 
 def checks(batches: float, step: float, look: float) -> int:

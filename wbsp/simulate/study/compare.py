@@ -135,7 +135,7 @@ class Result:
                 samples += event["samples"]
             elif event["kind"] == "evaluation" and self._reached(next(seen)):
                 break
-        return samples / run.settings["batch_size"]
+        return float(samples / run.settings["batch_size"])
 
 
 def table(compared: Sequence[Result]) -> str:
@@ -305,9 +305,9 @@ def _traffic(run: Run) -> float:
     if "wire" in run.settings or "sites" in run.settings:
         # Versions differ in size, or travel twice.
         found = _traffic_of(run)
-        return found["pushed"] + found["fetched"]
+        return float(found["pushed"] + found["fetched"])
     total = _summary(run)["total"]
-    return run.settings["model_bytes"] * (total["pushes"] + total["pulls"])
+    return float(run.settings["model_bytes"] * (total["pushes"] + total["pulls"]))
 
 
 def _traffic_of(run: Run) -> dict[str, Any]:
@@ -325,7 +325,7 @@ def _epochs(count: int) -> str:
 
 
 def _all_batches(run: Run) -> float:
-    return _summary(run)["total"]["samples"] / run.settings["batch_size"]
+    return float(_summary(run)["total"]["samples"] / run.settings["batch_size"])
 
 
 def _beats(one: Result, other: Result) -> bool:

@@ -101,7 +101,7 @@ def noise_of(results: list[Result]) -> float | None:
     for one in reversed(results):
         for run in one.runs:
             if run.summary and (noise := run.summary.get("noise")):
-                return noise["scale"] / noise["batch"]
+                return float(noise["scale"] / noise["batch"])
     return None
 
 

@@ -111,7 +111,7 @@ class TaskWorkload:
 
     def cut(self, worker: int) -> np.ndarray:
         x = np.asarray(self._x[worker])
-        update = x - self._anchor[worker]
+        update: np.ndarray = x - self._anchor[worker]
         self._anchor[worker] = x
         return update
 
