@@ -11,8 +11,7 @@ from jobs import free_port
 
 from wbsp.wire.errors import TransportError
 from wbsp.worker import next_run
-from wbsp.worker.loop import Worker
-from wbsp.worker.process import PROCESS
+from wbsp.worker.loop import PROCESS, Worker
 
 
 @pytest.fixture

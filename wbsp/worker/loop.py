@@ -37,7 +37,7 @@ from wbsp.worker.errors import in_one_line
 from wbsp.worker.metrics import Usage
 from wbsp.worker.next_run import Line, NextRun, line_of
 from wbsp.worker.passed import PassedRun
-from wbsp.worker.process import PROCESS, Part
+from wbsp.worker.process import Part, Process
 from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.share import Share
 from wbsp.worker.signals import Signals
@@ -50,6 +50,8 @@ _NOTICE = 15.0  # seconds between two lines about one wait
 
 # What a connection is made with.
 _CONNECTS = "_token_file", "_bandwidth", "_patience", "_share", "_expected", "_on"
+
+PROCESS: Process[Worker] = Process()  # this one
 
 
 class Loop:
@@ -209,7 +211,7 @@ class Worker:
         return self.__copy__()
 
     @property
-    def _part(self) -> Part:
+    def _part(self) -> Part[Worker]:
         """What this process remembers of its task."""
         return PROCESS.part(self.task)
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
 from wbsp.environment import Task
 from wbsp.process.forks import in_child
 from wbsp.process.host import Scheduler
 
-if TYPE_CHECKING:
-    from wbsp.worker.loop import Worker
+Member = TypeVar("Member")
 
 
 @dataclass
-class Part:
+class Part(Generic[Member]):
     """What it remembers of one task.
 
     Attributes:
@@ -28,7 +27,7 @@ class Part:
         key: as in `Welcome`, of the newest server.
     """
 
-    member: Worker | None = None
+    member: Member | None = None
     was_in_run: bool = False
     behind: tuple[str, int] = "", 0
     left_early: tuple[str, int] | None = None
@@ -38,20 +37,20 @@ class Part:
     key: bytes = b""
 
 
-class Process:
+class Process(Generic[Member]):
     """This process, as servers know it."""
 
     def __init__(self) -> None:
-        self._parts: dict[Task, Part] = {}
+        self._parts: dict[Task, Part[Member]] = {}
         self._own = b""
 
-    def part(self, task: Task) -> Part:
+    def part(self, task: Task) -> Part[Member]:
         """Return what is remembered of `task`, as the process was started with it: without an
         index, if the server chooses that."""
         return self._parts.setdefault(task, Part())
 
     @property
-    def members(self) -> list[Worker]:
+    def members(self) -> list[Member]:
         """The workers that are in a run now."""
         return [part.member for part in self._parts.values() if part.member is not None]
 
@@ -72,6 +71,3 @@ class Process:
         self._own = b""
         for part in self._parts.values():
             part.given, part.key = None, b""
-
-
-PROCESS = Process()

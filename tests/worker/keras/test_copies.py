@@ -11,7 +11,7 @@ import wbsp
 from wbsp.wire.errors import TransportError
 from wbsp.worker import loop as module
 from wbsp.worker.errors import in_one_line
-from wbsp.worker.process import PROCESS
+from wbsp.worker.loop import PROCESS
 
 pytestmark = pytest.mark.slow  # Keras takes its seconds to start
 
