@@ -276,7 +276,7 @@ def test_a_member_that_sends_faster_than_it_is_read_is_cut_off(server):
         for _ in range(1000):
             with contextlib.suppress(OSError):
                 peer.socket.sendall(data)
-            server.guard.behind = True
+            server.guard.reads(behind=True)
             for _ in range(64):
                 assert server.socket.poll(10_000)
                 _, hello = server.socket.recv_multipart(copy=False)
@@ -293,9 +293,9 @@ def test_unread_bytes_of_a_connection_count_until_they_are_read(server):
     server.guard._left = guard._OF_STRANGERS
     with RawPeer(server.port) as peer:
         peer.part(1000)
-        server.guard.behind = True
+        server.guard.reads(behind=True)
         until(lambda: "an endless message" in server.watch(), "the next stranger to be cut")
-    server.guard.behind = False
+    server.guard.reads(behind=False)
     server.watch()
     with RawPeer(server.port) as peer:
         peer.part(1000)

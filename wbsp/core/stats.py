@@ -39,8 +39,11 @@ class PhaseTimer:
     its batch was ready. The phases add up to the wall time since `start`.
     """
 
-    def __init__(self, start: float, phase: Phase = "wait"):
-        self.seconds: dict[str, float] = dict.fromkeys(ALWAYS, 0.0)
+    def __init__(self, start: float, phase: Phase = "wait",
+                 seconds: dict[str, float] | None = None):
+        """Start; `seconds`: booked before, by phase, and added to."""
+        self.seconds: dict[str, float] = (
+            dict.fromkeys(ALWAYS, 0.0) if seconds is None else seconds)
         self.phase = phase
         self.since = start
 
@@ -121,21 +124,31 @@ class Report:
             self.losses = losses
             self.measured += samples
 
-    def count_push(self, seconds: float) -> None:
-        """Count a push that was acknowledged `seconds` after its cut."""
+    def count_cut(self, nbytes: int) -> None:
+        """Note the bytes of the newest update."""
+        self.push_bytes = nbytes
+
+    def count_sign(self) -> None:
+        """Count a sign of work between two steps."""
+        self.signs += 1
+
+    def count_push(self, seconds: float, nbytes: int = 0) -> None:
+        """Count a push that was acknowledged in `nbytes`, `seconds` after its cut."""
+        self.control_bytes = nbytes
         self.pushes += 1
         self.last_push_seconds = seconds
         self.push_seconds += seconds
 
-    def count_pull(self, seconds: float) -> None:
-        """Count a version that arrived `seconds` after its request."""
+    def count_pull(self, seconds: float, nbytes: int) -> None:
+        """Count a version of `nbytes` that arrived `seconds` after its request."""
+        self.pull_bytes = nbytes
         self.pulls += 1
         self.last_pull_seconds = seconds
         self.pull_seconds += seconds
 
-    def copy(self) -> Report:
-        """Return a copy of the present totals."""
-        return replace(self, seconds=dict(self.seconds))
+    def with_seconds(self, seconds: dict[str, float]) -> Report:
+        """Return a copy of the present totals, with these seconds by phase."""
+        return replace(self, seconds=seconds)
 
 
 class AnsweredWork(NamedTuple):

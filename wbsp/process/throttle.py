@@ -23,6 +23,10 @@ class Throttle:
         self.rest(now)
         return True
 
-    def rest(self, now: float) -> None:
-        """Delay the next line to a whole period after `now`."""
-        self.next = now + self.period
+    def rest(self, now: float, seconds: float = math.inf) -> None:
+        """Have the next line a whole period after `now`, or `seconds` if that is less."""
+        self.next = now + min(self.period, seconds)
+
+    def woke(self, seconds: float) -> None:
+        """Do not count the seconds of a suspension."""
+        self.next += seconds

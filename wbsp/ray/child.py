@@ -88,6 +88,10 @@ class Child:
             self.died(_cause(error))
             return None
 
+    def ends(self, how: Any) -> None:
+        """Note the result with which it has ended in good order."""
+        self.ended = how
+
     def died(self, why: str) -> None:
         """Restart it, or give it up."""
         lived = time.monotonic() - self._since if self._end is not None else 0.0

@@ -189,7 +189,7 @@ class Supervisor:
     def _server_ended(self, child: Child, ending: Ending) -> None:
         over = self._left and any(worker.ended for worker in self._workers)
         if ending.code in IN_ORDER or over:
-            child.ended = ending
+            child.ends(ending)
         elif ending.code < 0 or len(self._servers) > 1:
             killed = f"it was killed by signal {-ending.code}"
             child.died(killed if ending.code < 0 else ending.said)
@@ -199,7 +199,7 @@ class Supervisor:
 
     def _worker_ended(self, child: Child, outcome: Outcome) -> None:
         if outcome.lost is None:
-            child.ended = outcome
+            child.ends(outcome)
         elif any(server.ended for server in self._servers):
             child.give_up(outcome.lost)
         else:

@@ -124,6 +124,14 @@ class Leaf:
                              "params = w.step(loss, params) after each step")
         return self.held
 
+    def step(self, value: jax.Array) -> None:
+        """Take the array that a step has returned."""
+        self.held = value
+
+    def is_seen(self) -> None:
+        """Note that the loop has the array of a version."""
+        self.assigned = False
+
     def assign(self, value: jax.Array) -> None:
         """Replace the array by one of this leaf's type."""
         self.held = value.astype(self.dtype)
@@ -196,7 +204,7 @@ class PyTree(Part):
                 raise ValueError(f"{leaf.name} is {value.dtype} now, but was {leaf.dtype}: give it "
                                  f"that type in the step, or {value.dtype} before the block")
             else:
-                leaf.held = value
+                leaf.step(value)
         self._given = tree
 
     def _differs(self, tree: Any) -> str:
@@ -215,7 +223,7 @@ class PyTree(Part):
             values = [leaf.held if isinstance(leaf, Leaf) else leaf for leaf in self._leaves]
             self._given = jax.tree_util.tree_unflatten(self._form, values)
             for leaf in self._chosen:
-                leaf.assigned = False
+                leaf.is_seen()
         return self._given
 
 

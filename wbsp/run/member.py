@@ -73,9 +73,17 @@ class Member:
     def signal(self, signum: int) -> None:
         """Send it a signal; if it waits for its next start, that is its end."""
         if self.due is not None:
-            self.due, self.code = None, 0
+            self.ends(0)
         elif self.process is not None:
             self.process.signal(signum)
+
+    def ends(self, code: int) -> None:
+        """Note that it has ended with this exit code, and is not started again."""
+        self.due, self.code = None, code
+
+    def starts_again(self, pause: float) -> None:
+        """Start it again in `pause` seconds."""
+        self.due = time.monotonic() + pause
 
     def loss(self, code: int) -> str | None:
         """Return what has happened if it ended by no decision of its own; None: it decided."""

@@ -176,7 +176,6 @@ class Supervisor:
         if server.over if server is not None else not self._served:
             for worker in self._workers:
                 if worker.due is not None and worker.process is not None:
-                    worker.due = None
                     self._over(worker, worker.process.code or 0, f"not restarting {worker.name}: "
                                "its server has ended")
         elif server is not None and all(worker.over for worker in self._workers):
@@ -201,7 +200,6 @@ class Supervisor:
     def _end_server(self, server: Member, now: float) -> None:
         """End the server, whose workers have ended, unless it does so by itself."""
         if server.due is not None and server.process is not None:
-            server.due = None
             self._over(server, server.process.code or 0, "not restarting the server: its workers "
                        "have ended")
             return
@@ -224,17 +222,17 @@ class Supervisor:
                 if code >= 0:
                     host.tell_over()
         if self._stopping is not None or code == 0:
-            member.code = code
+            member.ends(code)
         elif member is self._server:
             self._server_ended(member, code, lived)
         elif isinstance(member, Host) and not member.reached:
-            member.code = code
+            member.ends(code)
             self._fail(member.refusal(code))
         elif (loss := member.loss(code)) is not None:
             self._again(member, code, loss, lived, "restarting it" if code < 0 else
                         "connecting again")
         elif isinstance(member, Host):  # it has said why
-            member.code = code
+            member.ends(code)
             self._code = self._code or code
         else:
             self._over(member, code, f"{member.called} ended with exit code {code}"
@@ -252,7 +250,7 @@ class Supervisor:
             if server.over:
                 self._fail("the run has lost its server", code)
         else:
-            server.code = code
+            server.ends(code)
             self._fail(f"the server {how(code)}", code)
 
     def _again(self, member: Member, code: int, loss: str, lived: float, does: str) -> None:
@@ -264,11 +262,11 @@ class Supervisor:
             return
         after = f" in {pause:g} s" if pause else ""
         self.say(f"{loss}; {does}{after}")
-        member.due = time.monotonic() + pause
+        member.starts_again(pause)
 
     def _over(self, member: Member, code: int, line: str) -> None:
         """Note that a process is not started again."""
-        member.code = code
+        member.ends(code)
         self._notes.append(f"{member.called} {how(code)}")
         self._code = self._code or exit_code(code)
         self.say(line)

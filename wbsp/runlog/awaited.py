@@ -38,7 +38,7 @@ class Awaited:
         goes_on = bool(whom) and (left is None or left > 0)
         if what != self._what or not whom:
             self._what = what
-            self._notice.next = now + min(_FIRST, self._notice.period)
+            self._notice.rest(now, _FIRST)
         elif goes_on and self._notice.due(now):
             while_ = "" if left is None else f", for {left:.0f} s more"
             self._say(f"waiting for {named(whom)} {what}{while_}; then {then}")

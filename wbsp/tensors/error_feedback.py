@@ -58,15 +58,15 @@ class ErrorFeedback:
 
     def __init__(self, wire: Codec, unsent: np.ndarray | None = None):
         self.wire = wire
-        self.unsent = unsent
+        self.owe(unsent)
 
     @property
     def unsent(self) -> np.ndarray | None:
         self._known = True
         return self._unsent
 
-    @unsent.setter
-    def unsent(self, unsent: np.ndarray | None) -> None:
+    def owe(self, unsent: np.ndarray | None) -> None:
+        """Add this to the next vector, in place of what was not sent."""
         self._unsent = unsent
         self._known = True  # to others, so that it must not be written to
 

@@ -201,6 +201,19 @@ class _Range:
     words: VectorStream | None = None
     in_blocks: bool = False
 
+    def begin(self, model: m.Model, length: int) -> None:
+        """Expect a transfer of this length from its begin."""
+        self.version, self.base, self.length, self.filled = model.version, model.base, length, 0
+        self.words = None if model.base == m.NONE else VectorStream([length])
+        self.in_blocks = model.in_blocks
+
+    def fill(self, filled: int) -> None:
+        self.filled = filled
+
+    def end(self) -> None:
+        """Expect no transfer."""
+        self.version, self.words = m.NONE, None
+
 
 class VectorAssembly:
     """Assembles versions of one vector from ranges, which arrive in any order.
@@ -247,12 +260,10 @@ class VectorAssembly:
         rest = length - offset
         _check(model.offset, data, min(CHUNK, rest) if model.place is None else rest)
         if not offset:
-            one.version, one.base, one.length, one.filled = model.version, model.base, length, 0
-            one.words = None if whole else VectorStream([length])
-            one.in_blocks = model.in_blocks
+            one.begin(model, length)
         if one.words is None:
             floats: np.ndarray | None = np.frombuffer(data, "<f4")
-            one.filled += data.nbytes // 4
+            one.fill(one.filled + data.nbytes // 4)
         else:
             floats = self._advanced(one, one.words, offset, data)
         if floats is None:
@@ -288,7 +299,7 @@ class VectorAssembly:
         """Return the range of the held version plus its differences, if all have arrived."""
         assert self._floats is not None
         found = words.add(offset, data)
-        one.filled = words.filled
+        one.fill(words.filled)
         if found is None:
             return None
         alone = one.stop - one.start == self.size
@@ -302,7 +313,7 @@ class VectorAssembly:
                 floats = advanced(self._wire, held, found[0], one.in_blocks)
         except ValueError as error:
             raise WireError(f"version {one.version} as {error}") from None
-        one.filled = one.length
+        one.fill(one.length)
         return floats
 
     def _joined(self, version: int, keep: bool) -> tuple[np.ndarray, int] | None:
@@ -313,7 +324,7 @@ class VectorAssembly:
         assert vector is not None
         self._vector = None
         for one in self._ranges:
-            one.version, one.words = m.NONE, None
+            one.end()
         self.held, self._floats = m.NONE, None
         if keep:  # later differences are added to it
             vector.flags.writeable = False

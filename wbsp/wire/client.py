@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -169,7 +169,7 @@ Command = (Post | Put | Arrange | Detach | TurnAway | Served
            | Answered | Acked | Fetched | Received)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, frozen=True)
 class SendUpdate:
     """Push an update, which must not be written to any more.
 
@@ -244,7 +244,15 @@ class PendingRequest:
         """Note progress if a count has changed."""
         if counts != self.counts:
             self.counts = counts
-            self.progress_at = now
+            self.progresses(now)
+
+    def progresses(self, now: float) -> None:
+        """Note progress."""
+        self.progress_at = now
+
+    def is_repeated(self, now: float) -> None:
+        """Note that the request is sent again."""
+        self.sent_at = now
 
     def idle(self, now: float) -> float:
         """Return the seconds since the request was sent, or since the last progress."""
@@ -359,13 +367,14 @@ class Client:
             return self._done()
         match request:
             case SendUpdate():
-                request.words, request.sent = self.session.encode(request.update)
+                words, sent = self.session.encode(request.update)
+                request = replace(request, words=words, sent=sent)
             case m.Hello():
-                self.session.hello = request
+                self.session.introduces(request)
             case m.Join():
-                self.session.join = request
+                self.session.asks_to_join(request)
             case m.Leaving():
-                self.session.left = request.finished
+                self.session.leaves(request.finished)
                 request = structs.replace(request, report=self._report())
         self._pending = PendingRequest(request, self._counts(), now, now, now)
         if isinstance(request, Expect) and self._inbox:
@@ -454,7 +463,7 @@ class Client:
         if pending and pending.idle(now) > timeouts.REQUEST_STALLED / 60:
             pending.observe(self._counts(), now)
             if line.transferring(now):
-                pending.progress_at = now
+                pending.progresses(now)
             if (self.ready and line.all_sent
                     and pending.idle(now) > timeouts.REQUEST_STALLED):
                 if self._presents:  # its introduction was lost
@@ -508,7 +517,7 @@ class Client:
                 self._do(Post(request))
 
     def _send_again(self, pending: PendingRequest, now: float) -> None:
-        pending.sent_at = now
+        pending.is_repeated(now)
         request = pending.request
         if isinstance(request, SendUpdate) and request.sent is not None:
             # it may still be in flight when the first sending is answered
@@ -566,7 +575,7 @@ class Client:
             case m.Resend():
                 if self._attaching is not None and self._trusted:
                     self._arrange(message, now)
-                    session.lacks = message.seq
+                    session.resends(message.seq)
                     self._resend_lacking()
             case m.Reattached():
                 if (self._attaching is not None and self._trusted
@@ -794,6 +803,28 @@ class _Shard:
     strange: bool = False  # the process there has not proven that it is the shard
     presented_at: float = 0.0
 
+    def changed(self, connected: bool) -> None:
+        """Note a new connection, or the end of one."""
+        self.connected = connected
+        self.known = self.strange = False
+        self.claim.renew()
+
+    def meets(self, challenge: m.Challenge) -> bool:
+        """Return whether to introduce this worker, because the shard has just proven itself."""
+        met = self.claim.meets(challenge)
+        if met is not None:
+            self.strange = not met
+        return bool(met)
+
+    def knows(self) -> None:
+        """Note that the shard knows this worker."""
+        self.known = True
+
+    def introduction(self, name: int, now: float) -> s.Present:
+        """Return this worker's introduction."""
+        self.presented_at = now
+        return self.claim.sealed(s.Present(name))
+
 
 class Shards:
     """A member's introductions to the shards of its server.
@@ -825,26 +856,20 @@ class Shards:
     def changed(self, number: int, connected: bool, now: float) -> list[Command]:
         """As `Client.shard_changed`."""
         self._unready(now)
-        shard = self._all[number]
-        shard.connected = connected
-        shard.known = shard.strange = False
-        shard.claim.renew()
+        self._all[number].changed(connected)
         return [self._introduction(number, now)] if connected else []
 
     def receive(self, number: int, message: m.Message, now: float) -> list[Command]:
         """Handle a message of the process there, but for versions."""
         shard = self._all[number]
         if isinstance(message, m.Challenge):
-            met = shard.claim.meets(message)
-            if met is not None:
-                shard.strange = not met
-            if met:
+            if shard.meets(message):
                 return [self._introduction(number, now)]
         elif (isinstance(message, s.Ready) and message.name == self._name
                 and shard.claim.bond is not None):
             if shard.known:  # a slice arrived too early there: all are repeated
                 self._unready(now)
-            shard.known = True
+            shard.knows()
         return []
 
     def due(self, now: float, alone: bool) -> list[Command]:
@@ -888,6 +913,4 @@ class Shards:
             self._notice.rest(now)
 
     def _introduction(self, number: int, now: float) -> Post:
-        shard = self._all[number]
-        shard.presented_at = now
-        return Post(shard.claim.sealed(s.Present(self._name)), shard=number)
+        return Post(self._all[number].introduction(self._name, now), shard=number)

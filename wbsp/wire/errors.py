@@ -18,7 +18,9 @@ class RunOver(TransportError):
         follows: another run of that server follows.
     """
 
-    follows = False
+    def __init__(self, reason: str, follows: bool = False):
+        super().__init__(reason)
+        self.follows = follows
 
 
 class ServerEnds(TransportError):
@@ -34,8 +36,5 @@ def refused(reason: str, over: bool, ends: bool = False, follows: bool = False) 
         ends: no other run follows.
         follows: another run of that server follows.
     """
-    kind = ServerEnds if ends else RunOver if over else TransportError
-    error = kind(f"the server refused: {reason}")
-    if isinstance(error, RunOver):
-        error.follows = follows
-    return error
+    why = f"the server refused: {reason}"
+    return ServerEnds(why) if ends else RunOver(why, follows) if over else TransportError(why)

@@ -96,8 +96,8 @@ class ConnectionGuard:
 
     A connection is a stranger's until a worker's message arrives through it.
 
-    behind: the server has not read everything that has arrived. While it has, each message resets
-            its connection's count, so that pings do not add up.
+    The server is *behind* if it has not read everything that has arrived. While it has, each
+    message resets its connection's count, so that pings do not add up.
     """
 
     def __init__(self, members: int, network: Network = HOST.network):
@@ -117,12 +117,8 @@ class ConnectionGuard:
         self._read: set[int] = set()  # of members; a message was read since the last `check`
         _raise_file_limit()
 
-    @property
-    def behind(self) -> bool:
-        return self._behind
-
-    @behind.setter
-    def behind(self, behind: bool) -> None:
+    def reads(self, behind: bool) -> None:
+        """Note whether the server is behind."""
         self._behind = behind
         if not behind:
             self._left = 0  # the data of ended connections has been read, too

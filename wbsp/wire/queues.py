@@ -38,6 +38,24 @@ class _Queue:
             self.transfer = None
         return frames
 
+    def send(self, messages: Iterator[Frames] | None) -> None:
+        """Replace the rest of the transfer."""
+        self.transfer = messages
+
+    def was_refused(self, frames: Frames, now: float) -> None:
+        """Keep what the socket does not accept, and try again later."""
+        self.unsent, self.blocked_until = frames, now + self.retry
+        self.retry = min(2 * self.retry, _LAST_RETRY)
+
+    def was_taken(self) -> None:
+        """Note that the socket accepts messages."""
+        self.retry = _FIRST_RETRY
+
+    def take_unsent(self) -> Frames | None:
+        """Remove and return what the socket did not accept."""
+        frames, self.unsent = self.unsent, None
+        return frames
+
     def clear(self) -> None:
         """Forget all messages."""
         self.transfer = None
@@ -71,13 +89,13 @@ class PeerQueues:
 
     def transfer(self, identity: bytes, messages: Iterator[Frames], now: float) -> None:
         """Send these messages in place of the rest of an earlier transfer to that peer."""
-        self._queue(identity).transfer = messages
+        self._queue(identity).send(messages)
         self.flush(now)
 
     def drop_transfer(self, identity: bytes) -> None:
         """Drop the rest of a transfer that the peer no longer needs."""
         if identity in self._queues:
-            self._queues[identity].transfer = None
+            self._queues[identity].send(None)
 
     def waiting(self, identity: bytes) -> bool:
         """Return whether a message to that peer has not been sent."""
@@ -97,15 +115,13 @@ class PeerQueues:
             try:
                 self._socket.send_multipart([queue.identity, *frames], zmq.NOBLOCK, copy=False)
             except zmq.Again:
-                queue.unsent = frames
-                queue.blocked_until = now + queue.retry
-                queue.retry = min(2 * queue.retry, _LAST_RETRY)
+                queue.was_refused(frames, now)
                 continue
             except zmq.ZMQError as error:
                 if error.errno != zmq.EHOSTUNREACH:
                     raise
                 queue.clear()
-            queue.retry = _FIRST_RETRY
+            queue.was_taken()
 
     def delay(self, now: float) -> float:
         """Return the seconds until `flush` can send a message; infinite if all queues are empty."""
@@ -129,7 +145,7 @@ class PeerQueues:
             if now < queue.blocked_until:
                 self._turns.append(queue)
                 continue
-            unsent, queue.unsent = queue.unsent, None
+            unsent = queue.take_unsent()
             frames = unsent or queue.pop()
             if frames is None:
                 del self._queues[queue.identity]
@@ -172,7 +188,7 @@ class SendQueue:
         """Forget all messages that have not been sent."""
         self._waiting.clear()
         self._urgent = None
-        self._line.message = None
+        self._line.clear()
         self.blocked = False
 
     def flush(self, now: float) -> None:

@@ -54,6 +54,10 @@ class Line(Generic[Carried]):
         message, self.message = self.message, None
         return message
 
+    def clear(self) -> None:
+        """Drop the message."""
+        self.message = None
+
     def delay(self, now: float) -> float | None:
         """Return the seconds until the message can be taken; None if the line is free."""
         return None if self.message is None else max(0.0, self._arrives_at - now)

@@ -113,10 +113,10 @@ class ServerLink(Link):
 
     def read(self) -> Iterator[list[zmq.Frame]]:
         """Yield the messages that have arrived, at most `TURN` of them."""
-        self._guard.behind = True
+        self._guard.reads(behind=True)
         for _ in range(TURN):
             if not self.socket.poll(0):  # an exception takes longer
-                self._guard.behind = False
+                self._guard.reads(behind=False)
                 return
             frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             self._server.note(self._guard, frames, self.proven)

@@ -88,6 +88,26 @@ class Session:
             hello = structs.replace(hello, run=self._run or "", epoch=self.epoch)
         return hello if self.was is None else self.was.sealed(hello)
 
+    def introduces(self, hello: m.Hello) -> None:
+        """Note with which introduction this worker connects."""
+        self.hello = hello
+
+    def asks_to_join(self, join: m.Join) -> None:
+        """Note with which model this worker joins."""
+        self.join = join
+
+    def leaves(self, finished: bool) -> None:
+        """Note that this worker leaves; `finished`: it waits for the final version."""
+        self.left = finished
+
+    def shares(self, held: Callable[[], WorkHeld] | None) -> None:
+        """Note what returns what this worker holds of shared data; None: it has its own."""
+        self.work = held
+
+    def resends(self, first: int) -> None:
+        """Note the first push whose decision the server lacks."""
+        self.lacks = first
+
     def has_been(self, key: bytes) -> None:
         """Introduce this worker as the process with this key; as in `Welcome`, of a run before."""
         self.was = Claim(self._random, key)
@@ -187,7 +207,7 @@ class Session:
             decided: an update that it pushed after that, and that the server has decided on, or
                 None: what the format leaves of it is not sent, either.
         """
-        self.sending.unsent = unsent
+        self.sending.owe(unsent)
         if decided is not None:
             self.encode(decided)
 
@@ -233,7 +253,7 @@ class Session:
         next ones: it is dropped with the push.
         """
         if ack.reason in UNFIT:
-            self.sending.unsent = None
+            self.sending.owe(None)
         self.kept.add(push, sent, ack.weight, ack.mark, ack.durable,
                       None if ack.accepted else ack.reason or "", spans)
 
@@ -247,7 +267,7 @@ class Session:
             self.promised = 0
             self._doubted.clear()
         if ticket and epoch == self.epoch:
-            self.claim.keys = ticket,
+            self.claim.has(ticket)
 
     def choose(self, message: m.Elect | m.Leading | m.NotServing, now: float,
                attached: bool = True) -> m.Elected | None:

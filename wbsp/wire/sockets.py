@@ -183,11 +183,11 @@ class ServerSocket:
     def messages(self) -> Iterator[list[zmq.Frame]]:
         """Yield the messages that have arrived, at most `TURN`, so that other sources get a turn.
         """
-        self.guard.behind = True
+        self.guard.reads(behind=True)
         for _ in range(TURN):
             message = self._receiver.receive(self.on.clock.monotonic())
             if message is None:
-                self.guard.behind = self.delay is not None  # a rate limit delays it
+                self.guard.reads(behind=self.delay is not None)  # a rate limit delays it
                 return
             yield message
 

@@ -139,7 +139,7 @@ class Worker:
             if n is not None and batch_size is not None:
                 self._share = Share(n, batch_size, seed)
                 self._share.wants(self._epochs)
-        self._member.share = self._share
+        self._member.trains(self._share)
         self._before: Any = None  # the loss of the step before, if it may not be computed yet
         self._passed: Any = None  # the replica, in a block whose run has ended before
 
@@ -217,7 +217,7 @@ class Worker:
                 self._pass_by()
                 return self
             values.adopted()
-            member.begun().on_renewed = partial(member.say_once, _UNSOUND)
+            member.begun().tell_when_renewed(partial(member.say_once, _UNSOUND))
             self._step_begins()
             if self._leader is not None:
                 self._leader.begin(replica, values, self._share, None, member.run_examples)
@@ -659,6 +659,22 @@ class _SharedData:
         self.data = data
         self.next_epoch = self.handed = 0
 
+    def begin(self, epochs: int) -> None:
+        """Begin a run of so many epochs."""
+        self.data = self.data._replace(epochs=epochs)
+
+    def goes_to(self, epoch: int) -> None:
+        """Note the epoch of the next batch."""
+        self.next_epoch = epoch
+
+    def took(self) -> None:
+        """Count a batch that the loop is given."""
+        self.handed += 1
+
+    def trained(self) -> None:
+        """Count the end of a batch's step."""
+        self.handed -= 1
+
     @property
     def total(self) -> int:
         return self.data.n * self.data.epochs
@@ -692,7 +708,7 @@ class _Rank(Worker):
         self._settle()
         _, epochs, _, _ = self._processes.receive()
         if self._share is not None:
-            self._share.data = self._share.data._replace(epochs=epochs)
+            self._share.begin(epochs)
         if values.frozen.size:
             values.frozen.take(self._processes.vector(values.frozen.read()))
         values.adopted()
@@ -735,7 +751,7 @@ class _Rank(Worker):
     def step(self, loss: Any = None, values: Any = None, *, steps: int = 1,
              samples: int | None = None) -> Any:
         if self._share is not None:
-            self._share.handed -= 1
+            self._share.trained()
         steps, _ = self._counts(steps, samples)
         self._steps += steps
         self._settle()
@@ -750,14 +766,15 @@ class _Rank(Worker):
             self._replica.adopt(self._replica.bring(vector), "replace")
 
     def _continues(self, share: Any, epoch: int | None = None) -> bool:
-        what, share.next_epoch, _, _ = self._processes.receive()
+        what, epoch, _, _ = self._processes.receive()
+        share.goes_to(epoch)
         return bool(what == self._processes.CONTINUES)
 
     _offers = _continues
 
     def _next(self, share: Any) -> np.ndarray:
         _, first, last, _ = self._processes.receive()
-        share.handed += 1
+        share.took()
         own: np.ndarray = self._processes.part(
             self._order.examples(first, last, share.data.n, share.data.seed))
         return own

@@ -41,6 +41,10 @@ class Assignments:
         self._run: object | None = None  # between `begin` and `end`, another at each
         self._iterated = False
 
+    def make_on_demand(self) -> None:
+        """Make a piece of the own stream when the iterator requests it."""
+        self.on_demand = True
+
     def begin(self, batch: int | None) -> None:
         """Begin training, on the own stream with `batch` examples a step, until `assign`."""
         with self._changed:

@@ -173,6 +173,14 @@ class Worker:
         self._signals = Signals(self.interrupt, self._leave_soon)
         self._ending = threading.RLock()
 
+    def trains(self, share: Share | None, dataset: Any = None) -> None:
+        """Train a share of the run's data, from this dataset if there is one."""
+        self.share, self.dataset = share, dataset
+
+    def streams(self, batch: int) -> None:
+        """Train a stream, `batch` examples a step if the model leaves that to the worker."""
+        self.batch = batch
+
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy for another process, which is not connected. The secret stays
         in its file.
@@ -204,7 +212,7 @@ class Worker:
         made = object.__new__(type(self))
         made.__setstate__(self._settings())
         made.assignments, made.batch = self.assignments, self.batch
-        made.share, made.dataset = self.share, self.dataset
+        made.trains(self.share, self.dataset)
         return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Worker:
@@ -368,9 +376,13 @@ class Worker:
         alike = all(getattr(self, name) == getattr(other, name) for name in _CONNECTS)
         if not alike or other.transport is None or other.welcome is None or other.transport.error:
             return None
-        line = other.transport, other.welcome
-        other._lets_go()
-        other.transport = other.welcome = None
+        return other._hands_over()
+
+    def _hands_over(self) -> tuple[Transport, m.Welcome]:
+        """Return the connection, which is another worker's from here on."""
+        assert self.transport is not None and self.welcome is not None, "it has asked for its index"
+        line, self.transport, self.welcome = (self.transport, self.welcome), None, None
+        self._lets_go()
         return line
 
     def _lets_go(self) -> None:

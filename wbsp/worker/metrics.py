@@ -48,9 +48,7 @@ class Recorder:
         if self._final is not None:
             return self._final
         with self._lock:
-            report = self._totals.copy()
-            report.seconds = self._timer.at(self.now())
-            return report
+            return self._totals.with_seconds(self._timer.at(self.now()))
 
     def close(self) -> None:
         """Stop counting, at the end of training."""
@@ -100,7 +98,7 @@ class Recorder:
 
     def cut(self, nbytes: int) -> None:
         """Count an update of `nbytes`."""
-        self._totals.push_bytes = nbytes
+        self._totals.count_cut(nbytes)
 
     # Used by the communication thread.
 
@@ -108,7 +106,7 @@ class Recorder:
         """Count a sign of work if the rest of this process has worked since the last look."""
         now, used = self._clock.monotonic(), self._clock.processor()
         if used - self._looked[1] >= _WORKS * (now - self._looked[0]):
-            self._totals.signs += 1
+            self._totals.count_sign()
         self._looked = now, used
 
     def write_log(self) -> None:
@@ -118,14 +116,12 @@ class Recorder:
 
     def acked(self, seq: int, seconds: float, nbytes: int) -> None:
         """Count push `seq`, whose acknowledgement of `nbytes` took `seconds`."""
-        self._totals.count_push(seconds)
-        self._totals.control_bytes = nbytes
+        self._totals.count_push(seconds, nbytes)
         self._log_request("push", seconds, seq=seq)
 
     def fetched(self, version: int, seconds: float, nbytes: int) -> None:
         """Count the fetch of a version of `nbytes`, which took `seconds`."""
-        self._totals.count_pull(seconds)
-        self._totals.pull_bytes = nbytes
+        self._totals.count_pull(seconds, nbytes)
         self._log_request("pull", seconds, version=version)
 
     def _log_request(self, kind: Phase, seconds: float, **fields: int) -> None:

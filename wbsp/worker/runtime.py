@@ -41,7 +41,6 @@ class WorkerRuntime:
         steps_before: steps of this worker in earlier incarnations.
         has_final: the model is the run's last version.
         stood: seconds of waiting for that while others still trained.
-        on_renewed: called when a version has replaced a model that was not finite.
     """
 
     def __init__(self, transport: Transport, replica: Replica, rule: WorkerRule, joined: m.Joined,
@@ -83,7 +82,7 @@ class WorkerRuntime:
             share.begin(joined.work, participant)
         self._shared = SharedParticipant(participant, self._recorder, say, assignments,
                                          replica.bring, transport.on, share)
-        self.on_renewed: Callable[[], object] = lambda: None
+        self._on_renewed: Callable[[], object] = lambda: None
         self._renewed = 0
         self._ends_run = False  # this worker has asked the server to
         self._again = again
@@ -91,6 +90,10 @@ class WorkerRuntime:
         self.has_final = False
         self.stood = 0.0
         self._trains = False  # the variables hold the progress of steps
+
+    def tell_when_renewed(self, act: Callable[[], object]) -> None:
+        """Call `act` when a version has replaced a model that was not finite."""
+        self._on_renewed = act
 
     @property
     def comes_again(self) -> bool:
@@ -321,7 +324,7 @@ class WorkerRuntime:
                     self.has_final = self.agent.finished
                     if self.agent.renewed > self._renewed:
                         self._renewed = self.agent.renewed
-                        self.on_renewed()
+                        self._on_renewed()
                 case Expect() | Message():
                     self.transport.request(command)
                 case Leave():

@@ -129,6 +129,10 @@ class Share:
             self._run = object()
             self._iterated = self._stopped = self.early = False
 
+    def told_rate(self, rate: LearningRate) -> None:
+        """Note the newest learning rate from the server."""
+        self.rate = rate
+
     def stop(self, early: bool = False) -> None:
         """Stop waiting for batches, because the run ends. `early`: as in `messages.Stop`."""
         with self.changed:

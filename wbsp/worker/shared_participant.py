@@ -146,7 +146,7 @@ class SharedParticipant:
                 case m.Measured() if share is not None:
                     share.validated(message)
                 case m.LearningRate() if share is not None:
-                    share.rate = message
+                    share.told_rate(message)
                 case m.Directed(direct) if share is None and assignments is not None:
                     if direct.batch is not None and direct.start is None:
                         assignments.assign(direct.batch, None)

@@ -365,7 +365,7 @@ def _dense_version_left_out():
 def _rest_is_dropped():
     def send(self, *args, real=ErrorFeedback.send):
         sent = real(self, *args)
-        self.unsent = None
+        self.owe(None)
         return sent
     return patch.object(ErrorFeedback, "send", send)
 

@@ -349,7 +349,7 @@ class Election:
     def answered(self, voter: Voter, elected: m.Elected, now: float) -> None:
         """Handle a member's answer to the request for its vote."""
         if elected.epoch == self.votes.epoch:
-            self.votes.promised.add(voter)
+            self.votes.take(voter)
         elif elected.epoch == self.votes.since + STANDBY_STEP:
             self._declined[voter] = now
 

@@ -215,7 +215,7 @@ class PrimaryLink(ServerLink):
                     self.beats = Beats(self._asked_at)
                     self._asked_at = None
                 self.rank = 0  # it no longer waits
-                claim.keys = bytes.fromhex(run[SECRET]), self._contact
+                claim.has(bytes.fromhex(run[SECRET]), self._contact)
                 self._tell(now)
             case m.Recorded() if self.follows:
                 self._copies.note(self._record(message))

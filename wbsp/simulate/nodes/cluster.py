@@ -189,7 +189,7 @@ class Cluster:
             former.die()
         server = self.servers[index]
         if server.engine.done:
-            server.context.present -= 1
+            server.context.leaves()
             return
         worker = SimulatedWorker(server.context, server.receive, index, self.machines[index],
                                  self.reports[index])

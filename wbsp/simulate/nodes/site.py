@@ -106,7 +106,7 @@ class SimulatedSite:
             if self.alive and not self.worker.settled:
                 self.alive = False
                 self.worker.settle()
-                self.context.present -= 1
+                self.context.leaves()
                 self.server.stop(message.reason)
             return
         self.worker.received(message, self.context.clock.now)
@@ -120,7 +120,7 @@ class SimulatedSite:
             if not again:  # as for a worker
                 self.context.clock.late(0.0, self.receive_model, model, snapshot, size, True)
             return
-        self.context.payload.fetched += size
+        self.context.payload.arrives(size)
         self._newest = snapshot.version
         self.worker.fetched(snapshot.version, snapshot.vector, self.context.clock.now)
         self.go_on()
@@ -160,7 +160,7 @@ class SimulatedSite:
                 case Cut():
                     self._push(command)
                 case Leave():
-                    self.context.present -= 1
+                    self.context.leaves()
                     self.send(command)
                 case Expect() | Work() | Lacks():
                     pass

@@ -95,6 +95,10 @@ class Context:
     payload: Payload
     present: int = 0
 
+    def leaves(self) -> None:
+        """Note that an incarnation of a worker has left, or will not start."""
+        self.present -= 1
+
 
 class Peer(Protocol):
     """Who is a worker of a simulated server: a worker, or a site.
@@ -147,8 +151,8 @@ class SimulatedWorker:
                  report: Report):
         self.context, self.tell = context, tell
         self.index, self.machine, self.report = index, machine, report
-        self.timer = PhaseTimer(context.clock.now)
-        self.timer.seconds = report.seconds  # one sum over all incarnations
+        # one sum over all incarnations
+        self.timer = PhaseTimer(context.clock.now, seconds=report.seconds)
         self.busy = False  # in a step
         self.alive = True
         self.over = False  # has left, or was lost
@@ -220,9 +224,8 @@ class SimulatedWorker:
             if not again:  # its Ack may be among the messages that arrive later at this moment
                 clock.late(0.0, self.receive_model, model, snapshot, size, True)
             return
-        self.report.pull_bytes = int(size)
-        self.context.payload.fetched += size
-        self.report.count_pull(clock.now - self.fetch_since)
+        self.context.payload.arrives(size)
+        self.report.count_pull(clock.now - self.fetch_since, int(size))
         self._show("network", "pull", self.fetch_since)
         self.snapshot = snapshot
         self._carry_out(self.participant.fetched(snapshot.version))
@@ -321,7 +324,7 @@ class SimulatedWorker:
         if not self.over:
             self.settle()
             self.over = True
-            self.context.present -= 1
+            self.context.leaves()
 
     def _enter(self, phase: Phase) -> None:
         """End the period of the present phase now, and begin one of `phase`."""

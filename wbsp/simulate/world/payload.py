@@ -27,6 +27,10 @@ class Payload:
                 wire = Ranges(wire, bounds(floats, shards))
             self.update = 4 * wire.words(floats)
 
+    def arrives(self, size: float) -> None:
+        """Count the bytes of a version that has arrived."""
+        self.fetched += size
+
     def version(self, snapshot: Snapshot, held: int | None) -> float:
         """Return the bytes of a version for a worker with version `held`; None: whole floats."""
         found = None if held is None else snapshot.since(held)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -60,8 +61,8 @@ class Driver:
         """As `Client.send`; an update is waited for, and copied to the host."""
         if isinstance(request, c.SendUpdate):
             cpu, memory = request.usage()
-            request.push = request.push._replace(cpu=cpu, memory=memory)
-            request.update = np.asarray(request.update)
+            request = replace(request, push=request.push._replace(cpu=cpu, memory=memory),
+                              update=np.asarray(request.update))
         self.carry_out(self.client.send(request, self._clock.monotonic()))
 
     def turn(self, ready: Ready) -> None:
@@ -223,6 +224,11 @@ class Communication:
             self._fail(TransportError(f"the communication thread failed: {error!r}"))
         finally:
             self._connection.close()
+
+    def forked(self) -> None:
+        """Fail in a process forked from this worker's, in which no thread runs this."""
+        self.error = TransportError(
+            "this process was forked from a worker's, and is not part of its run")
 
     # Calls of the compute thread.
 

@@ -195,7 +195,8 @@ class Monitor:
             self.route.ended(now)
             if self.made and self._broken_since is None:
                 self._lost = True
-                self._broken_since = self._notice.next = now
+                self._broken_since = now
+                self._notice.rest(now, 0.0)
         else:
             again = self.made
             self.made = True
@@ -236,7 +237,7 @@ class Monitor:
             self._unserved_since += seconds
         if self._broken_since is not None:
             self._broken_since += seconds
-        self._notice.next += seconds
+        self._notice.woke(seconds)
         if self._first is not None:
             self._first = self._first[0] + seconds, self._first[1]
 

@@ -144,7 +144,7 @@ class Transport:
                       [] if frozen is None else frozen.layout,
                       "" if frozen is None else frozen.digest, sgd, list(local), list(entries),
                       None if share is None else share.claim)
-        self.client.session.work = None if share is None else share.held
+        self.client.session.shares(None if share is None else share.held)
         try:
             check_layout(layout, () if frozen is None else frozen.layout)
         except ValueError as error:
@@ -227,8 +227,7 @@ class Transport:
         """Release all resources in a process forked from this worker's, which keeps the connection.
         """
         self._thread = None  # it does not run in this process
-        self._communication.error = TransportError(
-            "this process was forked from a worker's, and is not part of its run")
+        self._communication.forked()
         self._connection.forked()
         self._calls.close()
 

@@ -186,7 +186,7 @@ class SyncCallback(keras.callbacks.Callback):
         with in_one_line():
             share = Share(n, batch_size, seed, validate=validate)
             data = dataset(share, function, class_weight, processes)
-        self._worker.share, self._worker.dataset = share, data
+        self._worker.trains(share, data)
         return data
 
     def stop_run(self, reason: str) -> None:
@@ -230,7 +230,7 @@ class SyncCallback(keras.callbacks.Callback):
             a number for steps_per_epoch.
         """
         with in_one_line():
-            self._worker.batch = given.whole("batch_size", batch_size, 1, EXAMPLES)
+            self._worker.streams(given.whole("batch_size", batch_size, 1, EXAMPLES))
         return batches(self._worker.assignments, examples)
 
     def interrupt(self, reason: str) -> None:
@@ -342,7 +342,7 @@ class SyncCallback(keras.callbacks.Callback):
                 worker.say(line)
             self._checked = False
             self._renewed = False
-            worker.begun().on_renewed = self._renew
+            worker.begun().tell_when_renewed(self._renew)
             self._surrounds = self._surround(fit)
             fit.guard(worker.left_by)
             self._steps = None

@@ -66,7 +66,7 @@ class Batches(DataAdapter):
     """
 
     def __init__(self, assignments: Assignments, examples: Callable[[int, int], Any]):
-        assignments.on_demand = True
+        assignments.make_on_demand()
         self._assignments = assignments
         self._examples = examples
         self._pieces: Iterator[tuple[int, int]] = iter(())
