@@ -9,7 +9,7 @@ import data
 import models
 from models.adamw import checked, usual
 from wbsp import heterogeneity, timeouts, units
-from wbsp.command import own_flags
+from wbsp.command import define_training_flags, own_flags
 from wbsp.core.goal import Goal
 from wbsp.ps.flags import define_flags
 from wbsp.runlog.console import say
@@ -102,18 +102,7 @@ flags.DEFINE_string("target", None, "METRIC:VALUE, such as loss:2.0 or accuracy:
                     "version reaches it")
 flags.DEFINE_float("target_accuracy", None, "stop when a version reaches it (0..1)", lower_bound=0,
                    upper_bound=1)
-flags.DEFINE_string("optimizer", None, "optimizer of each worker, whose state is never sent: sgd, "
-                    "nesterov (SGD with Nesterov's momentum of 0.9), adam, or adamw with any of "
-                    ":decay=0.1:clip=1:beta1=0.9:beta2=0.95:warmup=0.05, whose rate rises for the "
-                    "warm-up, a part of the run's examples, and falls by half a cosine; default: "
-                    "sgd, as published, of gpt adamw")
-flags.DEFINE_float("lr", None, "initial learning rate, of adamw the highest one; default: the "
-                   "model's published one, a tenth of it for nesterov, 0.001 for adam, 0.003 for "
-                   "adamw", lower_bound=0)
-flags.DEFINE_string("lr_decays", None, "its decays: 1562:0.1,2734:0.01 is a tenth of it from a "
-                    "worker's step 1562 on, a hundredth from 2734 on; default: as published")
-flags.DEFINE_enum("lr_steps", "own", ["own", "mean"], "steps that the rate's schedule counts: each "
-                  "worker's own, as published, or the mean worker's, as each worker knows them")
+define_training_flags()
 flags.DEFINE_float("weight_decay", 0.0, "L2 on the dense layers (the published code declares 0.004 "
                    "without effect, for the CNN's convolutions too)", lower_bound=0)
 flags.DEFINE_integer("seed", 0, "of initial weights, shuffling and augmentation", lower_bound=0,

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from absl import app, flags
 
+flags.disclaim_key_flags()  # they are flags of the module that calls `define_training_flags`
 HELP = {"-h", "--h", "-help", "--help", "-helpshort", "--helpshort"}
 WRONG = 2  # exit code, as of argparse
 WIDEST = 100  # columns
@@ -99,6 +100,26 @@ def said(error: str) -> str:
 def choices_of(flag: flags.Flag[Any]) -> list[str]:
     """Return the values that a flag may have; empty: any."""
     return list(getattr(flag.parser, "enum_values", None) or [])
+
+
+def define_training_flags() -> None:
+    """Define the flags on how each worker steps, of the launcher and of the simulator."""
+    flags.DEFINE_string(
+        "optimizer", None, "optimizer of each worker, whose state is never sent: sgd, nesterov "
+        "(SGD with Nesterov's momentum of 0.9), adam, or adamw with any of "
+        ":decay=0.1:clip=1:beta1=0.9:beta2=0.95:warmup=0.05, whose rate rises for the warm-up, a "
+        "part of the run's examples, and falls by half a cosine; default: sgd, as published, of "
+        "gpt adamw")
+    flags.DEFINE_float(
+        "lr", None, "initial learning rate, of adamw the highest one; default: the model's "
+        "published one, a tenth of it for nesterov, 0.001 for adam, 0.003 for adamw",
+        lower_bound=0)
+    flags.DEFINE_string(
+        "lr_decays", None, "its decays: 1562:0.1,2734:0.01 is a tenth of it from a worker's step "
+        "1562 on, a hundredth from 2734 on; default: as published")
+    flags.DEFINE_enum(
+        "lr_steps", "own", ["own", "mean"], "steps that the rate's schedule counts: each worker's "
+        "own, as published, or the mean worker's, as each worker knows them")
 
 
 def own_flags() -> list[str]:

@@ -139,18 +139,7 @@ flags.DEFINE_bool("shared_data", False, "all workers share the training set, as 
                   "free, and a run ends after --epochs")
 flags.DEFINE_integer("examples", None, f"with --model={TIMING} --shared_data: examples of the "
                      "training set", lower_bound=1)
-flags.DEFINE_string("optimizer", None, "optimizer of each worker, whose state is never sent: sgd, "
-                    "nesterov (SGD with Nesterov's momentum of 0.9), adam, or adamw with any of "
-                    ":decay=0.1:clip=1:beta1=0.9:beta2=0.95:warmup=0.05, whose rate rises for the "
-                    "warm-up, a part of the run's examples, and falls by half a cosine; default: "
-                    "sgd, as published, of gpt adamw")
-flags.DEFINE_float("lr", None, "initial learning rate, of adamw the highest one; default: the "
-                   "model's published one, a tenth of it for nesterov, 0.001 for adam, 0.003 for "
-                   "adamw")
-flags.DEFINE_string("lr_decays", None, "its decays: 1562:0.1,2734:0.01 is a tenth of it from a "
-                    "worker's step 1562 on, a hundredth from 2734 on; default: as published")
-flags.DEFINE_enum("lr_steps", "own", ["own", "mean"], "steps that decays count: each "
-                  "worker's own, as published, or the mean worker's, as each worker knows them")
+command.define_training_flags()
 flags.DEFINE_string("target", None, "METRIC:VALUE, such as loss:2.0 or accuracy:0.9: a run ends "
                     "when a version reaches it")
 flags.DEFINE_float("target_accuracy", None, "--target=accuracy:VALUE (0..1)")
