@@ -280,7 +280,7 @@ class Upstream:
             check_layout(model.layout, frozen.layout)
         except ValueError as error:
             self._fail(f"the server above: {error}")
-        driver.client.session.work = None if data is None else self._held
+        driver.client.session.shares(None if data is None else self._held)
         self._ask(m.Join(list(model.layout), driver.connection.door, model.layers, data,
                          model.first_epoch, frozen.layout, frozen.digest if frozen.layout else "",
                          False, list(model.local), list(model.entries), claim), m.Joined)
