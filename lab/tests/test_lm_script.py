@@ -1,6 +1,7 @@
 """lab/lm.py: it trains what is missing, keeps curves, and prints worth."""
 
 import csv
+import math
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from rivals import cells
 from rivals.entries import rival
-from rivals.trainings import setting
+from rivals.trainings import Training, setting, train
 
 from wbsp.simulate.study.variants import variants
 
@@ -105,3 +106,13 @@ def test_a_fixed_part_of_a_step_stays_at_a_smaller_batch():
     assert [group.mini_batch for group in fixed.groups] == pytest.approx([0.0125, 0.025])
     assert [group.mini_batch for group in plain.groups] == pytest.approx([0.005, 0.01])
     assert found["pair-fixed"].alone.trains(2).groups[0].mini_batch == pytest.approx(0.0125)
+
+
+@pytest.mark.parametrize("entry", ["diloco:h=96", "localsgd:tau=96"])
+def test_an_entry_whose_first_round_outlasts_the_run_has_the_loss_of_the_first_values(entry):
+    found, _ = cells.read()
+    one = Training(found["h1-8"], entry, setting("batch=8:lr=1e-3"), 1.0, 0,
+                   SMALL.removeprefix("--model="))
+    looks = train(one)
+    assert {look.examples for look in looks} == {0}
+    assert looks[-1].loss == pytest.approx(math.log(256), abs=0.1)
