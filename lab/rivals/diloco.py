@@ -63,8 +63,8 @@ def diloco(ground: Ground, means: Sequence[float], h: int, outer: OuterOptimizer
         ready = max(ends.values())
         given_up = members.broken(workers, now, ready)
         if given_up is not None:
-            stay = members.enter(given_up)
-            steps = {worker: count for worker, count in steps.items() if worker in stay}
+            steps = {worker: count for worker, count in steps.items()
+                     if members.stays(worker, given_up)}
             ready = given_up
             if not steps:
                 now = given_up

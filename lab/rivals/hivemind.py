@@ -11,7 +11,8 @@ hivemind/optim/optimizer.py) [code, from notes on it]; Ryabinin et al., "Moshpit
 - A peer sees the sum when its batch ends. A batch that is under way then still counts, if it ends
   within `matchmaking` seconds, in which groups are formed; the peers do not wait longer.
 - Who ends later is out of step: its gradients of this epoch are dropped, and it loads the others'
-  state before it goes on.
+  state before it goes on. Who is lost takes its own gradients of this epoch along; only a loss in
+  an average stops the others until it is noticed.
 - The average is the butterfly of one group: 2 (n - 1) / n of the bytes, and two messages after one
   another.
 
@@ -54,30 +55,51 @@ def hivemind(machines: Sequence[Machine], batch: int, target: int, size: float, 
             if (now := members.next_join(now)) == INF:
                 return
             continue
+        losses = {peer: members.lost(peer, now) for peer in peers}
         under_way = [(ends(peer, max(begin, late.get(peer, 0.0))), peer)
                      for peer, begin in peers.items()]
         late = {}
         heapify(under_way)
         samples: dict[int, int] = {}
-        while sum(samples.values()) < target:
-            reached, peer = heappop(under_way)
-            samples[peer] = samples.get(peer, 0) + batch
+        reached = now
+        while under_way and sum(samples.values()) < target:
+            end, peer = heappop(under_way)
+            samples = {one: count for one, count in samples.items() if losses[one] >= end}
+            if losses[peer] < end:
+                continue
+            reached, samples[peer] = end, samples.get(peer, 0) + batch
             if sum(samples.values()) < target:
-                heappush(under_way, (ends(peer, reached), peer))
+                heappush(under_way, (ends(peer, end), peer))
         begin_average = reached
         for end, peer in sorted(under_way):
-            if end <= reached + matchmaking:
+            if losses[peer] < min(end, reached + matchmaking):
+                samples.pop(peer, None)
+            elif end <= reached + matchmaking:
                 samples[peer] = samples.get(peer, 0) + batch
                 begin_average = end
             else:
                 samples.pop(peer, None)
                 late[peer] = end + copied(machines[peer], size)
                 begin_average = reached + matchmaking
-        group = [machines[peer] for peer in samples]
-        end = begin_average
-        if len(group) > 1:
-            end += all_reduce(group, size).transfer + 2 * max(one.latency for one in group)
-        given_up = members.broken(peers, now, end)
-        if given_up is None:
+        if not samples:  # all were lost
+            now = members.next_join(now)
+            if now == INF:
+                return
+            continue
+        end = begin_average + averaged([machines[peer] for peer in samples], size)
+        lost = {peer: losses[peer] for peer in samples if losses[peer] < end}
+        if lost:  # while they average: again without them
+            for peer in lost:
+                del samples[peer]
+            end = max(lost.values()) + detect
+            end += averaged([machines[peer] for peer in samples], size) if samples else 0.0
+        if samples:
             yield Update(end, samples)
-        now = end if given_up is None else given_up
+        now = end
+
+
+def averaged(group: Sequence[Machine], size: float) -> float:
+    """Return the seconds of an average in one group."""
+    if len(group) == 1:
+        return 0.0
+    return all_reduce(group, size).transfer + 2 * max(one.latency for one in group)

@@ -57,12 +57,12 @@ class Members:
 
     def __init__(self, machines: Sequence[Machine], size: float, detect: float):
         self._machines, self._size, self._detect = machines, size, detect
-        self._in = {worker for worker, one in enumerate(machines) if self._stays(worker, 0.0)}
+        self._in = {worker for worker, one in enumerate(machines) if self.stays(worker, 0.0)}
 
     def enter(self, now: float) -> dict[int, float]:
         """Return the workers of the round that begins at `now`, and when each can begin: a new one
         with its copy of the model. Nobody: the run waits for `next_join`."""
-        present = {worker for worker in range(len(self._machines)) if self._stays(worker, now)}
+        present = {worker for worker in range(len(self._machines)) if self.stays(worker, now)}
         # Where all were lost, a newcomer goes on from the checkpoint.
         new, self._in = present - self._in if self._in else set(), present
         return {worker: now + (copied(self._machines[worker], self._size) if worker in new else 0.0)
@@ -72,6 +72,11 @@ class Members:
         """Return when the next worker joins; infinity: none does."""
         return min((start for one in self._machines for start, _, _ in one.incarnations
                     if start > now), default=INF)
+
+    def lost(self, worker: int, since: float) -> float:
+        """Return when the worker, which is present at `since`, is lost; infinity: it is not."""
+        return min((end for start, end, lost in self._machines[worker].incarnations
+                    if lost and start <= since < end), default=INF)
 
     def broken(self, workers: Iterable[int], begin: float, end: float) -> float | None:
         """Return when the round is given up because a worker is lost in it; None: it is not.
@@ -83,5 +88,6 @@ class Members:
                   if lost and begin < leaves < end]
         return min(losses) + self._detect if losses else None
 
-    def _stays(self, worker: int, now: float) -> bool:
+    def stays(self, worker: int, now: float) -> bool:
+        """Return whether the worker is present."""
         return any(start <= now < end for start, end, _ in self._machines[worker].incarnations)

@@ -201,6 +201,19 @@ def test_a_peer_that_is_late_for_the_average_loses_its_gradients_and_loads_the_s
     assert found[1] == (pytest.approx(4.2), {0: 4})
 
 
+def test_a_peer_that_is_lost_takes_its_gradients_along_and_stops_only_an_average():
+    pair = [machine(1.0, 10.0, 0.25),
+            machine(1.0, 10.0, 0.25, Incarnation(0.0, 2.5), Incarnation(20.0, 26.0))]
+    found = list(islice(hivemind(pair, 2, 10, 20.0, 4.0), 3))
+    # 8 examples after 2 s, of which 4 are lost: the other has 10 after 5 s, with nobody to average
+    assert found[0] == (5.0, {0: 10})
+    assert [one.end for one in found[1:]] == [10.0, 15.0]
+    later = list(islice(hivemind(pair, 2, 10, 20.0, 4.0, matchmaking=0.5), 5))
+    # it joins at 20 s, and has the model at 22.25; both have 12 examples at 24.25, and it is lost
+    # while they average, for 2.5 s
+    assert later[3:] == [(20.0, {0: 10}), (26 + 4, {0: 8})]
+
+
 def test_the_epochs_of_hivemind_are_steps_on_the_mean_gradient():
     pair, draw = [machine(1.0), machine(2.5)], orders(2, 2)
     x, momentum = Linear().make(0)[0], np.zeros(5, np.float32)
