@@ -208,7 +208,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard])
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {31: "b8862213567fd1c9eb493f75be39d756ff7c224d71af5863d45529cfc907f1b4"}
+BYTES = {32: "184f5e7089020046c429e13b9d60dfa861980fd964cde8f3d63790e8fca370c0"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():

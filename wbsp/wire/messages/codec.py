@@ -114,7 +114,7 @@ __all__ = [
     "Lead", "ToShard",
 ]
 
-PROTOCOL = 31  # raise it when a message, or a type that a message embeds, changes
+PROTOCOL = 32  # raise it when a message, or a type that a message embeds, changes
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving
               | AskWork | Measured | LearningRate | StopRun | Reattach | Kept | Goodbye | Elected
               | Follow | Held | Ask | Lead | NextVersion | AskVersion
