@@ -187,8 +187,10 @@ class Reader:
                     due = 0.0
 
     def next(self, due: float) -> Version | None:
-        """Return the newest version, once it is a new one and its time, `due`, has come; None if
-        no run has any more."""
+        """Return the newest version, once it is a new one and its time, `due`, has come.
+
+        None: no run has any more.
+        """
         while True:
             try:
                 answer = self._ask(m.NextVersion(m.PROTOCOL, self._run, self._newest, self._epochs,

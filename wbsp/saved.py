@@ -68,8 +68,11 @@ def read_at(place: str, at: VersionAt, token: bytes | None, on: Host = HOST) -> 
 
 
 def assign(saved: Checkpoint, model: Any, of: str) -> None:
-    """Set the model to this version; variables that were local in the run stay as they are. Raises
-    ValueError, in one line that begins with `of`, if the model does not fit the run."""
+    """Set the model to this version; variables that were local in the run stay as they are.
+
+    Raises:
+        ValueError: the model does not fit the run; one line that begins with `of`.
+    """
     values = Values(model, frozen=[])
     whole = [*saved.layout, *saved.frozen.layout]
     if local := saved.state.local:
@@ -81,8 +84,11 @@ def assign(saved: Checkpoint, model: Any, of: str) -> None:
 
 
 def fill(values: Values, saved: Checkpoint, of: str) -> Any:
-    """Set values of which none is frozen to this version, and return them as `Values.given`. Raises
-    ValueError, in one line that begins with `of`, if they are not those of the run."""
+    """Set values of which none is frozen to this version, and return them as `Values.given`.
+
+    Raises:
+        ValueError: they are not those of the run; one line that begins with `of`.
+    """
     whole = [*saved.layout, *saved.frozen.layout]
     where = places(values.layout, whole)
     reason = difference(values.layout, whole) if where is None else None

@@ -62,8 +62,10 @@ EMPTY = st.sampled_from([0.0, 0.0, 0.0, 0.25, 0.75])  # part of the steps that t
 
 
 class Plan(NamedTuple):
-    """A random cluster: the arguments of `Cluster`, which pushes are sent twice, whether the model
-    receives norms, and the part of the steps that train no example.
+    """A random cluster.
+
+    It has the arguments of `Cluster`, which pushes are sent twice, whether the model receives
+    norms, and the part of the steps that train no example.
     """
 
     traces: list[list[float]]

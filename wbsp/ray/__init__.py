@@ -1,5 +1,7 @@
-"""Runs on a Ray cluster: `wbsp.ray.run(train, workers=4)` places a server and workers, restarts
-processes that die, and returns what each worker's `train` returned.
+"""Runs on a Ray cluster.
+
+`wbsp.ray.run(train, workers=4)` places a server and workers, restarts processes that die, and
+returns what each worker's `train` returned.
 
 Ray places the processes and detects their deaths; training is that of any other run. The workers
 read server address and index from the environment, as always (`wbsp.environment`).

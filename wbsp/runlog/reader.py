@@ -105,8 +105,10 @@ class Run:
         return read_document(path) if path.exists() else None
 
     def metric(self, goal: Goal) -> np.ndarray:
-        """Return the values of a goal's metric in the evaluations, float64; NaN where a version has
-        none."""
+        """Return the values of a goal's metric in the evaluations, float64.
+
+        NaN stands where a version has none.
+        """
         found = [event for event in self.events if event["kind"] == "evaluation"]
         with undamaged(shown(self.folder / "events.jsonl")):
             known = [goal.value({**event, **(event.get("metrics") or {})}) for event in found]

@@ -145,8 +145,10 @@ class Worker:
 
     @contextlib.contextmanager
     def _agreeing(self) -> Iterator[None]:
-        """Raise, in all processes of a worker, if the body raises in one of them, or if they were
-        given different arguments."""
+        """Raise, in all processes of a worker, if the body raises in one of them.
+
+        So it does if they were given different arguments.
+        """
         if self._processes is None:
             yield
             return

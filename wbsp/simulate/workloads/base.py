@@ -100,8 +100,10 @@ class Experiment(Protocol):
     def decays(self) -> Mapping[int, float] | None: ...
 
     def with_batch(self, batch_size: int) -> Experiment | None:
-        """Return this experiment with another batch, and a rate and decays that suit it; None: its
-        schedule is its own."""
+        """Return this experiment with another batch, and a rate and decays that suit it.
+
+        None: its schedule is its own.
+        """
 
     def workload(self, seed: int, workers: int, micro_batches: int,
                  counted: Callable[[int], int] | None,

@@ -102,8 +102,13 @@ class SyncCallback(keras.callbacks.Callback):
         self._checked = False  # the first step of that fit has changed nothing that is frozen
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy, such as a tuner makes of each callback: not connected, and
-        without a model. It trains the same `examples`. Raises TypeError in a run."""
+        """Return the state of a copy, such as a tuner makes of each callback.
+
+        It is not connected, has no model, and trains the same `examples`.
+
+        Raises:
+            TypeError: this callback is in a run.
+        """
         return {**self.__dict__, "_worker": copy(self._worker), "_surrounds": False,
                 "_model": None, "_meter": None, "_shared": None, "_steps": None,
                 "_passed": None, "_part": None, "_still": None}
@@ -406,8 +411,9 @@ class SyncCallback(keras.callbacks.Callback):
         worker.end(None)
 
     def _surround(self, fit: Fit) -> bool:
-        """Have a step begin before the first callback of Keras's list, and end after the last one,
-        so that the user's order of callbacks does not matter.
+        """Have a step begin before the first callback of Keras's list, and end after the last one.
+
+        So the user's order of callbacks does not matter.
 
         Returns False if there is no such list: then this callback does everything in its own place.
         """
