@@ -220,7 +220,7 @@ def test_one_worker_that_adds_is_plain_sgd_and_one_that_replaces_swings():
 class Tug:
     """Two workers with lowest points 1 and -1 and the same curvature; plain descent."""
 
-    batch, sgd = 1, True
+    batch, sgd, statistics = 1, True, ()
 
     def __init__(self):
         self.x, self.anchor = [self.initial(), self.initial()], [self.initial(), self.initial()]
