@@ -235,8 +235,10 @@ def test_a_worker_that_comes_during_the_last_files_is_refused(files, folder, mon
                 struck=(("t0", 1, "kill", "server workers"), ("t5", 2, "kill", "worker"),
                         ("t2", 1, "kill", "server"))), 9002199),
     (SeriesPlan(period=1.0, kills=1, struck=(("t4", 1, "full", "server"),)), 7220152),
+    (SeriesPlan("elasticbsp", {}, workers=2, data=(8, 4, 2), standby=True, chosen=True, period=0.1,
+                kill_workers=1, fits=2, struck=(("t0", 1, "kill", "workers"),)), 7240009),
 ], ids=["returns while the last files are written", "server dies as its evaluator writes",
         "returns while the evaluator saves the model", "returns to the next server",
-        "does not begin on a full disk"])
+        "does not begin on a full disk", "waits for an index as the run ends"])
 def test_a_fixed_fault_of_a_series_stays_fixed(plan, seed, folder):
     Series(plan, seed, folder).run()

@@ -618,6 +618,8 @@ class Run:
             self._dismissed = True
             self._dispatcher.entrance.dismiss(
                 f"the run has ended ({self.engine.stop_reason or 'done'})", self.engine.ends)
+            # Those that wait for an index ask again before the last files are written.
+            self._dispatcher.entrance.expect_nameless()
 
     def _awaits_sites(self, now: float, since: float) -> bool:
         """Return whether a site that had finished was lost, and may return for the final version.
