@@ -5,7 +5,7 @@ that a cluster has at the end of its run, divided by the cluster's.
     lab/lm.py --cells=equal-8 --entries=lone,auto   # all their settings and lengths of the file
     lab/lm.py --cells=pair --entries='ddp:uneven=true' --settings=batch=4:lr=3e-3 --seeds=0
     lab/lm.py --budget=20min                        # all that lab/reports/lm.toml has, in pieces
-    lab/lm.py --table --csv=lab/reports/lm.csv      # print what is there, and collect its curves
+    lab/lm.py --table --csv=lab/reports/lm.csv --figure=worth.png    # of what is there
 
 The decoder `gpt` on Python's library, trained by AdamW in virtual time: cells, entries and what is
 swept for each are in lab/reports/lm.toml, the rules in lab/reports/lm-contract.md. Of each entry
@@ -53,6 +53,8 @@ flags.DEFINE_string("out", "runs/lm", "folder of the curves")
 flags.DEFINE_string("budget", None, "time after which no run begins, such as 20min")
 flags.DEFINE_bool("table", False, "train nothing more")
 flags.DEFINE_bool("list", False, "print the runs that are missing, and train nothing")
+flags.DEFINE_string("figure", None, "file to draw: worth over R in all cells, of each rule by its "
+                    "best entry, at the first length of a cell")
 flags.DEFINE_string("csv", None, "file for the curves of all runs, a line for each look")
 
 
@@ -122,7 +124,8 @@ def curve(rows: Iterable[Row]) -> dict[float, float]:
     """Return seconds -> mean loss of the best lone machine."""
     found: dict[float, float] = {}
     for one in rows:
-        found[one.seconds] = min(one.loss, found.get(one.seconds, math.inf))
+        if not math.isnan(one.loss):
+            found[one.seconds] = min(one.loss, found.get(one.seconds, math.inf))
     return found
 
 
@@ -142,22 +145,70 @@ def seconds_alone(lone: dict[float, float], loss: float) -> tuple[float, str]:
     return points[-1][0], ">"
 
 
-def worth(one: Row, lone: dict[float, float]) -> str:
-    """Return the entry's worth in its cell, as the table has it."""
+def worth(one: Row, lone: dict[float, float]) -> tuple[float, str] | None:
+    """Return the entry's worth in its cell, and how sure that is; None: it has none."""
     if not lone or math.isnan(one.loss):
-        return "-"
+        return None
     seconds, sign = seconds_alone(lone, one.loss)
-    return f"{sign}{seconds / one.seconds:.2f}"
+    return seconds / one.seconds, sign
+
+
+def told(found: tuple[float, str] | None) -> str:
+    """Return a worth as the table has it."""
+    return "-" if found is None else f"{found[1]}{found[0]:.2f}"
 
 
 def table(rows: list[Row], lone: dict[float, float]) -> None:
     """Print the rows of one cell."""
     print("| seconds | entry | setting | loss | seeds | worth |\n|---|---|---|---|---|---|")
-    for one in sorted(rows, key=lambda one: (one.seconds, one.loss)):
+    for one in sorted(rows, key=lambda one: (one.seconds, math.isnan(one.loss), one.loss)):
         spread = ", ".join(f"{loss:.3f}" for loss in one.losses.values())
         print(f"| {one.seconds:g} | {one.entry.name} | {one.setting} | {one.loss:.4f} | {spread} | "
-              f"{worth(one, lone)} |")
+              f"{told(worth(one, lone))} |")
     sys.stdout.flush()
+
+
+def draw(results: dict[str, tuple[list[Row], dict[float, float]]], path: pathlib.Path) -> None:
+    """Draw worth over R: a mark for each rule in each cell, by its best entry.
+
+    Args:
+        results: cell -> its rows, and the lone machine's curve.
+        path: of the file.
+    """
+    from matplotlib import colormaps
+    from matplotlib.ticker import ScalarFormatter
+
+    from wbsp.figures import style
+
+    best: dict[str, dict[str, tuple[float, float]]] = {}  # rule -> cell -> (R, worth)
+    for cell, (rows, lone) in results.items():
+        for one in rows:
+            found = worth(one, lone)
+            if one.seconds != one.cell.lengths[0] or alone(one.entry) or found is None:
+                continue
+            marks = best.setdefault(one.entry.name.partition(":")[0], {})
+            if cell not in marks or marks[cell][1] < found[0]:
+                marks[cell] = one.cell.ideal, found[0]
+    figure, [[axes]] = style.new_figure(1, 1, 8, 5)
+    for place, (rule, marks) in enumerate(sorted(best.items())):
+        # Cells of equal R stand side by side, and so do the rules.
+        axes.plot([ideal * 1.015 ** (place - len(best) / 2) for ideal, _ in marks.values()],
+                  [value for _, value in marks.values()],
+                  **style.line_look(rule, place) | {"linestyle": "none", "markersize": 6,
+                                                    "color": colormaps["tab10"](place % 10)},
+                  label=rule)
+    axes.axline((1, 1), (2, 2), color="black", linewidth=1, label="R")
+    axes.axhline(1, color="gray", linewidth=1, label="the best lone machine")
+    for scale in (axes.set_xscale, axes.set_yscale):
+        scale("log", base=2)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(ScalarFormatter())
+    axes.set(xlabel="R: sum of the machines' speeds, in those of the fastest",
+             ylabel="worth: times as fast as the best single machine")
+    style.set_title(axes, "Worth on a language model, by the loss at the end of a run")
+    handles, labels = axes.get_legend_handles_labels()
+    style.legend_below(figure, handles, labels)
+    style.save(figure, path)
 
 
 def collect(asked: dict[pathlib.Path, Training], path: pathlib.Path) -> None:
@@ -210,11 +261,13 @@ def run() -> int:
     end = time.monotonic() + budget(FLAGS.budget)
     runs = Runs(pathlib.Path(FLAGS.out), end, FLAGS.table or FLAGS.list)
     old = Runs(pathlib.Path(FLAGS.out), end, True)  # of lone machines, for the table alone
+    results = {}
     for cell in (cells[name] for name in FLAGS.cells or cells):
         single = rows_of(old, cell, lone, seeds)
         rows = rows_of(runs, cell, [one for one in picked if not one.only or cell.name in one.only],
                        seeds)
         single += [one for one in rows if alone(one.entry)]
+        results[cell.name] = rows, curve(single)
         if not FLAGS.list and rows:
             print(f"\n{cell.name}: R {cell.ideal:.2f}\n")
             table(single + [one for one in rows if not alone(one.entry)], curve(single))
@@ -226,6 +279,8 @@ def run() -> int:
               file=sys.stderr)
     if FLAGS.csv:
         collect(runs.asked | old.asked, pathlib.Path(FLAGS.csv))
+    if FLAGS.figure:
+        draw(results, pathlib.Path(FLAGS.figure))
     return 0
 
 

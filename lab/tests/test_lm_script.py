@@ -77,6 +77,35 @@ def test_missing_runs_are_trained_the_best_setting_has_all_seeds_and_worth_is_to
     assert int(rows[-1]["examples"]) == pytest.approx(0.5 / 0.01 * 4 * 1.5, rel=0.1)
 
 
+def keep(folder, place, seconds, *losses):
+    """Write the files of runs that ended at these losses, one for each seed."""
+    (folder / place).mkdir(parents=True)
+    for seed, loss in enumerate(losses):
+        (folder / place / f"{seconds:g}s-seed{seed}.csv").write_text(
+            f"# command: lab/lm.py\nseconds,examples,loss\n0,0,5.5\n{seconds:g},100,{loss}\n")
+
+
+def test_worth_is_read_off_the_best_lone_machines_runs_of_several_lengths(tmp_path):
+    runs = tmp_path / "runs"
+    keep(runs, "alone/lone/batch=4_lr=0.003", 10, 2.2, 2.2)
+    keep(runs, "alone/lone_outer=nesterov_every=48/batch=4_lr=0.003", 40, 1.8, 1.8)
+    keep(runs, "alone/lone_outer=nesterov_every=48/batch=4_lr=0.0014", 40, 1.6, 2.0)
+    keep(runs, "pair/auto/batch=4_lr=0.003", 40, 1.9, 2.1)
+    keep(runs, "pair/diloco_h=24/batch=4_lr=0.002", 40, 2.3, 2.5)
+    keep(runs, "pair/dn-dylu_h=48/batch=4_lr=0.002", 40, 1.5, 1.5)
+    keep(runs, "pair/ddp/batch=4_lr=0.003", 40, math.nan, math.nan)
+    done = lm("--table", f"--out={runs}", "--cells=pair", "--seeds=0,1",
+              f"--figure={tmp_path}/worth.png")
+    assert done.returncode == 0, done.stderr
+    found = {line.split(" | ")[1]: line.split(" | ")[-1].strip(" |")
+             for line in done.stdout.splitlines() if line.startswith("| 40 ")}
+    # The setting that is best with the first seed has the mean of all: 1.8 after 40 s, and 2.2
+    # after 10 s. So 2.0 takes 20 s: half way, in the logarithm.
+    assert found == {"lone:outer=nesterov:every=48": "1.00", "auto": "0.50", "diloco:h=24": "<0.25",
+                     "dn-dylu:h=48": ">1.00", "ddp": "-"}
+    assert (tmp_path / "worth.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize("flags, words", [
     (["--cells=rumour"], "--cells: 'rumour' is unknown"),
     (["--entries=rumour", "--settings=batch=4:lr=1"], "unknown synchronization model 'rumour'"),
