@@ -80,6 +80,7 @@ kill -TERM $(jobs -p); wait || true; tail -n 3 ps.log wk0.log wk1.log
 OWN = "docs/tutorial/your-model.md"
 TRAIN = f"cat >train.py <<'END'\n{blocks(OWN)[0].text}END\n"
 TWO = TRAIN + "wbsp run --workers=2 --sync=pcc train.py\n"  # leaves runs/pcc/run-001
+LOOP_OF_README = f"cat >loop.py <<'END'\n{blocks('README.md')[4].text}END\n"
 MODEL = """import keras
 import numpy as np
 import wbsp
@@ -171,6 +172,12 @@ def toml_of(page: str) -> str:
     return found[1]
 
 
+def before_fit(page: str) -> str:
+    """The first script of a page, down to the line before `fit`."""
+    script, _, _ = blocks(page)[0].text.partition("model.fit(")
+    return script
+
+
 HOW: dict[str, dict[int, Elsewhere | Saved | Pasted]] = {
     "README.md": {
         1: Pasted(words={"git clone <this repository> wbsp && ": "", "cd wbsp": ":"}),
@@ -197,6 +204,9 @@ HOW: dict[str, dict[int, Elsewhere | Saved | Pasted]] = {
     "docs/how-to/evaluation.md": {
         1: Saved("evaluate.py", run=TRAIN + "wbsp ps --worker_num=1 & python train.py & "
                  "python evaluate.py; wait"),
+        2: Saved("evaluate.py", run=LOOP_OF_README + "wbsp ps --worker_num=1 & python loop.py & "
+                 "python evaluate.py; wait", needs="torch"),
+        3: Elsewhere("the same two commands as above, in two terminals"),
     },
     "docs/how-to/imagenet.md": {
         1: Elsewhere("needs ImageNet; tests/test_imagenet_launcher.py has drawn pictures")},
@@ -286,8 +296,16 @@ assert float(model.optimizer.learning_rate) < 0.1 and hook.done == 1
             "scripts/run_h1.sh pcc": "scripts/run_h1.sh pcc --until=20s",
             "scripts/run_h1.sh bsp": "scripts/run_h1.sh bsp --until=20s"}),
     },
+    "docs/reference/advise.md": {1: Elsewhere("the same command as in the tutorial")},
     ADVICE: {1: Pasted(before=f"cat >my.toml <<'END'\n{toml_of(ADVICE)}END\n")},
-    OWN: {1: Saved("train.py", run="wbsp run --workers=2 train.py")},
+    OWN: {
+        1: Saved("train.py"),
+        3: Saved("validated.py", before=before_fit(OWN) + "x_val, y_val = x[:640], y[:640]\n",
+                 after="print(history.history)\n"),
+        4: Pasted(words={"train.py": "validated.py"}, before="rm -r runs/pcc\n"),
+        5: Saved("load.py", before=MODEL, run="python load.py"),
+        6: Pasted(words={"train.py": "validated.py"}),
+    },
 }
 
 
