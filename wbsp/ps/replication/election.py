@@ -185,9 +185,12 @@ class Standing(NamedTuple):
         """Make a standing from the settings of a run without a version.
 
         Its workers are known, and have no vote before they are members. Those without an index have
-        numbers below 0: they are counted only.
+        numbers below 0: they are counted only. A run has no more workers than places, so that more
+        of them stand for processes that have ended.
         """
-        workers = *run.get("living", ()), *range(-len(run.get("nameless", ())), 0)
+        living = run.get("living", ())
+        free = max(0, run["workers"] - len(living))
+        workers = *living, *range(-min(len(run.get("nameless", ())), free), 0)
         return cls(run["id"], run["epoch"], frozenset((worker, "") for worker in workers), step,
                    secret=bytes.fromhex(run[SECRET]), begun=False, fit=run.get("fit", 1))
 
