@@ -156,6 +156,28 @@ def test_a_fit_has_ended_on_the_disk_of_a_server_that_dies_before_it_notes_that(
     assert any("its run has ended, and another has begun" in line for line in said)
 
 
+def test_new_processes_stand_for_those_that_have_ended_where_both_servers_died(folder):
+    """They have no index, and were counted beside the processes that they had replaced."""
+    plan = SeriesPlan("localsgd", {}, workers=2, data=(8, 4, 2), standby=True, chosen=True,
+                      period=0.1, kill_workers=1, leaves=1, breaks=2, slow=0.0, drift=0.02,
+                      evaluator="works", fits=4, lasts=8.0,
+                      struck=(("t1", 4, "sleep", "server worker"),
+                              ("t4", 1, "kill", "server standby"), ("t4", 3, "full", "server")))
+    for seed in (1, 2, 3):
+        Series(plan, seed, folder / str(seed)).run()
+
+
+def test_a_standby_that_slept_through_a_fit_does_not_end_the_one_before_it_again(folder):
+    """Its server began and trained the next fit meanwhile, and died: workers prove that."""
+    plan = SeriesPlan("ringmaster", {"r": 1000}, data=(24, 4, 2), standby=True, period=1.0,
+                      sleeps=1, evaluator="works", fits=4, lasts=8.0,
+                      struck=(("t1", 2, "kill", "server"),))
+    for seed in (24, 11000207):
+        run = Series(plan, seed, folder / str(seed)).run()
+        assert all(script.code == 0 for script in run.members)
+        assert any("begins fit 3, and the state here is of fit 1" in line for line in run.said)
+
+
 class Forgets(Series):
     """The disk of a server that dies loses the newest fit."""
 

@@ -37,7 +37,7 @@ from wbsp.wire.liveness import PRIMARY, Beats, Liveness, Nap
 from wbsp.wire.loop import POLL, Loop
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import Denied, Lead
-from wbsp.wire.proof import answer, ticket
+from wbsp.wire.proof import answer, key_of_process, ticket
 from wbsp.wire.server_link import ServerLink
 from wbsp.wire.sockets import ServerSocket
 
@@ -476,7 +476,9 @@ class Standby:
                            f"{one_line(primary.trouble)}; requesting another", "trouble")
         if state is not None and 0 < primary.rank < state.rank:
             return "it was restarted, and has an older state"
-        if primary.refuses and primary.copy is not None and primary.copy.saved.state.over:
+        # Where workers come again, another fit may have begun since then, and have ended.
+        if primary.refuses and primary.copy is not None and primary.copy.saved.state.over and (
+                primary.beats.fresh(now) or not awaits(primary.copy.run)):
             return "its process has ended, and all workers have the final version"
         if (state is not None and (primary.refuses or primary.vacant)
                 and self._proves(primary, state, now)):
@@ -617,9 +619,9 @@ class Standby:
                 self._followed(peer, message)
             case m.Held():
                 self._send(identity, m.Unknown())
-            case m.Hello() | m.Ask() | m.NextVersion() | m.Evaluated():
-                if isinstance(message, m.Hello):
-                    self._note(message.worker, message.own)
+            case m.Hello():
+                self._introduced(identity, message)
+            case m.Ask() | m.NextVersion() | m.Evaluated():
                 self._send(identity, m.NotServing(self._reason))
             case Lead():
                 self._send(identity, Denied(f"{self._reason}, and no shard"))
@@ -653,6 +655,25 @@ class Standby:
                 self._note(request.worker)
                 if candidate is not None and candidate.come(peer, request):
                     return
+        self._send(identity, m.NotServing(self._reason))
+
+    def _introduced(self, identity: bytes, hello: m.Hello) -> None:
+        """Handle a worker that begins a fit, or waits for one.
+
+        One that has ended a later run of the series than the state here proves a later server.
+        """
+        state, worker = self._state, hello.worker
+        if (state is not None and state.secret is not None and worker is not None and hello.nonce
+                and hello.fit > state.fit + state.begun):
+            key = key_of_process(state.secret, worker, hello.own)
+            if self._socket.challenges.admit(self._send, identity, hello, key) is None:
+                return
+            self._later[worker] = self._socket.on.clock.monotonic()
+            self._say_once(
+                f"worker {worker} begins fit {hello.fit}, and the state here is of fit "
+                f"{state.fit}: start the server that served fit {hello.fit - 1} again", "later")
+        else:
+            self._note(worker, hello.own)
         self._send(identity, m.NotServing(self._reason))
 
     def _note(self, worker: int | None, own: bytes = b"") -> None:
