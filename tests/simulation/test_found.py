@@ -176,6 +176,10 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
           speeds=(1.0, 3.0)),
      [3007264]),  # its next process joins the server that wakes, and knows of no other: law 3
     (IN_DOUBT, [53]),  # goes back to a server in the second before that doubts: law 3
+    (Plan("auto", workers=4, steps=20, data=(135, 4, 1), wire="topk:0.1", standby=True, period=1.0,
+          sleeps=1, absences=2, full=0.1, drift=0.001, wild=0.2, speeds=(3.0,),
+          aimed=(("last push", "kill"), ("last push", "isolate"))),
+     [11001356]),  # follows anew, and is judged by the copy that it discarded then: law 11
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "the log's end is lost",
@@ -199,7 +203,8 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
         "an index is given twice", "an end is forgotten",
         "votes and goes back to its server", "votes and dies", "is alone in the copy",
         "first version is not tried again", "log ends with the power", "is given a number twice",
-        "joins a server that wakes", "goes back before a doubt"])
+        "joins a server that wakes", "goes back before a doubt",
+        "is judged by a discarded copy"])
 def test_a_fixed_fault_stays_fixed(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

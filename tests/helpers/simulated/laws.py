@@ -52,6 +52,7 @@ from simulated.reader import evaluations
 from wbsp.core.store import UNSENT
 from wbsp.core.work.strikes import STRIKES
 from wbsp.ps.checkpoint.format import _OUTER
+from wbsp.ps.series import SERVER_STEP
 from wbsp.timeouts import REATTACH
 from wbsp.wire.messages import codec as m
 
@@ -116,8 +117,9 @@ class Laws:
         self.farewell = self._rendezvous = self._begun = False
         self._holders, self._unsaved, self._taking = set(), set(), set()
         self._marks = {}  # process that serves -> mark of what would survive it
-        self._copied = {}  # number of the newest copy with it -> its process, mark and voters
-        self._held = {}  # server's process -> voters of its newest copy that its standby has held
+        self._copied = {}  # number of the newest copy with it -> its process, mark, what it is of
+        # Server's process -> epoch and voters of its newest copy that its standby has held.
+        self._held = {}
         self._last_unsaved = False  # the final version was handed out, and is on no disk as that
         # Of a server, and of its standby before that has saved its copy, or had most workers back.
         self.two_deaths = False
@@ -262,8 +264,14 @@ class Laws:
 
     def _stays(self, process):
         """Law 11, of a server that was elected in place of its silent standby: half of the
-        processes in the copy there follow it, or cannot follow that."""
-        voters, epoch = self._held.get(process, set()), self._epoch_of(process.machine)
+        processes in the copy there follow it, or cannot follow that.
+
+        A standby discards a copy of an epoch before the one in which it is silent.
+        """
+        epoch = self._epoch_of(process.machine)
+        since, voters = self._held.get(process, (0, set()))
+        if since != epoch - SERVER_STEP:
+            return
         mine = len(voters & self._followers(epoch)) + sum(owner == "" for _, owner in voters)
         if 2 * mine < len(voters):
             self.broken(11, f"{process.name} stays in epoch {epoch}, and {mine} of {len(voters)} "
@@ -300,7 +308,8 @@ class Laws:
         elif head.startswith(_COPY):
             copy = m.decode(m.FromServer, bytes(frames[0]))
             state = json.loads(copy.state)["state"]
-            self._copied[copy.number] = process, state["mark"], self._voters(state)
+            self._copied[copy.number] = process, state["mark"], (
+                self._epoch_of(process.machine), self._voters(state))
         if head.startswith(_HELD):
             held = m.decode(m.FromWorker, bytes(frames[0])).number
             if held in self._copied:
