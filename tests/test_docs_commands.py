@@ -32,6 +32,7 @@ ELSEWHERE = {
     "ssh": "the machine is the reader's",
     "cd": "a folder of the reader's", "source": "the environment that the line before makes",
     "wait": "of the shell", "export": "a variable, which is looked up",
+    "pre-commit": "its hooks call the tools of .venv, which CI runs",
     "curl": "a server that the reader runs", "openssl": "of the system; makes a random number",
     "mkdir": "another machine's folder, for its token; tests/test_two_machines.py copies one there",
     "kubectl": "a cluster; tests/deploy/test_kubernetes.py checks the files against its schema",

@@ -186,7 +186,9 @@ HOW: dict[str, dict[int, Elsewhere | Saved | Pasted]] = {
         5: Saved("loop.py", run="wbsp run --workers=2 loop.py", needs="torch"),
         6: Pasted(before=CIFAR10, after=BEGINNING),
     },
-    "CONTRIBUTING.md": {1: Elsewhere("runs this test")},
+    "CONTRIBUTING.md": {1: Elsewhere("scripts/test.sh makes the same environment"),
+                        2: Elsewhere("runs this test")},
+    "docs/contributing/nightly.md": {1: Elsewhere("takes a night")},
     "docs/README.md": {1: Elsewhere("tests/test_site.py builds the site")},
     "docs/explanation/simulation.md": {
         1: Pasted(words={"--runs=10000": "--runs=100"}),
