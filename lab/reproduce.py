@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Regenerate lab/reports/reproduction.md from nothing: every run, every figure, every number.
+"""Regenerate lab/reports/reproduction-2026-11-28.md from nothing: every run, every figure, every number.
 
     lab/reproduce.py            # hours; can be stopped and started again
     lab/reproduce.py --quick    # a reduced version, eight minutes on two cores
@@ -33,7 +33,7 @@ from reproduction.work import (
 from wbsp import command
 
 FLAGS = flags.FLAGS
-PAGE = ROOT / "lab/reports/reproduction.md"
+PAGE = ROOT / "lab/reports/reproduction-2026-11-28.md"  # notes; the report is by hand
 
 flags.DEFINE_bool("quick", False, "fewer settings, lower targets, one seed")
 flags.DEFINE_bool("miniature", False, "the whole chain on a handful of tiny runs: does it work?")

@@ -375,7 +375,7 @@ def test_the_page_has_no_part_that_the_report_does_not_know(module, tmp_path):
     report, results, work = (module(name) for name in ("report", "results", "work"))
     printing = [work.reality(("bsp",), 1, tmp_path), work.reality_to_60(("bsp",), tmp_path),
                 work.zipline(tmp_path)]
-    report.write(results.Results([]), printing, ROOT / "lab/reports/reproduction.md",
+    report.write(results.Results([]), printing, ROOT / "lab/reports/reproduction-2026-11-28.md",
                  tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
     known = report._parts(results.Results([]), printing)
