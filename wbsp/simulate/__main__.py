@@ -232,6 +232,9 @@ def _advice(compared: list[tuple[Variant, Plan]], plan: Plan, progress: Progress
                 settings=plan.settings)) for variant, own in compared]
         if plan.experiment and plan.target is not None and not alone.reached:
             raise ValueError(worth.missed(alone))
+        if plan.experiment and plan.target is not None and not alone.seconds:
+            raise ValueError(f"the first values have {alone.goal.removeprefix('to ')}, untrained: "
+                             "give a target that takes some training")
     left, more = "", list[str]()
     if not FLAGS["sync"].present and plan.target is not None:
         results, compared, left = closest(
@@ -294,7 +297,7 @@ def _alone(plan: Plan, progress: Progress, batch: int | None = None) -> compare.
 def _verdict(results: list[compare.Result], alone: compare.Result,
              compared: list[tuple[Variant, Plan]], plan: Plan,
              progress: Progress) -> tuple[list[str], list[str]]:
-    """Train at smaller batches, and on the fast machines only; return the verdict, and what else
+    """Train at other batches, and on the fast machines only; return the verdict, and what else
     there is to say."""
     cluster, noise = plan.cluster, noise_of(results)
     best = best_of(results)
@@ -304,17 +307,17 @@ def _verdict(results: list[compare.Result], alone: compare.Result,
     if best is None:
         return worth.verdict(None, batches.trained(plan, alone), None, cluster, ""), more
     rivals = [one for one in results if one is best or (one.reached and one.label == Auto.name)]
-    tried = [_smaller_batches(*compared[results.index(one)], one, best, progress) for one in rivals]
-    machine = batches.smaller(
-        batches.halves(Variant(BSP, {}, "alone"), plan), batches.trained(plan, alone),
-        lambda half: replace(_alone(replace(half, until=min(half.until, LATE * alone.seconds)),
-                                    progress, half.batch_size), label=alone.label))
+    tried = [_other_batches(*compared[results.index(one)], one, best, progress) for one in rivals]
+    machine = batches.others(
+        Variant(BSP, {}, "alone"), plan, batches.trained(plan, alone),
+        lambda other: replace(_alone(replace(other, until=min(other.until, LATE * alone.seconds)),
+                                     progress, other.batch_size), label=alone.label))
     found = [one for some in tried if (one := batches.best_of(some)) is not None]
     model = min(found, key=lambda one: one.result.seconds)
     variant, own = compared[results.index(next(
         one for one, some in zip(rivals, tried, strict=True) if model in some))]
-    if model.batch < own.batch_size:
-        own = next(half for half in batches.halves(variant, own) if half.batch_size == model.batch)
+    if model.batch != own.batch_size:
+        own = batches.at_batch(variant, own, model.batch) or own
     few, fast = None, worth.fast_ones(cluster)
     if 1 < fast < cluster.size:
         few = _result(replace(variant, folder=f"{variant.folder}-fastest={fast}"),
@@ -325,31 +328,32 @@ def _verdict(results: list[compare.Result], alone: compare.Result,
                                   "noise of the gradients")])
     lone = batches.best_of(machine)
     assert lone is not None, "it has reached the target at the full batch"
-    server = (f"wbsp ps --worker_num={cluster.size} "
+    server = (f"wbsp ps --host=0.0.0.0 --worker_num={cluster.size} "
               + replace(variant, outer=own.outer, outer_options=own.outer_options,
                         wire=own.wire).flags)
     said = worth.verdict(model, lone, few, cluster, server,
                          noise and noise * plan.batch_size / model.batch)
-    if any(batches.still_gains(some) and one in some for some, one in
-           [*((some, model) for some in tried), (machine, lone)]):
-        said[1] += (f" A smaller batch may be faster still: --batch_size="
-                    f"{min(model.batch, lone.batch)} begins there.")
+    for way, first in (("smaller", min), ("larger", max)):
+        if any(batches.still_gains(some) == way and one in some for some, one in
+               [*((some, model) for some in tried), (machine, lone)]):
+            said[1] += (f" A {way} batch may be faster still: --batch_size="
+                        f"{first(model.batch, lone.batch)} begins there.")
     return said, [batches.table([*tried, machine]), *more]
 
 
-def _smaller_batches(variant: Variant, plan: Plan, first: compare.Result, best: compare.Result,
-                     progress: Progress) -> list[batches.Trained]:
-    """Train a model that reached the target with `first` at smaller batches; return all that was
+def _other_batches(variant: Variant, plan: Plan, first: compare.Result, best: compare.Result,
+                   progress: Progress) -> list[batches.Trained]:
+    """Train a model that reached the target with `first` at other batches; return all that was
     reached, each no later than `best`, or a little."""
-    def train(half: Plan) -> compare.Result:
-        own = replace(variant, folder=f"{variant.folder}-batch={half.batch_size}")
-        short = replace(half, until=min(half.until, LATE * best.seconds))
-        done = _result(own, short, progress, f"{variant.label}, batch {half.batch_size}")
+    def train(other: Plan) -> compare.Result:
+        own = replace(variant, folder=f"{variant.folder}-batch={other.batch_size}")
+        short = replace(other, until=min(other.until, LATE * best.seconds))
+        done = _result(own, short, progress, f"{variant.label}, batch {other.batch_size}")
         return replace(done, label=variant.label)
 
-    fixed = plan.inside is not None or plan.experiment is None
-    return batches.smaller([] if fixed else batches.halves(variant, plan),
-                           batches.trained(plan, first), train)
+    if plan.inside is not None or plan.experiment is None:
+        return [batches.trained(plan, first)]
+    return batches.others(variant, plan, batches.trained(plan, first), train)
 
 
 def _advised() -> None:
@@ -530,7 +534,8 @@ def _choose_length(until: float, cluster: ClusterSpec) -> None:
     FLAGS["max_steps"].value = steps = advice.length(seconds)
     print(f"--max_steps={steps} (no end is given): the fastest machine alone trains so many, and "
           f"the cluster {speeds:.3g} times as many in that time, in about {steps * seconds:.2g} s "
-          "here", file=sys.stderr)
+          "here. Give your script's --epochs for a verdict on its whole training",
+          file=sys.stderr)
 
 
 def _batch() -> int:

@@ -10,8 +10,9 @@ from wbsp.core.goal import Goal
 from wbsp.simulate.study.batches import (
     Trained,
     best_of,
+    doubles,
     halves,
-    smaller,
+    others,
     still_gains,
     table,
     trained,
@@ -101,9 +102,37 @@ def test_the_least_batch_and_one_that_does_not_divide_are_not_halved(experiment)
 def test_batches_are_halved_while_the_time_falls_by_a_tenth(experiment, times, batches):
     left = dict(zip((128, 64, 32), times, strict=True))
     plan = plan_of(experiment)
-    tried = smaller(halves(BSP_VARIANT, plan), trained(plan, result("x", left[128])),
-                    lambda half: result("x", left[half.batch_size]))
+    tried = others(BSP_VARIANT, plan, trained(plan, result("x", left[128])),
+                   lambda half: result("x", left[half.batch_size]))
     assert [one.batch for one in tried] == batches
+
+
+def with_a_fixed_part(experiment, fixed):
+    plan = plan_of(experiment)
+    group = Group(2, step_seconds=0.02, fixed_seconds=fixed, example_seconds=(0.02 - fixed) / 128)
+    return replace(plan, cluster=replace(plan.cluster, groups=(group,)))
+
+
+def test_a_batch_is_doubled_where_most_of_a_step_is_fixed(experiment):
+    double, fourfold = doubles(BSP_VARIANT, with_a_fixed_part(experiment, 0.016))
+    assert (double.batch_size, fourfold.batch_size) == (256, 512)
+    [group] = fourfold.cluster.groups
+    assert group.step_seconds == pytest.approx(0.016 + 4 * 0.004)
+    assert fourfold.experiment.rate == pytest.approx(0.4)
+    assert doubles(BSP_VARIANT, with_a_fixed_part(experiment, 0.008)) == []
+    assert doubles(BSP_VARIANT, plan_of(experiment)) == []
+
+
+@pytest.mark.parametrize("times, batches", [
+    ({128: 10, 64: 8, 32: 9}, [128, 64, 32]),
+    ({128: 10, 64: 11, 256: 5, 512: 4}, [128, 64, 256, 512]),
+    ({128: None, 64: None, 256: 5, 512: 6}, [128, 64, 256, 512])])
+def test_larger_batches_are_tried_where_smaller_ones_do_not_gain(experiment, times, batches):
+    plan = with_a_fixed_part(experiment, 0.016)
+    tried = others(BSP_VARIANT, plan, trained(plan, result("x", times[128])),
+                   lambda other: result("x", times[other.batch_size]))
+    assert [one.batch for one in tried] == batches
+    assert still_gains(tried) == ("larger" if times.get(512) == 4 else "")
 
 
 def tried(label, *seconds):
@@ -124,7 +153,7 @@ def test_the_best_batch_is_the_fastest_that_reached_the_target():
     assert best_of(tried("auto", None, None)) is None
 
 
-@pytest.mark.parametrize("seconds, still", [((9, 6, 4), True), ((9, 4, 6), False), ((9, 4), False)])
+@pytest.mark.parametrize("seconds, still", [((9, 6, 4), "smaller"), ((9, 4, 6), ""), ((9, 4), "")])
 def test_a_gain_at_the_least_batch_is_noticed(seconds, still):
     assert still_gains(tried("auto", *seconds)) == still
 

@@ -315,3 +315,9 @@ def test_a_missing_file_and_a_bad_trace_are_named(tmp_path):
     (tmp_path / "steps.txt").write_text("0.1\nfast\n")
     with pytest.raises(ValueError, match="steps.txt, line 2: 'fast' is not a time"):
         described(tmp_path, '[[workers]]\ntrace = "steps.txt"\n')
+
+
+def test_a_table_in_place_of_a_list_of_tables_is_told_how_to_write_it(tmp_path):
+    (tmp_path / "my.toml").write_text("[workers]\nspeed = 1\n[[workers]]\nspeed = 2\n")
+    with pytest.raises(ValueError, match=r"my.toml: .*; write \[\[workers\]\] before each group"):
+        read_cluster(tmp_path / "my.toml")

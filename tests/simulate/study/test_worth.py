@@ -98,6 +98,12 @@ def test_the_verdict_is_the_first_line_and_compares_with_the_machine_alone_at_it
     assert len(said) == 4
 
 
+def test_a_small_gain_by_one_seed_may_be_chance():
+    model, alone = at(16, result("auto", 4)), at(64, result("alone", 4.8))
+    assert advised(model, alone)[0].startswith("it may pay: 1.2 times the fastest machine alone")
+    assert advised(model, at(64, result("alone", 6)))[0].startswith("it pays: 1.5 times")
+
+
 def test_machines_that_add_nothing_are_named():
     model, alone = at(16, result("pcc", 4, 5)), at(64, result("alone", 9, 9))
     assert ("Without the slowest 4 of 8 it takes 5 s: they add nothing that these runs show."
@@ -145,7 +151,7 @@ def test_a_target_that_the_machine_alone_misses_is_named_with_one_that_it_reache
 @pytest.mark.parametrize("metric, came, flag", [
     ("accuracy", 0.765, "--target_accuracy=0.7"), ("accuracy", 0.99, "--target_accuracy=0.95"),
     ("accuracy", 0.2, "--target_accuracy=0.15"), ("accuracy", 0.05, ""),
-    ("loss", 1.65, "--target=min:loss:1.68"), ("score", 50.0, "--target=max:score:49")])
+    ("loss", 1.65, "--target=loss:1.68"), ("score", 50.0, "--target=score:49")])
 def test_a_target_within_reach_is_worse_than_what_was_reached(metric, came, flag):
     assert within_reach(Goal.parse("target", metric, valued=False), came) == flag
 

@@ -119,6 +119,8 @@ def test_a_schedule_is_the_factor_of_the_rate(tmp_path):
     ("float(x[indices].mean())", "x[indices]", "step returned a ndarray as loss, which is no num"),
     ("float(x[indices].mean())", "float('nan')",
      "step returned the loss nan for the first 4 examples at rate 0.5; check the data, or give a "),
+    ('values["w"] -= rate', 'values["w"] -= 1',
+     "step returned the same values at rate 0.5 and at 1; train with its argument rate, as by"),
     ('{"loss": float(values["w"].sum()), ', '1 or {', "evaluate returned 1; give metrics by name"),
     ('float(values["w"].sum())', "None", "evaluate returned None as metric 'loss', which is no "),
     ('float(values["w"].sum())', "np.inf", "evaluate returned loss=inf for the values of make(0)"),
@@ -128,6 +130,19 @@ def test_a_bad_file_gets_one_line(tmp_path, old, new, words):
     with pytest.raises(ValueError) as error:
         task(tmp_path, NUMPY.replace(old, new, 1))
     assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_script_that_is_no_task_yet_is_not_run(tmp_path):
+    (tmp_path / "train.py").write_text("def evaluate(values): ...\nraise KeyError('it trains')\n")
+    with pytest.raises(ValueError, match="train.py has no function make and no make_state and no s"):
+        OwnTask(tmp_path / "train.py", 4, 0.5)
+
+
+def test_functions_of_other_modules_make_a_task(tmp_path, monkeypatch):
+    (tmp_path / "all_four.py").write_text(NUMPY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for line in ("from all_four import *", "from all_four import evaluate, make, make_state, step"):
+        assert task(tmp_path, line + "\n").size == 12
 
 
 def test_a_file_that_does_not_exist_is_named(tmp_path):

@@ -76,7 +76,8 @@ def target_of(runs: Sequence[Run], seconds: float) -> Goal:
     reached after so many seconds.
 
     Raises:
-        ValueError: an evaluation is missing; one line.
+        ValueError: an evaluation is missing, or none is better than that of the first values; one
+            line.
     """
     found = [[event for event in run.events if event["kind"] == "evaluation"
               and event["t"] <= seconds] for run in runs]
@@ -87,12 +88,17 @@ def target_of(runs: Sequence[Run], seconds: float) -> Goal:
     name = next(name for name in ("loss", *(found[0][0].get("metrics") or ()), "accuracy")
                 if metrics.get(name) is not None)
     goal = Goal.parse("target", name, valued=False)
-    reached = [goal.best(goal.value({**event, **(event.get("metrics") or {})}) or nan
-                         for event in some) for some in found]
+    came = [[goal.value({**event, **(event.get("metrics") or {})}) or nan for event in some]
+            for some in found]
+    reached = [goal.best(values) for values in came]
     values = [value for value in reached if value is not None]
     if not values:
         raise ValueError(f"the fastest machine alone has no finite {name}: it diverges; give a "
                          "lower --lr")
+    if any(goal.best(values) == values[0] for values in came):
+        raise ValueError(f"the fastest machine alone does not improve its first values: {name} "
+                         f"{came[0][0]:.4g} at first, {came[0][-1]:.4g} after {seconds:,.3g} s; "
+                         "training diverges, or is too short: give a lower --lr, or more --epochs")
     worst = min(values) if goal.most else max(values)
     digits = 10.0 ** (floor(log10(abs(worst))) - 2) if worst else 1.0
     rounded = (floor if goal.most else ceil)(worst / digits) * digits

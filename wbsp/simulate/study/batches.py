@@ -1,8 +1,9 @@
-"""Smaller batches: what a cluster and its fastest machine gain by them.
+"""Other batches: what a cluster and its fastest machine gain by them.
 
 A version under a model that averages has the examples of all workers, so that more machines need
 smaller batches: beyond the gradients' noise scale further examples in a step add little (McCandlish
 et al. 2018, arXiv 1812.06162). Where a step takes its part of the time as well, nothing is lost.
+Where most of a step's time is its fixed part, a larger batch costs little, and is tried, too.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from wbsp.simulate.study.variants import Variant
 if TYPE_CHECKING:
     from wbsp.simulate.workloads.base import Experiment
 
-GAIN = 0.9  # of the time before; after a smaller gain, no smaller batch is trained
+GAIN = 0.9  # of the time before; after a smaller gain, no further batch is trained
+FIXED = 0.5  # of a step's time: with a larger fixed part, larger batches are tried
 LEAST, LEAST_OF_TEXT = 8, 2  # examples; a step of fewer takes hardly less time on most machines
-HALVES = 2  # times that a batch is halved: small steps take long to simulate
+HALVES = 2  # times that a batch is halved, or doubled: small steps take long to simulate
 
 
 class Trained(NamedTuple):
@@ -58,35 +60,67 @@ def halves(variant: Variant, plan: Plan) -> list[Plan]:
     """Return the plans of a model at half and at a quarter of the batch, with rates that suit
     them; fewer where a batch is odd, or the network or the model do not allow it."""
     found = [plan]
-    while len(found) <= HALVES and plan.experiment is not None and not plan.batch_size % 2:
-        batch = plan.batch_size // 2
-        try:
-            create_model(variant.sync, variant.options, batch)
-        except ValueError:  # it does not divide into the model's micro-batches
+    while len(found) <= HALVES and not found[-1].batch_size % 2:
+        other = at_batch(variant, found[-1], found[-1].batch_size // 2)
+        if other is None:
             break
-        least = LEAST_OF_TEXT if "text" in plan.settings else LEAST
-        experiment = plan.experiment.with_batch(batch) if batch >= least else None
-        if experiment is None:
-            break
-        cluster = replace(plan.cluster, batch_size=plan.batch_size).trains(batch)
-        plan = replace(plan, cluster=cluster, experiment=experiment, batch_size=batch,
-                       settings={**plan.settings, "batch_size": batch, "lr": experiment.rate,
-                                 "lr_decays": _decays(experiment) or None})
-        found.append(plan)
+        found.append(other)
     return found[1:]
 
 
-def smaller(plans: list[Plan], first: Trained, train: Callable[[Plan], Result]) -> list[Trained]:
-    """Train at smaller batches while that gains.
+def doubles(variant: Variant, plan: Plan) -> list[Plan]:
+    """Return the plans of a model at twice and at four times the batch, as `halves`; none where
+    the fixed part of the fastest machine's step is not most of its time."""
+    [*_, group] = sorted(plan.cluster.groups, key=lambda group: -group.mini_batch)
+    found = [plan]
+    while len(found) <= HALVES and group.fixed_seconds > FIXED * group.step_seconds:
+        other = at_batch(variant, found[-1], 2 * found[-1].batch_size)
+        if other is None:
+            break
+        found.append(other)
+    return found[1:]
+
+
+def at_batch(variant: Variant, plan: Plan, batch: int) -> Plan | None:
+    """Return the plan of a model at another batch, with a rate that suits it; None: the network or
+    the model do not allow it."""
+    try:
+        create_model(variant.sync, variant.options, batch)
+    except ValueError:  # it does not divide into the model's micro-batches
+        return None
+    least = LEAST_OF_TEXT if "text" in plan.settings else LEAST
+    if plan.experiment is None or not least <= batch <= plan.experiment.size:
+        return None
+    experiment = plan.experiment.with_batch(batch)
+    if experiment is None:
+        return None
+    cluster = replace(plan.cluster, batch_size=plan.batch_size).trains(batch)
+    return replace(plan, cluster=cluster, experiment=experiment, batch_size=batch,
+                   settings={**plan.settings, "batch_size": batch, "lr": experiment.rate,
+                             "lr_decays": _decays(experiment) or None})
+
+
+def others(variant: Variant, plan: Plan, first: Trained,
+           train: Callable[[Plan], Result]) -> list[Trained]:
+    """Train at smaller batches while that gains, or else at larger ones.
 
     Args:
-        plans: of `halves`.
-        first: what was reached at the full batch.
+        variant: the model.
+        plan: of the batch that was given.
+        first: what was reached at that.
         train: trains by a plan.
 
     Returns:
         All that was trained, `first` before all.
     """
+    tried = _while_it_gains(halves(variant, plan), first, train)
+    if best_of(tried) in (None, first):
+        tried += _while_it_gains(doubles(variant, plan), first, train)[1:]
+    return tried
+
+
+def _while_it_gains(plans: list[Plan], first: Trained,
+                    train: Callable[[Plan], Result]) -> list[Trained]:
     tried = [first]
     for plan in plans:
         tried.append(trained(plan, train(plan)))
@@ -102,13 +136,17 @@ def best_of(tried: Sequence[Trained]) -> Trained | None:
                default=None)
 
 
-def still_gains(tried: Sequence[Trained]) -> bool:
-    """Return whether the last batch of `smaller` is the best, and the last that may be tried."""
-    return len(tried) == HALVES + 1 and best_of(tried) is tried[-1] and tried[-1].batch > LEAST
+def still_gains(tried: Sequence[Trained]) -> str:
+    """Return "smaller" or "larger" if the last batch of `others` is the best, and the last that may
+    be tried; else an empty text."""
+    first, last = tried[0].batch, tried[-1].batch
+    if best_of(tried) is not tried[-1] or last <= LEAST:
+        return ""
+    return {first >> HALVES: "smaller", first << HALVES: "larger"}.get(last, "")
 
 
 def table(tried: Sequence[Sequence[Trained]]) -> str:
-    """Return a table of what `smaller` tried of each model; empty if it tried nothing."""
+    """Return a table of what `others` tried of each model; empty if it tried nothing."""
     if all(len(one) == 1 for one in tried):
         return ""
     rates = {one.batch: one.rate for some in tried for one in some}

@@ -51,7 +51,11 @@ def read_cluster(path: str | Path) -> ClusterSpec:
                              "are a site whose line has no bandwidth")
         if not workers and not sites:
             raise ValueError("no [[workers]]: a cluster needs at least one group of them")
-    except ValueError as error:  # a TOML error is one, too
+    except tomllib.TOMLDecodeError as error:
+        hint = "".join(f"; write [[{one}]] before each group of {one}, in two brackets"
+                       for one in ("workers", "sites") if f"\n[{one}]" in f"\n{text}")
+        raise ValueError(f"{path}: {error}{hint}") from None
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     for place, (_, groups) in enumerate(sites):
         workers += tuple(replace(group, site=place) for group in groups)

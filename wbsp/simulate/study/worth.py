@@ -21,6 +21,7 @@ from wbsp.simulate.world.machine import INF
 
 NEARLY = 0.95  # of the sum of all speeds, which the fast machines have between them
 PAYS = 1.05  # times as fast as the fastest machine alone, from which on a cluster pays
+SURELY = 1.3  # from which on one seed says so
 NOISE_VERSIONS = 60  # of two mini-batches, in the training that measures the noise
 NOISES = 1, 8, 64  # S for `bound`, from nearly none on
 
@@ -119,8 +120,9 @@ def within_reach(metric: Goal, came: float) -> str:
     if metric.metric == ACCURACY:
         return f"--target_accuracy={floor(20 * (came - 0.03)) / 20:g}" if came > 0.08 else ""
     margin = 0.02 * abs(came)
-    value = f"{came - margin if metric.most else came + margin:.3g}"
-    return f"--target={metric._replace(target=float(value))}"
+    given = metric._replace(target=float(f"{came - margin if metric.most else came + margin:.3g}"))
+    short = f"{given.metric}:{given.target:g}"
+    return f"--target={short if Goal.of(short) == given else given}"
 
 
 def verdict(model: Trained | None, machine: Trained, few: Result | None, cluster: ClusterSpec,
@@ -154,8 +156,9 @@ def verdict(model: Trained | None, machine: Trained, few: Result | None, cluster
                  + ("they are worth their place" if best.faster(few) else
                     "they add nothing that these runs show"))
     if ratio >= PAYS and best.faster(alone):
-        said = [f"it pays: {ratio:.1f} times the fastest machine alone, with {best.label} at batch "
-                f"{model.batch} ({_time(best)} {best.goal}; alone {_time(alone)}, at batch "
+        pays = "may pay" if len(best.runs) == 1 and ratio < SURELY else "pays"
+        said = [f"it {pays}: {ratio:.1f} times the fastest machine alone, with {best.label} at "
+                f"batch {model.batch} ({_time(best)} {best.goal}; alone {_time(alone)}, at batch "
                 f"{machine.batch})", f"Train with {server}; in the script {model.settings}."]
     else:
         said = [f"it does not pay: {_time(best)} {best.goal} with all machines ({best.label} at "

@@ -12,13 +12,14 @@ Other numbers, such as BatchNorm's counts of batches, stay with each worker. A s
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import math
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -79,9 +80,7 @@ class OwnTask:
         self.name = self._path.name
         module = self._load()
         if missing := [one for one in FUNCTIONS if not callable(getattr(module, one, None))]:
-            raise ValueError(f"{self.name} has no function {' and no '.join(missing)}; a task has "
-                             "make(seed), make_state(), step(values, state, indices, rate) and "
-                             "evaluate(values)")
+            raise self._lacks(missing)
         self._module, self._rate = module, rate
         self.schedule: Callable[[float], float] = self._scheduled
         self._form: Any = None
@@ -199,6 +198,11 @@ class OwnTask:
             raise self._wrong("step", f"returned the loss {loss} for the first {batch} examples at "
                                       f"rate {self._rate:g}; check the data, or give a lower --lr")
         self._finite("step", found)
+        other, _, _ = self.step(self._first, self.make_state(), indices, 2 * self._rate)
+        if np.array_equal(found, other) and not np.array_equal(found, self._first):
+            raise self._wrong("step", f"returned the same values at rate {self._rate:g} and at "
+                                      f"{2 * self._rate:g}; train with its argument rate, as by "
+                                      "optimizer.param_groups[0]['lr'] = rate")
         for name, value in self.evaluate(self._first).items():
             if not math.isfinite(value):
                 raise self._wrong("evaluate", f"returned {name}={value} for the values of make(0)")
@@ -276,6 +280,8 @@ class OwnTask:
         if not self._path.is_file():
             raise FileNotFoundError(f"--task={self._path} does not exist; give a Python file with "
                                     f"{', '.join(FUNCTIONS[:-1])} and {FUNCTIONS[-1]}")
+        if missing := [one for one in FUNCTIONS if one not in _defined(self._path, FUNCTIONS)]:
+            raise self._lacks(missing)
         spec = importlib.util.spec_from_file_location(self._path.stem, self._path)
         if spec is None or spec.loader is None:
             raise ValueError(f"--task={self._path} is no Python file; its name ends in .py")
@@ -290,6 +296,11 @@ class OwnTask:
         finally:
             sys.argv = given
         return module
+
+    def _lacks(self, missing: Sequence[str]) -> ValueError:
+        return ValueError(f"{self.name} has no function {' and no '.join(missing)}; a task has "
+                          "make(seed), make_state(), step(values, state, indices, rate) and "
+                          "evaluate(values)")
 
     def _call(self, name: str, *given: Any) -> Any:
         try:
@@ -310,6 +321,23 @@ class OwnTask:
         said = (str(error).strip().splitlines() or [""])[0]
         return ValueError(f"{self.name}{where}: {name} raised {type(error).__name__}"
                           + (f": {said}" if said else ""))
+
+
+def _defined(path: Path, names: Sequence[str]) -> Collection[str]:
+    """Return which of these names a file seems to define, without running it: a script that is no
+    task yet would train. All, where that cannot be told."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return names  # the import says what is wrong
+    found = set[str]()
+    for one in ast.walk(tree):
+        match one:
+            case ast.FunctionDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                found.add(name)
+            case ast.Import(names=some) | ast.ImportFrom(names=some):
+                found.update(alias.asname or alias.name for alias in some)
+    return names if "*" in found else found
 
 
 class _DiffersError(Exception):
