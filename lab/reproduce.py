@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Regenerate lab/reports/reproduction-2026-11-28.md from nothing: every run, every figure, every number.
+"""Make lab/reports/reproduction-2026-11-28.md from nothing: each run, figure and number.
 
     lab/reproduce.py            # hours; can be stopped and started again
     lab/reproduce.py --quick    # a reduced version, eight minutes on two cores

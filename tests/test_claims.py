@@ -2,8 +2,8 @@
 
 Training is that of the network `small` on shapes10, or least squares where the test says so; claims
 about time alone run without tensors. Cluster, batch and learning rate are said in each test. The
-rate matters: lab/reports/reproduction-2026-11-28.md shows where directions turn round. `WBSP_CLAIMS=1` asks
-for those that train the network.
+rate matters: lab/reports/reproduction-2026-11-28.md shows where directions turn round.
+`WBSP_CLAIMS=1` asks for those that train the network.
 """
 
 import os

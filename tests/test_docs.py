@@ -113,7 +113,7 @@ def test_the_pages_picture_shows_what_a_room_may_import():
         assert target not in {name.partition(".")[0] for name in walls.get(source, "").split()}
 
 
-@pytest.mark.parametrize("name", ["SECURITY.md", "docs/explanation/fault-tolerance.md"])
+@pytest.mark.parametrize("name", ["SECURITY.md", "docs/reference/faults.md"])
 def test_every_test_that_keeps_a_promise_exists(name):
     named = re.findall(r"(tests/[\w/]+\.py)::(\w+)", (ROOT / name).read_text())
     assert named or name != "SECURITY.md"

@@ -17,9 +17,9 @@ _ROWS = [
      "time: the network is here (`--model=alexnet`), but a run is 300 epochs: a GPU, or days of a "
      "few cores"],
     ["WBSP: the same", "CNN on CIFAR-10, 39,062 steps of all workers, with the rate's two cuts",
-     "time: at [140 ms a step](results-2026-11-27.md#what-the-hook-costs-a-training-step) of two cores "
-     "1.5 hours a run, 70 for 5 models, 3 sleeps and 3 seeds; `core` has the beginning of it, "
-     "[long trainings](long-runs.md) the network `small`"],
+     "time: at [140 ms a step](results-2026-11-27.md#what-the-hook-costs-a-training-step) of two "
+     "cores 1.5 hours a run, 70 for 5 models, 3 sleeps and 3 seeds; `core` has the beginning of "
+     "it, [long trainings](long-runs.md) the network `small`"],
     ["ElasticBSP: 1.77 times faster to BSP's accuracy, and 12.6 % higher accuracy",
      "VGG-16 on ImageNet, 4 workers",
      f"{_IMAGENET}; 4 GPUs and a network for updates of 553 MB. 90 epochs at 230 images/s are 140 "
