@@ -58,6 +58,12 @@ def test_deaths_at_the_end_of_a_run_of_sites(seed, folder):
     Sites(replace(drawn(seed), readers=0, validates=False), seed, folder).run()
 
 
+@pytest.mark.parametrize("seed", [
+    pytest.param(11005462, id="a site keeps versions from above beside its own of these numbers")])
+def test_what_is_read_at_sites_is_what_is(seed, folder):
+    Sites(drawn(seed), seed, folder).run()
+
+
 def test_the_last_version_of_a_site_is_that_of_the_run_above(folder):
     """Its workers finish before other sites', and it takes another version from above then."""
     plan = SitesPlan("pcc", "ssp", sites=3, workers=1, readers=2, period=0.1)

@@ -36,7 +36,7 @@ from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.peer_log import PeerLog
 from wbsp.ps.sessions.session import WorkerSession, other_protocol
 from wbsp.ps.sessions.versions import Versions
-from wbsp.ps.sessions.versions_above import Closing, VersionsAbove, is_fast
+from wbsp.ps.sessions.versions_above import ABOVE, Closing, VersionsAbove, is_fast
 from wbsp.runlog.awaited import Awaited
 from wbsp.runlog.files import read_document, write_document
 from wbsp.wire.messages import codec as m
@@ -606,7 +606,7 @@ class Readers:
                       if one is not None)
         names = {NAME.format(version) for version in needed}
         names.update([] if self._above is None else self._above.kept)
-        for path in list(self._folder.glob(NAME.format("*"))):
+        for path in [one for kind in (NAME, ABOVE) for one in self._folder.glob(kind.format("*"))]:
             if path.name not in names:
                 with contextlib.suppress(OSError):
                     path.unlink(missing_ok=True)

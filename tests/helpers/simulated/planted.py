@@ -24,6 +24,7 @@ import wbsp.ps.series
 import wbsp.ps.server
 import wbsp.ps.sessions.registry
 import wbsp.ps.sessions.versions
+import wbsp.ps.sessions.versions_above
 import wbsp.ps.sharding.coordinator
 import wbsp.tensors.blocks
 import wbsp.tensors.buffers
@@ -47,6 +48,7 @@ from wbsp.core.rendezvous import Rendezvous
 from wbsp.core.results import Results
 from wbsp.core.stats import Report
 from wbsp.core.store import Store
+from wbsp.ps.checkpoint.epoch_versions import NAME
 from wbsp.ps.checkpoint.resume import Runs
 from wbsp.ps.checkpoint.snapshots import Snapshots
 from wbsp.ps.checkpoint.writer import Checkpoints
@@ -599,7 +601,7 @@ PLANTED = [
             lambda: patch.object(Standing, "rank", property(
                 lambda self: rank_of(self.epoch, True, self.step == STANDBY_STEP))),
             SeriesPlan(standby=True, workers=2, struck=(("t0", 2, "kill", "server standby"),)),
-            {24}, 20),
+            {24}, 20, 55),
     Planted("a worker that comes in the farewell gives up",
             lambda: patch.object(wbsp.worker.loop, "RunOver", _Never),
             SeriesPlan(evaluator="works", lasts=4.0, struck=(("t1", 1, "kill", "worker"),)), {24}),
@@ -723,6 +725,11 @@ PLANTED = [
     Planted("the last version of a site's workers is the run's last one",
             lambda: patch.object(Readers, "_another_comes", lambda *_: False),
             SitesPlan("pcc", "ssp", sites=3, workers=1, readers=2, period=0.1), {20}, 30),
+    Planted("a site keeps a version from above as its own of that number",
+            lambda: patch.object(wbsp.ps.sessions.versions_above, "ABOVE", NAME),
+            SitesPlan("asp", "dssp", workers=1, data=(24, 7, 3), validates=True, readers=1,
+                      kills=1, kill_top=2, breaks=1, period=0.1, slow=0.3,
+                      ends=(("left", "site top"), ("farewell", "top"))), {20}, 1, 11005462),
     Planted("workers of all sites validate an epoch",
             lambda: patch.object(Readers, "_is_validated", lambda *_: False),
             SitesPlan("pcc", "asp", data=(60, 4, 3), validates=True, validate="wait"), {20}, 30),

@@ -134,7 +134,7 @@ def test_a_bad_file_gets_one_line(tmp_path, old, new, words):
 
 def test_a_script_that_is_no_task_yet_is_not_run(tmp_path):
     (tmp_path / "train.py").write_text("def evaluate(values): ...\nraise KeyError('it trains')\n")
-    with pytest.raises(ValueError, match="train.py has no function make and no make_state and no s"):
+    with pytest.raises(ValueError, match="train.py has no function make and no make_state and"):
         OwnTask(tmp_path / "train.py", 4, 0.5)
 
 

@@ -25,7 +25,7 @@ _MOST_PAUSE = 0.02  # between two answers while messages arrive
 _LOOK = 0.001  # seconds between two checks whether a part is read
 _MOST_WAITING = 100  # processes with a waiting request
 _NONE = VersionPart(0, 0, b"")
-_VERSION = re.compile(r"([0-9a-f]{32})-((?:version|fit)-\d{1,16}\.safetensors)", re.ASCII)
+_VERSION = re.compile(r"([0-9a-f]{32})-((?:version|above|fit)-\d{1,16}\.safetensors)", re.ASCII)
 
 
 class Versions:

@@ -17,13 +17,14 @@ from msgspec import structs
 
 from wbsp import timeouts
 from wbsp.core.engine import Engine
-from wbsp.ps.checkpoint.epoch_versions import NAME
 from wbsp.ps.config import Above
 from wbsp.ps.sessions.versions import Versions
 from wbsp.wire.messages import codec as m
 
 # Of a worker, at the end of a run: it validates the last epoch, or waits for the results.
 Closing = Literal["validates", "waits"]
+# Of a file with a version of the server above, whose numbers are not this site's.
+ABOVE = "above-{}.safetensors"
 _FAST = 0.8  # a worker with this part of the most trained examples may validate
 
 
@@ -137,7 +138,7 @@ class VersionsAbove:
         if not at.name:
             self._nothing(question.worker)
             return
-        name, reading = NAME.format(at.version), None
+        name, reading = ABOVE.format(at.version), None
         if name not in self.kept:
             self.kept = [*self.kept[-1:], name]  # one is validated, and one may be saved
             reading = self._above.read_version(at, self._folder / f".{name}")
@@ -146,7 +147,7 @@ class VersionsAbove:
     def _give(self, question: _Question, at: m.VersionAt,
               reading: Future[str | None] | None) -> None:
         """Give a worker the version that was found for it, once it can be read here."""
-        name = NAME.format(at.version)
+        name = ABOVE.format(at.version)
         if reading is not None:
             if not reading.done():
                 return
