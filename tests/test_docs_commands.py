@@ -59,7 +59,7 @@ def commands():
 
 def argument_list(line):
     """The arguments of the first program that a line runs; None: it runs none."""
-    line = re.sub(r"^for .*?; do ", "", line)
+    line = re.sub(r"^(for .*?; do|nice -n \d+) ", "", line)
     if any(text in line for text in (" | ", "NAME", "...", "…", "=0:")):
         return None  # a form of commands, or a table
     try:
