@@ -180,6 +180,14 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
           sleeps=1, absences=2, full=0.1, drift=0.001, wild=0.2, speeds=(3.0,),
           aimed=(("last push", "kill"), ("last push", "isolate"))),
      [11001356]),  # follows anew, and is judged by the copy that it discarded then: law 11
+    (Plan("wbsp", workers=4, steps=30, uncounted=0.4, chunk=5, wire="int8", standby=True,
+          period=0.1, kills=1, cuts=2, sleeps=2, absences=2, worker_absences=1, fences=1, full=0.1,
+          drift=0.02, rates=(0.9107742269398931, 1.0703447139407178), readers=2, kill_readers=1,
+          speeds=(1.0,), aimed=(("take-over", "kill"),)),
+     [11003212]),  # dies as it serves, and the file before it is of between two kept marks: law 9
+    (Plan(options={"commit": "every_push"}, steps=20, uncounted=0.4, standby=True, kills=3,
+          storm=0.01, absences=1, worker_absences=2, speeds=(3.0,), aimed=(("begin", "isolate"),)),
+     [12002576]),  # two servers end the run, each without workers of the other: law 19
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
         "shards follow a later server", "the log's end is lost",
@@ -204,7 +212,7 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
         "votes and goes back to its server", "votes and dies", "is alone in the copy",
         "first version is not tried again", "log ends with the power", "is given a number twice",
         "joins a server that wakes", "goes back before a doubt",
-        "is judged by a discarded copy"])
+        "is judged by a discarded copy", "file is of between two marks", "two ends"])
 def test_a_fixed_fault_stays_fixed(plan, seeds):
     with scratch() as folder:
         for seed in seeds:

@@ -646,6 +646,8 @@ class Laws:
         if self.two_deaths or self._last_unsaved or any(
                 member.final is None or member.lives > 1 for member in members):
             return  # some of it is lost, or done again
+        if len({(member.final.tobytes(), member.final_version) for member in members}) > 1:
+            return  # a server has ended the run without some, who have ended it with another: law 2
         trained = sum(member.examples for member in members)
         version = max(member.final_version for member in members)
         for state in self._states.values():

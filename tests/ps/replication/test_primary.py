@@ -547,6 +547,26 @@ def test_once_workers_are_asked_they_decide(world, inquiries):
     assert "continuing without one" in world.said[-1] and world.noted["epoch"] == 3
 
 
+def test_what_the_file_holds_is_durable_as_soon_as_the_standby_is_lost(world, inquiries):
+    """It has the mark of a copy that the standby never held. A new one is sent the next mark at
+    once: a worker that did not know of the file would keep one sum for the marks around its own."""
+    world.holds_one()
+    world.now = 40.0  # silent: what is sent does not arrive
+    world.file.due = True
+    world.push()
+    world.snapshots.poll(world.now)
+    (snapshot,) = world.file.taken
+    world.file.due, world.file.poll = False, lambda now: snapshot.mark
+    world.snapshots.poll(world.now)
+    assert world.engine.ledger.durable < snapshot.mark, "the standby may take over"
+    world.file.poll = lambda now: None
+    for _ in range(2):
+        world.replication.poll()
+    world.replication.elected(SimpleNamespace(worker=0), m.Elected(3))
+    world.replication.poll()
+    assert world.replication.alone and world.engine.ledger.durable == snapshot.mark
+
+
 class Refuses(Inquiry):
     """The standby's address refuses connections; to see that takes `world.takes` seconds."""
 

@@ -64,6 +64,7 @@ class Snapshots:
         self._standby = standby
         self._others = others
         self._ends = False  # no further snapshot for the standby follows
+        self._in_file = 0  # mark of the newest snapshot that was written to the file
 
     def poll(self, now: float) -> None:
         """Handle a written file, and make a snapshot if one is wanted."""
@@ -86,8 +87,14 @@ class Snapshots:
         self._ends = True
         self.write(now)
 
-    def write_soon(self) -> None:
-        """Write the file without waiting for the rest of its period."""
+    def decides(self) -> None:
+        """Note that the file decides what is durable, because the standby's snapshot is lost.
+
+        What it holds is durable from here on. A worker keeps its unsaved pushes in two sums, so
+        that one that learned this after the next mark would merge what the file has and lacks.
+        The file is written again soon.
+        """
+        self.engine.ledger.saved(self._in_file)
         self._file.write_soon()
 
     def held(self, mark: int) -> None:
@@ -95,7 +102,10 @@ class Snapshots:
         self.engine.ledger.saved(mark)
 
     def _written(self, mark: int | None) -> None:
-        if mark is not None and (self._ends or self._standby.alone):
+        if mark is None:
+            return
+        self._in_file = mark
+        if self._ends or self._standby.alone:
             self.engine.ledger.saved(mark)
 
     def _wanted(self, now: float) -> list[Sink]:

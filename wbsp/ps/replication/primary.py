@@ -746,7 +746,7 @@ class Replication:
         """Serve in this epoch, which is in run.json, from here on."""
         self._info.lead(epoch)
         self._tell_members(lambda worker: m.Leading(epoch, self._info.ticket(worker)))
-        self._source.snapshots.write_soon()
+        self._source.snapshots.decides()
 
     def _continue_above(self, epoch: int) -> bool:
         """Continue in an epoch above that of a process that has no version of this run.
