@@ -32,7 +32,7 @@ from rivals import cells as files
 from rivals.cells import Cell, Entry
 from rivals.entries import rival
 from rivals.ground import Look
-from rivals.trainings import Setting, Training, read, setting, timed, write
+from rivals.trainings import Setting, Training, examples, read, said, setting, timed, write
 
 from wbsp import command
 from wbsp.simulate.study.variants import variants
@@ -53,6 +53,8 @@ flags.DEFINE_string("out", "runs/lm", "folder of the curves")
 flags.DEFINE_string("budget", None, "time after which no run begins, such as 20min")
 flags.DEFINE_bool("table", False, "train nothing more")
 flags.DEFINE_bool("list", False, "print the runs that are missing, and train nothing")
+flags.DEFINE_integer("pace", None, "train nothing, and print how many examples each entry trains "
+                     "with this batch of a worker, in those of the lone machine", lower_bound=1)
 flags.DEFINE_string("figure", None, "file to draw: worth over R in all cells, of each rule by its "
                     "best entry, at the first length of a cell")
 flags.DEFINE_string("csv", None, "file for the curves of all runs, a line for each look")
@@ -211,16 +213,17 @@ def draw(results: dict[str, tuple[list[Row], dict[float, float]]], path: pathlib
     style.save(figure, path)
 
 
-def collect(asked: dict[pathlib.Path, Training], path: pathlib.Path) -> None:
-    """Write the curves of all runs that are there into one file."""
+def collect(folder: pathlib.Path, path: pathlib.Path) -> None:
+    """Write the curves of all runs that are in a folder into one file."""
+    heads = "cell", "entry", "setting", "seconds", "seed", "commit"
     with path.open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(["cell", "entry", "setting", "length", "seed", *Look._fields])
-        for place, one in sorted(asked.items()):
+        rows.writerow(["cell", "entry", "setting", "length", "seed", "commit", *Look._fields])
+        for place in sorted(folder.rglob("*.csv")):
+            head = said(place)
             for look in read(place) or []:
-                rows.writerow([place.relative_to(FLAGS.out).parts[0], one.entry, one.setting,
-                               f"{one.seconds:g}", one.seed, f"{look.seconds:.5g}", look.examples,
-                               f"{look.loss:.5g}"])
+                rows.writerow([*(head.get(key, "") for key in heads), f"{look.seconds:.5g}",
+                               look.examples, f"{look.loss:.5g}"])
 
 
 def chosen(entries: list[Entry]) -> list[Entry]:
@@ -257,6 +260,9 @@ def run() -> int:
         raise ValueError(f"--cells: {unknown[0]!r} is unknown; {FLAGS.file} has {', '.join(cells)}")
     seeds = [int(seed) for seed in FLAGS.seeds]
     picked = chosen(entries)
+    if FLAGS.pace:
+        pace([cells[name] for name in FLAGS.cells or cells], picked, seeds[0])
+        return 0
     lone = [one for one in entries if alone(one) and one not in picked]
     end = time.monotonic() + budget(FLAGS.budget)
     runs = Runs(pathlib.Path(FLAGS.out), end, FLAGS.table or FLAGS.list)
@@ -278,10 +284,24 @@ def run() -> int:
         print(f"lm: {len(missing)} runs are missing, of those known by now: --list prints them",
               file=sys.stderr)
     if FLAGS.csv:
-        collect(runs.asked | old.asked, pathlib.Path(FLAGS.csv))
+        collect(pathlib.Path(FLAGS.out), pathlib.Path(FLAGS.csv))
     if FLAGS.figure:
         draw(results, pathlib.Path(FLAGS.figure))
     return 0
+
+
+def pace(cells: list[Cell], entries: list[Entry], seed: int) -> None:
+    """Print what each entry trains in the first length of each cell."""
+    one, names = Setting(FLAGS.pace, 1.0), [cell.name for cell in cells]
+    print(f"| | {' | '.join(names)} |\n|{'---|' * (len(names) + 1)}")
+    print(f"| R | {' | '.join(f'{cell.ideal:.2f}' for cell in cells)} |")
+    for entry in entries:
+        if alone(entry):
+            continue
+        found = [examples(Training(cell, entry.name, one, cell.lengths[0], seed, FLAGS.model))
+                 / examples(Training(cell, "lone", one, cell.lengths[0], seed, FLAGS.model))
+                 for cell in cells]
+        print(f"| {entry.name} | {' | '.join(f'{ratio:.2f}' for ratio in found)} |", flush=True)
 
 
 def rows_of(runs: Runs, cell: Cell, entries: Iterable[Entry], seeds: list[int]) -> list[Row]:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +20,10 @@ from rivals.entries import Rival, rival
 from rivals.ground import Ground, Look, Nothing, Part
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, make_cluster, outer_step, simulate, step_size
-from wbsp.simulate.study.spec import ClusterSpec
 from wbsp.simulate.study.variants import Variant, variants
 from wbsp.simulate.workloads.base import TimingWorkload, of_experiment
 from wbsp.simulate.workloads.gpt import experiment
 from wbsp.simulate.workloads.task import TaskExperiment
-from wbsp.sync.base import SyncModel
 
 LOOKS = 40  # of a run
 MODEL = "gpt"
@@ -92,12 +91,17 @@ class Training(NamedTuple):
     model: str = MODEL
 
     @property
+    def place(self) -> str:
+        """The cell's name, or that of a lone machine, which cells share."""
+        if not _is_alone(self.entry):
+            return self.cell.name
+        return "alone" + (f"-{self.cell.law}" if self.cell.law else "")
+
+    @property
     def path(self) -> Path:
         """Of its file, below the folder of all."""
-        place = self.cell.name
-        if _is_alone(self.entry):  # cells share it
-            place = "alone" + (f"-{self.cell.law}" if self.cell.law else "")
-        parts = [place, self.entry, str(self.setting), f"{self.seconds:g}s-seed{self.seed}.csv"]
+        run = f"{self.seconds:g}s-seed{self.seed}.csv"
+        parts = [self.place, self.entry, str(self.setting), run]
         if self.model != MODEL:
             parts.insert(0, self.model)
         return Path(*(re.sub(r"[^\w.=-]", "_", part) for part in parts))
@@ -118,16 +122,23 @@ def read(path: Path) -> list[Look] | None:
                 for row in rows]
 
 
+def said(path: Path) -> dict[str, str]:
+    """Return what the head of a run's file says of it."""
+    with path.open(encoding="utf-8") as file:
+        heads = [line[2:].rstrip("\n").partition(": ") for line in file if line.startswith("# ")]
+    return {key: value for key, _, value in heads}
+
+
 def write(path: Path, one: Training, looks: Sequence[Look], took: float) -> None:
     """Write a run's file as a whole, so that a run that is cut off leaves none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    said = {"command": shlex.join(["lab/lm.py", *sys.argv[1:]]), "commit": commit(),
-            "cell": one.cell.name, "entry": one.entry, "setting": one.setting,
+    head = {"command": shlex.join(["lab/lm.py", *sys.argv[1:]]), "commit": commit(),
+            "cell": one.place, "entry": one.entry, "setting": one.setting,
             "seconds": f"{one.seconds:g}", "seed": one.seed, "model": one.model,
             "text": of_experiment("data.stdlib").text().name, "took": f"{took:.0f} s"}
     part = path.with_suffix(".part")
     with part.open("w", encoding="utf-8", newline="") as file:
-        for key, value in said.items():
+        for key, value in head.items():
             file.write(f"# {key}: {value}\n")
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(Look._fields)
@@ -156,11 +167,40 @@ def train(one: Training) -> list[Look]:
     Raises:
         ValueError: an option is bad; one line.
     """
-    found, trained = rival(one.entry), _experiment(one.model, one.setting)
+    trained = _experiment(one.model, one.setting)
+    samples = examples(one)
+    if not samples:  # no round ends in that time
+        return [Look(0.0, 0, trained.task.evaluate(trained.task.make(one.seed)[0])["loss"])]
+    found = rival(one.entry)
     if found is not None:
-        return _of_rival(one, found, trained)
-    [variant] = variants([one.entry], [])
-    return _of_model(one, variant, trained)
+        ground, means = _ground(one, found, task=trained.task, parts=parts(one.model),
+                                total=samples, looks=one.seconds / LOOKS,
+                                rate=lambda done: trained.rate * trained.schedule(done))
+        found.run(ground, means)
+        return ground.found
+    plan, variant = _plan(one)
+    with tempfile.TemporaryDirectory() as folder:
+        run = simulate(replace(plan, experiment=trained, stop_samples=samples), variant.sync,
+                       variant.options, one.seed, Path(folder), _Quiet())
+        looks = run.evaluations
+    return [Look(float(t), int(steps) * one.setting.batch, float(loss))
+            for t, steps, loss in zip(looks.t, looks.steps, looks.loss, strict=True)]
+
+
+def examples(one: Training) -> int:
+    """Return the examples of the run, without training it; of a model of wbsp's, those that its
+    workers have pushed."""
+    found = rival(one.entry)
+    if found is not None:
+        ground, means = _ground(one, found, task=Nothing())
+        found.run(ground, means)
+        return ground.examples
+    plan, variant = _plan(one)
+    batch = step_size(plan, variant.sync, variant.options)
+    cluster = make_cluster(plan, variant.sync, variant.options, one.seed, TimingWorkload(batch),
+                           outer=outer_step(plan, variant.sync))
+    cluster.run(one.seconds)
+    return int(cluster.engine.samples)
 
 
 @functools.lru_cache(maxsize=1)
@@ -177,49 +217,24 @@ def parts(model: str) -> list[Part]:
     return found
 
 
-def _of_rival(one: Training, found: Rival, trained: TaskExperiment) -> list[Look]:
+def _bytes(one: Training) -> float:
+    return 4 * of_experiment("models.gpt").shape(one.model).parameters * one.cell.bytes
+
+
+def _ground(one: Training, found: Rival, **more: Any) -> tuple[Ground, list[float]]:
+    """Return what a rival trains, with machines that have made no step, and their mean steps."""
     spec = (one.cell.alone if found.alone else one.cell.spec).trains(one.setting.batch)
-    means = [group.mini_batch for group, _ in spec.places]
-    size = trained.model_bytes * one.cell.bytes
-
-    def ground(**more: Any) -> Ground:
-        return Ground(spec.machines(one.seed), batch=one.setting.batch, until=one.seconds,
-                      size=size, seed=one.seed, server=spec.server, **more)
-
-    counted = ground(task=Nothing())
-    found.run(counted, means)
-    full = ground(task=trained.task, parts=parts(one.model), total=max(1, counted.examples),
-                  rate=lambda done: trained.rate * trained.schedule(done),
-                  looks=one.seconds / LOOKS)
-    found.run(full, means)
-    return full.found
+    ground = Ground(spec.machines(one.seed), batch=one.setting.batch, until=one.seconds,
+                    size=_bytes(one), seed=one.seed, server=spec.server, **more)
+    return ground, [group.mini_batch for group, _ in spec.places]
 
 
-def _of_model(one: Training, variant: Variant, trained: TaskExperiment) -> list[Look]:
-    spec = one.cell.spec.trains(one.setting.batch)
-    spec = ClusterSpec(spec.groups, spec.server, trained.model_bytes * one.cell.bytes,
-                       spec.batch_size)
-    plan = Plan(spec, None, one.setting.batch, check_period=one.seconds / LOOKS).of(variant)
-    samples = examples(plan, variant.sync, variant.options, one.seed, one.seconds)
-    if not samples:  # no update has arrived by then
-        loss = trained.task.evaluate(trained.task.make(one.seed)[0])["loss"]
-        return [Look(0.0, 0, loss)]
-    with tempfile.TemporaryDirectory() as folder:
-        run = simulate(Plan(**{**vars(plan), "experiment": trained, "stop_samples": samples}),
-                       variant.sync, variant.options, one.seed, Path(folder), _Quiet())
-        found = run.evaluations
-    return [Look(float(t), int(steps) * one.setting.batch, float(loss))
-            for t, steps, loss in zip(found.t, found.steps, found.loss, strict=True)]
-
-
-def examples(plan: Plan, sync: type[SyncModel], options: dict[str, Any], seed: int,
-             seconds: float) -> int:
-    """Return the examples that a model's workers have pushed after so many seconds."""
-    cluster = make_cluster(plan, sync, options, seed,
-                           TimingWorkload(step_size(plan, sync, options)),
-                           outer=outer_step(plan, sync))
-    cluster.run(seconds)
-    return int(cluster.engine.samples)
+def _plan(one: Training) -> tuple[Plan, Variant]:
+    """Return the plan of a model of wbsp's, without what is trained."""
+    [variant] = variants([one.entry], [])
+    spec = replace(one.cell.spec.trains(one.setting.batch), model_bytes=_bytes(one))
+    plan = Plan(spec, None, one.setting.batch, check_period=one.seconds / LOOKS)
+    return plan.of(variant), variant
 
 
 class _Quiet(Progress):

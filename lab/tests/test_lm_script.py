@@ -39,12 +39,13 @@ settings = ["batch=4:lr=1e-9", "batch=4:lr=3e-3"]
 
 
 def lm(*flags):
-    return subprocess.run([sys.executable, ROOT / "lab/lm.py", *flags], timeout=250,
+    return subprocess.run([sys.executable, ROOT / "lab/lm.py", *flags], timeout=1000,
                           capture_output=True, text=True,
                           env=os.environ | {"JAX_PLATFORMS": "cpu"})
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # it computes, perhaps beside others
 def test_missing_runs_are_trained_the_best_setting_has_all_seeds_and_worth_is_told(tmp_path):
     (tmp_path / "cells.toml").write_text(FILE)
     flags = [f"--file={tmp_path}/cells.toml", f"--out={tmp_path}/runs", SMALL, "--seeds=0,1"]
