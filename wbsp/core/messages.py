@@ -103,9 +103,10 @@ class WorkPlace(NamedTuple):
 class WorkHeld(NamedTuple):
     """The part of the run's shared data that a reconnecting worker holds.
 
-    A site's pushes end in any order of its sequence, so it names positions: `own` are those that it
-    was given, and that are in no push before number `pushes`; `sent` those in its newest push,
-    whose answer it does not know. Both lists are empty for a worker, and `held` is for a site.
+    A site pushes the positions of its sequence in any order, so it lists them: `own` are the
+    positions that it was given and that are in no push before number `pushes`; `sent` are the
+    positions in its newest push, whose answer it does not know. A worker leaves `own` and `sent`
+    empty; a site leaves `held` empty.
     """
 
     data: SharedData  # of the run

@@ -88,7 +88,7 @@ class Report:
     push_bytes: Count = 0  # of one update
     control_bytes: Count = 0  # of the messages around the newest update
     pull_bytes: Count = 0  # of one model
-    behind: Count | None = None  # of a site: its workers that take part now
+    behind: Count | None = None  # sites only: number of active workers
     signs: Count = 0  # of work: seconds in which the process used its processors
 
     @property

@@ -276,7 +276,7 @@ class Store:
         self._steps += weight * steps
 
     def commit(self, version: int | None = None) -> Snapshot:
-        """Make a version of all updates accepted since the last: the next number, or `version`."""
+        """Commit the pending updates as a new version, numbered `version` or the next number."""
         base, vector, _ = self.latest
         words: np.ndarray | Blocks = _NOTHING
         share, where = 0.0, None

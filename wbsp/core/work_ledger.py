@@ -78,9 +78,9 @@ class _Held(NamedTuple):
 class _Holder:
     """One worker: its sequence is answered up to `done`; `held` is the rest, up to `end`.
 
-    Of a site `held` has gaps, and only what is its own; `done` is not used. A part of its newest
-    range may be settled although the site lacks the message that gives it: the site may have had
-    that part before.
+    For a site, `held` contains only its own ranges and may have gaps; `done` is unused. A part of
+    the site's newest range may be settled although the site lacks the message that gives it: the
+    site may have had that part before.
     """
 
     done: Offset = Offset(0)

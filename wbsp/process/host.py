@@ -102,9 +102,9 @@ class Scheduler:
 class Waker(_socket.socket):
     """A socket whose `send` wakes the thread at the other end, and does not wait for it.
 
-    Python releases its lock for the call of the system in `socket.send`. The woken thread takes
-    that lock, and the one that has sent goes on once the other waits again: half a millisecond
-    later, say. A call by PyDLL keeps the lock.
+    `socket.send` releases Python's lock (the GIL) during the system call. The woken thread takes
+    the lock, and the sender resumes only after that thread blocks again, about half a millisecond
+    later. A call through PyDLL keeps the lock.
     """
 
     _write = ctypes.PyDLL(None).write

@@ -287,7 +287,7 @@ class Run:
         self._requests.go_on()
 
     def _awaits_own(self, now: float) -> bool:
-        """Return whether the workers of a resumed site are to learn of the end, and are not back.
+        """Return True while a resumed site waits for its workers, to tell them of the run's end.
         """
         self._stopped_above = self._stopped_above or now
         engine = self.engine
@@ -653,7 +653,7 @@ class Run:
         return True
 
     def _fail(self, reason: str) -> bool:
-        """End a run that lacks its workers, and goes on from here with others; return False."""
+        """End a run that lacks its workers, and can be resumed with others; return False."""
         self._incomplete = True
         self._stop(reason)
         return False

@@ -8,8 +8,8 @@ that the site answers its own workers meanwhile. What is decided between two ver
 A cut leaves only when a checkpoint of this site, or its standby, holds it. So a resumed site, and a
 standby that takes over, know what the site may have pushed. No other cut is taken before: otherwise
 `RuleBroken` is raised. A cut that the server above lacks becomes progress again; a cut that it has
-is no longer part of the progress. The site's workers resend what the checkpoint or the standby
-lacks, and no cut contained that.
+is no longer part of the progress. The site's workers resend the pushes that the checkpoint or the
+standby lacks. No cut has contained these pushes, because a cut leaves only after its checkpoint.
 """
 
 from __future__ import annotations

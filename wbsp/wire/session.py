@@ -212,9 +212,9 @@ class Session:
             self.encode(decided)
 
     def parts(self, words: np.ndarray, group: m.ShardGroup | None) -> list[np.ndarray]:
-        """Return what is sent of the words of an update, for each shard if there are some.
+        """Return the words of an update to send, one array for each shard.
 
-        That is the blocks that are not zero, if most are.
+        If most blocks of the update are zero, the arrays contain the others only.
         """
         if self.wire.lossless:
             ends = bounds(words.size, 1 if group is None else len(group.addresses))
@@ -249,8 +249,8 @@ class Session:
                  spans: Sequence[Span] = ()) -> None:
         """Keep an answered push in the resend buffer until it is durable.
 
-        The rest that a format has left of a push that is not finite, or too large, would spoil the
-        next ones: it is dropped with the push.
+        If the push was rejected as not finite, or as too large, its error-feedback residual is
+        dropped, too, because it would spoil the next pushes.
         """
         if ack.reason in UNFIT:
             self.sending.owe(None)

@@ -65,8 +65,8 @@ class Votes:
             since: epoch of the state that the server continues from.
             step: from that epoch to its own.
             electorates: the workers' processes in each state that the other server may have.
-            voiceless: true for a voter whose vote the other server could not recognize, so that it
-                needs the others' votes; exact only if its states are known.
+            voiceless: True for a voter unknown to the other server, which cannot count this vote.
+                Exact only if the other server's states are known.
 
         Raises:
             RuleBroken: the server's epoch is not later than that of the state.

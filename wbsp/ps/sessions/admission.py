@@ -572,7 +572,7 @@ class Lobby(Entrance):
         """Do nothing: no run has begun."""
 
     def wait(self, now: float) -> None:
-        """Have the workers wait on, because another process is at work for them."""
+        """Reset the workers' idle timers while another process works for them."""
         for waiting in self._sessions:
             waiting.progress.note_received(now)
 
