@@ -143,7 +143,7 @@ def check_python(argv):
     elif argv and argv[0].startswith(("lab/", "scripts/", "examples/")):
         check_program(argv[0], argv[1:])
     else:
-        assert argv in (["train.py"], []), f"python {argv}"
+        assert argv in (["train.py"], ["evaluate.py"], []), f"python {argv}"
 
 
 @pytest.mark.parametrize("argv", list(commands()))
