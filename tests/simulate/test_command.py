@@ -173,7 +173,8 @@ def test_an_advice_on_shared_data_says_how_long_the_epochs_take(tmp_path):
     said = done.stdout.splitlines()
     assert said[0] == ("it may pay: 1.1 times the fastest machine alone, with pcc at batch 64 "
                        "(1.9 s for 20 epochs; alone 2 s, at batch 64)")
-    assert said[1] == "Train with wbsp ps --worker_num=2 --sync=pcc; in the script batch 64."
+    assert said[1] == (
+        "Train with wbsp ps --host=0.0.0.0 --worker_num=2 --sync=pcc; in the script batch 64.")
     assert said[3].startswith("How much is learned in that time is another question")
     assert "at least 10.0 s on a part each (worth 0.20 of" in said[-1]
     assert "at least 20.0 s on all data each (worth 0.10)" in said[-1]
