@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 
 from rivals.chain import Update
 from rivals.ring import Members, all_reduce
-from wbsp.simulate.world.machine import INF, Machine
+from wbsp.simulate.world.machine import Machine
 
 FORWARD = 1 / 3  # of a step
 BUCKETS = 8
@@ -44,11 +44,9 @@ def ddp(machines: Sequence[Machine], batch: int, means: Sequence[float], size: f
     """
     now, steps, members = 0.0, [0] * len(machines), Members(machines, size, detect)
     while True:
-        workers = members.enter(now)
+        now, workers = members.next_round(now)
         if not workers:
-            if (now := members.next_join(now)) == INF:
-                return
-            continue
+            return
         begin = max(workers.values())
         samples = (shares({worker: machines[worker] for worker in workers}, batch, means)
                    if uneven else dict.fromkeys(workers, batch))

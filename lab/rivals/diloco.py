@@ -25,7 +25,6 @@ import numpy as np
 from rivals.ground import Ground
 from rivals.ring import Members, all_reduce
 from wbsp.core.outer_optimizer import Nesterov, OuterOptimizer
-from wbsp.simulate.world.machine import INF
 
 
 def diloco(ground: Ground, means: Sequence[float], h: int, outer: OuterOptimizer | None = None, *,
@@ -47,11 +46,9 @@ def diloco(ground: Ground, means: Sequence[float], h: int, outer: OuterOptimizer
     made, now = [0] * len(machines), 0.0
     ground.look(now, values)
     while True:
-        workers = members.enter(now)
+        now, workers = members.next_round(now)
         if not workers:
-            if (now := members.next_join(now)) == INF:
-                break
-            continue
+            break
         states = {worker: states[worker] if worker in states else task.make_state()
                   for worker in workers}
         steps = local_steps({worker: means[worker] for worker in workers}, h, by_speed)

@@ -27,7 +27,7 @@ from heapq import heapify, heappop, heappush
 
 from rivals.chain import Update
 from rivals.ring import Members, all_reduce, copied
-from wbsp.simulate.world.machine import INF, Machine
+from wbsp.simulate.world.machine import Machine
 
 
 def hivemind(machines: Sequence[Machine], batch: int, target: int, size: float, detect: float, *,
@@ -50,11 +50,9 @@ def hivemind(machines: Sequence[Machine], batch: int, target: int, size: float, 
         return begin + machines[peer].seconds(steps[peer] - 1, begin)
 
     while True:
-        peers = members.enter(now)
+        now, peers = members.next_round(now)
         if not peers:
-            if (now := members.next_join(now)) == INF:
-                return
-            continue
+            return
         losses = {peer: members.lost(peer, now) for peer in peers}
         under_way = [(ends(peer, max(begin, late.get(peer, 0.0))), peer)
                      for peer, begin in peers.items()]
@@ -83,8 +81,6 @@ def hivemind(machines: Sequence[Machine], batch: int, target: int, size: float, 
                 begin_average = reached + matchmaking
         if not samples:  # all were lost
             now = members.next_join(now)
-            if now == INF:
-                return
             continue
         end = begin_average + averaged([machines[peer] for peer in samples], size)
         lost = {peer: losses[peer] for peer in samples if losses[peer] < end}

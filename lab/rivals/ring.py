@@ -61,12 +61,21 @@ class Members:
 
     def enter(self, now: float) -> dict[int, float]:
         """Return the workers of the round that begins at `now`, and when each can begin: a new one
-        with its copy of the model. Nobody: the run waits for `next_join`."""
+        with its copy of the model."""
         present = {worker for worker in range(len(self._machines)) if self.stays(worker, now)}
         # Where all were lost, a newcomer goes on from the checkpoint.
         new, self._in = present - self._in if self._in else set(), present
         return {worker: now + (copied(self._machines[worker], self._size) if worker in new else 0.0)
                 for worker in sorted(present)}
+
+    def next_round(self, now: float) -> tuple[float, dict[int, float]]:
+        """Return when the next round begins, `now` or once somebody is there, and its workers as
+        `enter` does; nobody: no worker joins any more."""
+        while now < INF:
+            if workers := self.enter(now):
+                return now, workers
+            now = self.next_join(now)
+        return now, {}
 
     def next_join(self, now: float) -> float:
         """Return when the next worker joins; infinity: none does."""

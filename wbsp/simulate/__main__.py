@@ -317,7 +317,9 @@ def _verdict(results: list[compare.Result], alone: compare.Result,
     variant, own = compared[results.index(next(
         one for one, some in zip(rivals, tried, strict=True) if model in some))]
     if model.batch != own.batch_size:
-        own = batches.at_batch(variant, own, model.batch) or own
+        other = batches.at_batch(variant, own, model.batch)
+        assert other is not None, "it was trained at that batch"
+        own = other
     few, fast = None, worth.fast_ones(cluster)
     if 1 < fast < cluster.size:
         few = _result(replace(variant, folder=f"{variant.folder}-fastest={fast}"),

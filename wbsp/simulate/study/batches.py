@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from math import isnan, nan
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -59,26 +60,28 @@ def trained(plan: Plan, result: Result) -> Trained:
 def halves(variant: Variant, plan: Plan) -> list[Plan]:
     """Return the plans of a model at half and at a quarter of the batch, with rates that suit
     them; fewer where a batch is odd, or the network or the model do not allow it."""
-    found = [plan]
-    while len(found) <= HALVES and not found[-1].batch_size % 2:
-        other = at_batch(variant, found[-1], found[-1].batch_size // 2)
-        if other is None:
-            break
-        found.append(other)
-    return found[1:]
+    return _plans(variant, plan, Fraction(1, 2))
 
 
 def doubles(variant: Variant, plan: Plan) -> list[Plan]:
     """Return the plans of a model at twice and at four times the batch, as `halves`; none where
     the fixed part of the fastest machine's step is not most of its time."""
-    [*_, group] = sorted(plan.cluster.groups, key=lambda group: -group.mini_batch)
-    found = [plan]
-    while len(found) <= HALVES and group.fixed_seconds > FIXED * group.step_seconds:
-        other = at_batch(variant, found[-1], 2 * found[-1].batch_size)
+    group = min(plan.cluster.groups, key=lambda group: group.mini_batch)
+    if group.fixed_seconds <= FIXED * group.step_seconds:
+        return []
+    return _plans(variant, plan, Fraction(2))
+
+
+def _plans(variant: Variant, plan: Plan, factor: Fraction) -> list[Plan]:
+    """Return the plans at `factor` times the batch, and so on, as far as they are allowed."""
+    found: list[Plan] = []
+    while len(found) < HALVES:
+        batch = factor * plan.batch_size
+        other = at_batch(variant, plan, int(batch)) if batch.denominator == 1 else None
         if other is None:
             break
-        found.append(other)
-    return found[1:]
+        found.append(plan := other)
+    return found
 
 
 def at_batch(variant: Variant, plan: Plan, batch: int) -> Plan | None:
