@@ -96,7 +96,7 @@ class _Reader:
         self.reported = version
 
     def has_newest(self, final: bool) -> None:
-        """Note that it is told that no newer version exists, or that none follows."""
+        """Record an answer: no newer version exists, or none follows."""
         self.told = final
 
     def is_given(self, version: int, t: float, of_epoch: EpochVersion | None) -> None:

@@ -662,7 +662,7 @@ class _SharedData:
         self.next_epoch = self.handed = 0
 
     def begin(self, epochs: int) -> None:
-        """Begin a run of so many epochs."""
+        """Begin a run of `epochs` passes."""
         self.data = self.data._replace(epochs=epochs)
 
     def goes_to(self, epoch: int) -> None:

@@ -167,7 +167,7 @@ class SiteLedger(WorkLedger):
         return tuple(self.sent.spans)
 
     def answered(self, accepted: bool, done: int = 0) -> None:
-        """Note that the newest cut is answered, when so many positions of the run were `done`."""
+        """Take the answer to the newest cut; `done`: positions of the run that were done."""
         self.above = max(self.above, done)
         self.sent, again, self._again = Positions(), self._again, []
         for span in again if not accepted else ():

@@ -15,7 +15,7 @@ run would have two histories. So a server needs one of these to serve alone:
   that have taken over their indices since, nor strangers;
 - that the other's process has ended, too late for a proof, and as many workers here, in any of
   their processes. What the other one did alone, workers know, and are given time to report. If
-  they have died with it, it is lost: nobody can tell. Workers that have voted for the other one
+  they have died with it, it is lost. Workers that have voted for the other one
   count for the server that serves only where all are here: the other one may have been elected,
   and have ended the run without some.
 

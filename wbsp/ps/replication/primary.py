@@ -112,7 +112,7 @@ class StandbySession(KnownPeer):
         self.asked = self.beat
 
     def is_told_of_begin(self) -> None:
-        """Note that it is told, behind its newest heartbeat, that the run has begun."""
+        """Record that the start of the run is sent to it, behind the newest heartbeat."""
         self.told = self.beat
 
     def let_begin(self, may: bool) -> bool:

@@ -265,7 +265,7 @@ class Communication:
             self._listener.failed()
 
     def carry_out(self, commands: Iterable[c.Command]) -> None:
-        """As of `Driver`."""
+        """Carry out commands of the client, as `Driver.carry_out`."""
         self._driver.carry_out(commands)
 
     # The `Owner` of the driver.

@@ -169,7 +169,7 @@ class Monitor:
         self._first: tuple[float, float] | None = None  # since when and for how long it is sought
 
     def seek(self, now: float, seconds: float) -> None:
-        """Seek a server that serves, for so many seconds; see `check`."""
+        """Wait for a server that serves, for at most `seconds`; `check` raises after that."""
         self._first = now, seconds
         self._notice.next = now + _FIRST_NOTICE
 
