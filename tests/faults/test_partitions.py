@@ -51,7 +51,7 @@ def test_a_standby_that_was_cut_off_is_not_needed(jobs, network):
         pair.worker(1_000_000, seconds=0.02, stop_when_told=True)
     pair.standby.until("holding version")
     network.cut("standby")
-    pair.server.until("[12] of 2 workers voted for this server; continuing without one")
+    pair.server.until("[12] of 2 workers voted for this server; continuing without a standby")
     pair.standby.until("0 of 2 workers voted for this process, more than half of them are needed")
     network.mend("standby")
     until(lambda: len(pair.server.find("the standby at .* holds version")) == 2, "it to follow")

@@ -47,7 +47,7 @@ def test_the_standby_may_die(jobs):
     pair = ServerAndStandby(jobs)
     pair.trains()
     pair.standby.kill()
-    pair.server.until("the standby at .* has ended; continuing without one")
+    pair.server.until("the standby at .* has ended; continuing without a standby")
     pair.go()
     pair.ends(pair.server)
     assert [e["epoch"] for e in pair.server.events("alone")] == [3]

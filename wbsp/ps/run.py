@@ -535,8 +535,8 @@ class Run:
             self._dispatcher.lose_idle(since, timeouts.LAST_PUSH, False)
             away, left = self._dispatcher.idle_for(since, timeouts.LAST_PUSH, False)
             if away:
-                self._awaited.wait(away, "to hand over what is trained", left,
-                                   "this run ends without that", now)
+                self._awaited.wait(away, "to send the last updates", left,
+                                   "this run ends without them", now)
             else:
                 self._await_ends(now)
         elif now - since > timeouts.INTERRUPTED:

@@ -386,7 +386,7 @@ class Server:
             self._say(f"stopping: {error}")
         except AboveError as error:
             self._failure = str(error)
-            self._say(f"stopping: {error}; --resume goes on from here")
+            self._say(f"stopping: {error}; restart with --resume to continue from this point")
         except Exception as error:
             self._failure = f"the server failed: {error!r}"
             self._say(f"stopping: {self._failure}; this is a bug of wbsp, please report it:\n"

@@ -732,7 +732,7 @@ class Laws:
             self._elected.pop(name, None)  # of one that was elected, and died before it served
         if "resuming from version" in text:  # its earlier copies count no more
             self._held.pop(self.cluster.processes[name], None)
-        if "voted for this server; continuing without one" in text:
+        if re.search("(voted for this server|that could vote); continuing without a standby", text):
             self._stays(self.cluster.processes[name])
         if "has taken over (epoch" in text and self._settings.get(name, {}).get("beside"):
             # Another was elected while workers did not reach this one: what it alone held is lost.

@@ -85,9 +85,9 @@ def test_an_election_needs_this_many_votes(workers, server, standby):
     ([0, 1], [], [], 0, True), ([0], [1, 2], [], 0, False), ([0], [1, 2, 3], [], 0, True),
     ([], [0, 1, 2, 3], [], 0, True), ([], [0, 1, 2], [3], 0, True), ([], [0, 1, 2], [], 1, True),
     ([], [0, 1, 2], [], 0, False), ([0], [1], [2], 0, True)])
-def test_who_has_voted_for_the_other_server_is_here_where_all_are(voted, declined, returned,
-                                                                  unnamed, enough):
-    """Half of the others, or all together: it may have ended the run without one who is away."""
+def test_a_voter_of_the_other_server_counts_only_if_all_are_present(voted, declined, returned,
+                                                                    unnamed, enough):
+    """The other server may have ended the run without a worker that is absent."""
     votes = Votes(1, SERVER_STEP, [range(4)])
     votes.promised.update(voted)
     assert votes.here(lambda voter: voter in returned, unnamed, declined) == enough

@@ -544,7 +544,7 @@ def test_once_workers_are_asked_they_decide(world, inquiries):
     world.replication.elected(SimpleNamespace(worker=0), m.Elected(3))
     world.now = 41.0
     world.poll()
-    assert "continuing without one" in world.said[-1] and world.noted["epoch"] == 3
+    assert "continuing without a standby" in world.said[-1] and world.noted["epoch"] == 3
 
 
 def test_what_the_file_holds_is_durable_as_soon_as_the_standby_is_lost(world, inquiries):

@@ -124,9 +124,13 @@ class Votes:
         """The number of votes needed, in words."""
         return "more than half of them" if self._strict else "half of them"
 
+    @property
+    def voters(self) -> frozenset[Hashable]:
+        """The workers' processes in the largest electorate."""
+        return max(self._electorates, key=len)
+
     def __str__(self) -> str:
-        workers = max(self._electorates, key=len)
-        return f"{len(self.promised & workers)} of {len(workers)} workers"
+        return f"{len(self.promised & self.voters)} of {len(self.voters)} workers"
 
 
 def rank_of(epoch: int, begun: bool, standby: bool = False) -> int:
@@ -368,7 +372,8 @@ class Election:
         if refused and self._beats.fresh(clock()):
             return f"the standby at {self._inquiry.address} has ended"
         if self.votes.won:
-            return f"{self.votes} voted for this server"
+            return (f"{self.votes} voted for this server" if self.votes.voters else
+                    "no worker has joined yet that could vote")
         if refused and not later and self._enough_are_here(clock()):
             return (f"the standby at {self._inquiry.address} has ended, and workers that it could "
                     "have served are here, or have been started again")

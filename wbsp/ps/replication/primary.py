@@ -711,7 +711,7 @@ class Replication:
         elif reason := election.why_alone(self._clock.now, self._later > self._info.epoch):
             self._forget(now)
             if self._election is None:
-                self._tell(f"{reason}; continuing without one")
+                self._tell(f"{reason}; continuing without a standby")
         elif election.due(now):
             ledger = self._source.engine.ledger
             self._tell_members(lambda worker: m.Elect(
