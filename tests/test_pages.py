@@ -195,7 +195,7 @@ HOW: dict[str, dict[int, Elsewhere | Saved | Pasted]] = {
         2: Pasted(words={"=2000": "=20"}),
     },
     "docs/how-to/any-loop.md": {
-        1: Saved("loop.py", before=TORCH, run="wbsp run --workers=2 loop.py", needs="torch"),
+        1: Saved("loop.py", run="wbsp run --workers=2 loop.py", needs="torch"),
         2: Saved("cosine.py", before=TORCH + BLOCK, after=LOOP,
                  run="wbsp run --workers=2 cosine.py", needs="torch"),
         3: Elsewhere("needs two processes a worker; tests/worker/test_ranks.py"),
