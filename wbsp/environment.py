@@ -136,9 +136,10 @@ class Task(NamedTuple):
 def server_address(kind: str | None = None) -> Said | None:
     """Return the server's address from the environment; None if it has none.
 
-    kind: what this process must be in TF_CONFIG, if given
-
     Raises ValueError for a wrong TF_CONFIG.
+
+    Args:
+        kind: what this process must be in TF_CONFIG, if given.
     """
     if said := _variable("WBSP_SERVER"):
         return said
@@ -161,9 +162,10 @@ def worker_num() -> int | None:
 def token(path: str | None, variable: str = "WBSP_TOKEN_FILE") -> Token | None:
     """Return the run's secret, from the file at `path` or else from that of the variable.
 
-    path: "" for no secret, whatever the environment has
-
     Raises ValueError or OSError, in one line.
+
+    Args:
+        path: "" for no secret, whatever the environment has.
     """
     if path is not None:
         return read_token(path) if path else None
@@ -267,9 +269,10 @@ def address_of_server(given: str | None, check: Callable[[str], object]) -> str:
     """Return the server's address, as given, from the environment, or `DEFAULT_SERVER`, for a
     process that is no worker.
 
-    check: raises ValueError for a text that is no address
-
     Raises ValueError, in one line, for a wrong value.
+
+    Args:
+        check: raises ValueError for a text that is no address.
     """
     if given is not None:
         check(given)
@@ -295,8 +298,9 @@ def _worker_index() -> int | None:
 class Spec(NamedTuple):
     """The content of TF_CONFIG: the cluster, and this process's task in it.
 
-    kind:   of this task: "ps", "worker" (also for a chief and a master), or another
-    worker: index of the worker; 0 for a task that is not a worker
+    Attributes:
+        kind: of this task: "ps", "worker" (also for a chief and a master), or another.
+        worker: index of the worker; 0 for a task that is not a worker.
     """
 
     server: str

@@ -122,9 +122,15 @@ class Agent:
 
     def __init__(self, worker: int, rule: WorkerRule, seq: int = 0, run_steps: int = 0,
                  work: WorkSequence | None = None, run_examples: int = 0):
-        """Begin; `work`: this worker's part of the run's shared data; None: its data are its own.
+        """Begin.
 
-        A step's examples are trained in it before `step_done`.
+        Args:
+            worker: index of this worker.
+            rule: the synchronization model's rule for workers.
+            seq: number of its first push.
+            run_steps, run_examples: as in the attributes.
+            work: this worker's part of the run's shared data, in which a step's examples are noted
+                before `step_done`; None: the worker has data of its own.
         """
         self.worker = worker
         self.rule = rule

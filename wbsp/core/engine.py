@@ -93,9 +93,10 @@ class Engine:
             loops set them.
         on_fault: called with an error that the model raised, or its breach of contract. True:
             `Failed` replaces the model, and the workers finish; False: the error is raised.
-        failed: all workers were sick, or all examples were given up, and the run has ended so.
-        trained: samples of the accepted pushes that this object has seen; `samples`: of all.
-        accepted: number of those pushes.
+        failed: the run has ended because all workers were sick, or all examples were given up.
+        trained: samples of the pushes that this object has accepted; `samples` also counts those of
+            earlier servers.
+        accepted: number of the pushes that this object has accepted.
     """
 
     def __init__(self, model: SyncModel, store: Store, expected: int = 1,
@@ -112,7 +113,7 @@ class Engine:
         self.log = log or (lambda *_, **__: None)
         self.on_fault = on_fault
         self._on_version: Callable[[float], None] | None = None
-        self._seen = store.latest.version  # the newest that the observer was told of
+        self._seen = store.latest.version  # the newest version that the observer knows
         self.health = Health()
         self.work: SharedWork | None = None  # None: no worker has joined, or each has its own data
         self._epochs = epochs
@@ -120,10 +121,10 @@ class Engine:
         self.measured: Measured | None = None  # of the newest epoch
         self.rate: LearningRate | None = None  # the newest that a worker has set for all
         self.found: dict[int, dict[str, float]] = {}  # newest epochs -> their metrics by name
-        self._first = 0  # version; those of an earlier server count as the one before, or older
+        self._first = 0  # this server's first version; models read earlier ones as `_first` - 1
         self._void: set[int] = set()  # workers that resent a sum that is not in the model: `Resent`
         self.members: dict[int, Member] = {}
-        self._out_of_turn = False  # the newest version, which the model has not committed
+        self._out_of_turn = False  # the engine, and not the model, has committed the newest version
         self._here: set[int] = set()  # the active workers: counting them must not cost O(N)
         self._replaced: set[int] = set()  # workers whose next process is about to join
         # worker that waits for a grant -> number of the fetch that its push left, version it has
@@ -652,7 +653,8 @@ class Engine:
 
         The epoch is one that the run has begun.
 
-        worker: None: the server above has told it
+        Args:
+            worker: index of the worker; None: the server above has sent the rate.
         """
         if self.work is None or (self.rate is not None and self.rate.epoch >= rate.epoch) or (
                 worker is not None and rate.epoch >= self.work.ledger.begun):
@@ -745,13 +747,13 @@ class Engine:
         self._ask(partial(_hear, version, None, now))
 
     def complete(self, now: float) -> None:
-        """Make a version of what is pending, out of turn: no other push follows for now."""
+        """Commit the pending updates although the model has not: no push follows for now."""
         if self.store.accepted:
             self._apply([Committed(self.store.latest.version + 1)], now)
             self._rest(now)
 
     def stop(self, reason: str, now: float, ends: bool = False) -> list[Outgoing]:
-        """Tell all workers to finish; the first reason counts. `ends`: as in `Stop`."""
+        """Stop all workers; the first reason counts. `ends`: as in `Stop`."""
         if self.stop_reason is not None:
             return []
         self.stop_reason = reason
@@ -775,7 +777,7 @@ class Engine:
         self._rest(now)
 
     def state(self) -> EngineState:
-        """Return a copy of the state to resume from, beside the newest version's tensors."""
+        """Return a copy of the state to resume from, without the newest version's tensors."""
         ledger = self.ledger
         members = self.members
         awaited = self.rendezvous.awaited
@@ -835,7 +837,7 @@ class Engine:
         return dict(given)
 
     def _rest(self, now: float) -> None:
-        """End an event: tell the model of versions, make the calls that wait until nothing is
+        """End an event: report versions to the model, make the calls that wait until nothing is
         pending."""
         for version, square in self.store.new_norms():
             norm2 = self.norm2(square)
@@ -862,7 +864,7 @@ class Engine:
     def _answer(self, push: Push, ack: Ack, fetch: int) -> list[Outgoing]:
         """Return the answer to a push, and the granted version if the push carried a fetch.
 
-        The answer tells what is durable by now. A version that the worker has is not sent.
+        The answer states which pushes are durable by now. It has no version that the worker has.
         """
         granted, worker = ack.granted, push.worker
         due = fetch and granted is not None and not self._returns(granted, push.base_version)

@@ -50,7 +50,7 @@ class Place(NamedTuple):
     nbytes: Bytes
 
 
-Span = tuple[Position, Position]  # the first position, and the one behind the last
+Span = tuple[Position, Position]  # the first position, and the one after the last
 
 
 def spans_of(push: Push) -> list[Span]:
@@ -66,8 +66,7 @@ class SharedData(NamedTuple):
     epochs: Annotated[int, msgspec.Meta(ge=1, le=EPOCHS)]  # passes of all workers together
     seed: Count = 0  # of the permutation
     order: Id = NAME  # of the permutation
-    # "wait": no epoch begins before the one before it is complete, and workers wait for what its
-    # version is found to be worth
+    # "wait": an epoch begins only when the previous one is complete and its version is validated
     validate: Literal["newest", "wait"] = "newest"
 
 
@@ -147,7 +146,7 @@ class Model(Message, frozen=True):
     size: Size = 0  # of all floats or words
     base: OrNone = NONE  # version that the differences are added to; NONE: whole floats
     place: Place | None = None  # as in Update
-    in_blocks: bool = False  # of each difference's words only the blocks that are not zero
+    in_blocks: bool = False  # a difference has only its blocks that are not zero
 
 
 class Ack(Message, frozen=True):
@@ -178,7 +177,7 @@ class Reattached(Message, frozen=True):
     memory: Random = 0  # as in Joined
     ticket: Mac = b""  # as in Joined, of this epoch
     since: Count = 0  # epoch with which this server, and its ledger, began; 0: this one
-    void: bool = False  # the resent sum is not in the model: others had done a part of its work
+    void: bool = False  # the resent sum is rejected: other workers had done a part of its work
     own: Spans = []  # of a site: what it still holds of the shared data
     epochs: Count = 0  # ... and the complete ones of the run
 

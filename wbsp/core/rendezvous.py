@@ -24,7 +24,7 @@ class Rendezvous:
     Attributes:
         awaited: workers that a resumed run waits for; None: it had not begun at the checkpoint.
         resumed: the run resumes from a checkpoint.
-        rival: another server may have gone on from the same checkpoint, and may still do so.
+        rival: another server may have continued from the same checkpoint, and may still run.
         ended: the checkpoint holds the last version: a worker that has not finished is too late.
         owed: workers that had finished without the final version; None: not known.
         left: workers that reattached and have finished.
@@ -79,8 +79,8 @@ class Rendezvous:
     def leaps(self, active: set[int]) -> bool:
         """Return whether a worker may hold, or be given, versions that no present worker knows.
 
-        The numbers of these versions must not be given to others, because the worker may reconnect:
-        one that is absent, or one that goes back to another server, or whose next process does.
+        No other version may have the number of one of these, because their worker may reconnect.
+        Such a worker is absent, or it, or its next process, may return to another server.
         """
         return self.resumed and not self.ended and (
             self.rival or len(active | self.left) < self.expected)

@@ -8,9 +8,9 @@ version; earlier requests are answered then. It may still hold more than its pus
 example because batches were larger before the server was restarted. The rest is taken back once
 another worker needs it. A model may set the number of examples in a batch, but not which examples.
 
-A site is a worker here, which passes its work on to workers of its own. It says how many examples
-keep these busy, and a `Withdrawn` names what the server takes back. Its ranges may reach into later
-epochs: its own ledger ends a worker's range with an epoch.
+A site is a worker here, which passes its work on to workers of its own. It reports how many
+examples keep these busy, and a `Withdrawn` names what the server takes back. Its ranges may reach
+into later epochs; the site's own ledger ends each of its workers' ranges at the end of an epoch.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class GuidedSizes:
     def __init__(self) -> None:
         self._since: dict[int, float] = {}  # worker -> time at which it began its present work
         self._speed: dict[int, float] = {}
-        self._all = 0.0  # their sum: adding up must not cost O(N)
+        self._all = 0.0  # sum of `_speed`, kept because adding up would cost O(N)
 
     def begins(self, worker: int, now: float) -> None:
         """Note that an idle worker has work from now on."""
@@ -107,7 +107,7 @@ class SharedWork:
 
     Attributes:
         ledger: the positions that are free, held and done.
-        of_sites: sites take part in it, or did, as far as this server has heard of them.
+        of_sites: this server knows of a site that takes part, or did.
     """
 
     def __init__(self, data: SharedData, rule: WorkerRule, state: WorkState | None = None,
@@ -123,9 +123,9 @@ class SharedWork:
         self._sizes = GuidedSizes()
         self._able: set[int] = set()  # granted a version, and no push since for which it waits
         self._asked: dict[int, Offset] = {}  # worker that requests work -> end of its sequence
-        # Of these, in the order of their requests: an event must not cost O(N).
-        self._due: dict[int, None] = {}  # workers that are able
-        self._untold: dict[int, None] = {}  # workers not told yet that no work is free
+        # Subsets of `_asked` in the order of requests, so that an event does not cost O(N).
+        self._due: dict[int, None] = {}  # workers in `_able`
+        self._untold: dict[int, None] = {}  # workers without an answer that no work is free
         self._hoards: dict[int, None] = {}  # workers that wait for a version, and hold work
         self._batches: dict[int, int] = {}  # worker -> examples of a step, if the model sets them
         self._least: dict[int, int] = {}  # site -> examples that keep its workers busy
@@ -394,7 +394,7 @@ class SharedWork:
 
     @property
     def _nothing(self) -> bool:
-        """Whether workers that request work must be told that there is none now."""
+        """True if no work is free now; workers that request work receive that answer."""
         return not self.ledger.gives
 
     def _take_back(self, worker: int) -> list[Outgoing]:
@@ -405,7 +405,7 @@ class SharedWork:
         return [Outgoing(worker, Withdrawn(self.ledger.end(worker)))]
 
     def _forget(self, worker: int) -> None:
-        """Remove a worker's request, and what it holds too long."""
+        """Remove a worker's request, and its entry among workers that hold work and wait."""
         for listed in (self._asked, self._ahead, self._due, self._untold, self._hoards):
             listed.pop(worker, None)
 

@@ -1,4 +1,4 @@
-"""What an engine must know to go on, beside the tensors of its newest version."""
+"""The state from which an engine resumes, without the tensors of its newest version."""
 
 from __future__ import annotations
 

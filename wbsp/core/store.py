@@ -162,11 +162,11 @@ class Store:
         self._pending: np.ndarray | Blocks | None = None
         self._pool = BufferPool()  # of versions that are not made in an update's memory
         self.accepted = 0  # updates in the pending sum
-        self._weight = 0.0  # of them, together
-        self._steps = 0.0  # of them, each times its update's weight; see `Accepted.steps`
+        self._weight = 0.0  # sum of these updates' weights
+        self._steps = 0.0  # sum of weight * steps of these updates; see `Accepted.steps`
         self._square: float | None = 0.0  # squared norm of the pending sum; None: not known
-        # Version -> squared norm of the pending sum that it was made of, float64; None: not known.
-        # The reader removes each entry.
+        # (version, squared norm of the pending sum that became it, float64; None: not known). The
+        # reader removes each entry.
         self.norms = deque[tuple[int, float | None]]()
         self.progress = vector = None
         if initial is not None:

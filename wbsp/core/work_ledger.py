@@ -37,8 +37,8 @@ from wbsp.core.work.positions import Positions, Spans
 from wbsp.core.work.strikes import Strikes, StruckState
 from wbsp.limits import SPANS, Offset, Position, Worker
 
-# Positions, and epochs, of each of two pushes that are searched for common examples: the search
-# must not cost more, and this many show enough.
+# Limits of the search for common examples of two pushes, in positions and epochs of each: the
+# search must stay cheap, and this part of a push is enough.
 _COMPARED, _EPOCHS = 1 << 17, 64
 NOWHERE = Offset(-1)  # of a range that answers no request
 NOT_OWN = "its examples were given to others"  # the reason of a rejection
@@ -47,7 +47,8 @@ NOT_OWN = "its examples were given to others"  # the reason of a rejection
 class _Held(NamedTuple):
     """A range in a worker's sequence.
 
-    own=False: its positions are another worker's, or done; a push with any of them is rejected.
+    own=False: its positions belong to another worker, or are done; a push with any of them is
+    rejected.
     """
 
     at: Offset
@@ -86,7 +87,7 @@ class _Holder:
     done: Offset = Offset(0)
     end: Offset = Offset(0)
     held: list[_Held] = field(default_factory=list)
-    newest: Range | None = None  # that was given, if this is a site
+    newest: Range | None = None  # the newest given range, if this is a site
 
     def begin(self) -> Offset:
         """Begin a sequence behind the last one; return its start."""
@@ -102,11 +103,11 @@ class _Holder:
         return given
 
     def settle(self, to: Offset) -> None:
-        """Hold what is behind `to`."""
+        """Keep the part of the sequence after `to`."""
         self.held, self.done = [*_behind(self.held, to)], to
 
     def settle_all(self, pushed: Positions) -> list[Span]:
-        """Hold what is not in a site's push; return the positions that are, and were held."""
+        """Keep what is not in a site's push; return the held positions that are in the push."""
         if self.newest is None and self.held:
             self.newest = self.held[-1].range
         own: list[Span] = []
@@ -121,7 +122,7 @@ class _Holder:
         return own
 
     def own_only(self, own: Positions) -> None:
-        """Own what is in `own`, too, of what is held."""
+        """Disown held positions that are not in `own`."""
         if any(r.own and not own.holds(r.start, r.stop) for r in self.held):
             self.held = [part for r in self.held for part in (r.parted(own) if r.own else [r])]
 
@@ -130,7 +131,7 @@ class _Holder:
         self.held = []
 
     def claim(self, answered: Offset, held: Iterable[_Held], free: Positions) -> Iterator[Range]:
-        """Hold this sequence behind `answered`, of which what is free is its own; yield it."""
+        """Hold these ranges after `answered`, and own their free parts; yield the ranges."""
         self.done = self.end = max(self.done, answered)
         for r in _behind(held, self.done):
             self.held += r.parted(free)
@@ -138,7 +139,13 @@ class _Holder:
             yield r.range
 
     def claim_all(self, end: Offset, spans: Iterable[Span], epoch: int) -> None:
-        """Hold these positions of a site, whose sequence has this end; `epoch`: its length."""
+        """Hold these positions of a site.
+
+        Args:
+            end: end of the site's sequence.
+            spans: the positions.
+            epoch: examples of an epoch.
+        """
         for start, stop in spans:
             edges = [start, *map(Position, range(start // epoch * epoch + epoch, stop, epoch)),
                      stop]
@@ -154,8 +161,9 @@ class WorkState:
     Attributes:
         sequences: worker -> end of the answered part of its sequence, and its end.
         given_up: positions in too many pushes that were not finite.
-        struck: worker -> what was in its pushes that were not finite.
-        strikes: of an earlier release, which noted no worker; the last entry was given up.
+        struck: worker -> positions in its pushes that were not finite.
+        strikes: the same in files of an earlier release, which recorded no worker; the positions of
+            the last entry were given up.
     """
 
     data: SharedData
@@ -367,7 +375,7 @@ class WorkLedger:
         return to - max(self._holders[worker].done, dropped or 0)
 
     def pushed(self, worker: int, to: Offset) -> list[Span]:
-        """Return the positions of its own in a worker's push up to `to`."""
+        """Return the positions that a worker owns in its push up to `to`."""
         return [(r.start, min(r.stop, r.range.position(to))) for r in self._holders[worker].held
                 if r.own and r.at < to]
 
@@ -379,7 +387,7 @@ class WorkLedger:
             worker: index of the worker.
             to: end of the push in its sequence.
             accepted: the decision.
-            finite: whether its values were; None: that is not known, or shows nothing.
+            finite: its values were finite; None: not known, or without meaning for the worker.
         """
         spans = self.pushed(worker, to)
         self._holders[worker].settle(to)
@@ -419,8 +427,8 @@ class WorkLedger:
         return given_up
 
     def doubts(self, worker: int, spans: Sequence[Span]) -> bool:
-        """Return whether any of these examples, in any epoch, was not finite on this worker, and
-        nothing that it has pushed since was."""
+        """Return whether a push of this worker with one of these examples, in any epoch, was not
+        finite, and none of its pushes since then was finite."""
         doubted = self._strikes.doubted(worker)
         if not doubted or not spans:
             return False
@@ -549,7 +557,7 @@ class WorkLedger:
         return True
 
     def _own_undone(self) -> None:
-        """Note that workers do not own what is done."""
+        """Disown done positions at all workers."""
         for holder in self._holders.values():
             holder.own_only(self.undone)
 

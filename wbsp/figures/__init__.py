@@ -20,13 +20,14 @@ def draw(runs: Sequence[Run], out: Path | str, target: float | str | Goal | None
          window: tuple[float, float] | None = None) -> list[Path]:
     """Draw all figures for which the runs have data into the folder `out`; return the files.
 
-    target: accuracy 0..1, or a metric and its value as "loss:2.0", for the time-to-target bars;
-            without it they are not drawn
-    window: seconds from and to shown in the timelines; by default a dozen steps of the slowest
-
     Writes curves.png, time_to_target.png, time_shares.png, staleness.png, figures.md, and for the
     n-th run timeline_{n}_{sync}.png and trace_{n}_{sync}.json. Raises ValueError without runs, or
     for a target or window that fits none; ModuleNotFoundError, in one line, without matplotlib.
+
+    Args:
+        target: accuracy 0..1, or a metric and its value as "loss:2.0", for the time-to-target bars;
+            without it they are not drawn.
+        window: seconds from and to shown in the timelines; by default a dozen steps of the slowest.
     """
     if not runs:
         raise ValueError("no run was given to draw; give at least one")

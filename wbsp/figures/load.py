@@ -194,11 +194,12 @@ def find_runs(folders: Iterable[Path | str], left_out: Callable[[str], None] | N
               ) -> list[Run]:
     """Return the runs in `folders` and below, each once, in the order of their paths.
 
-    left_out: takes a line on each run whose settings cannot be read, while there are others; None:
-        such a run is an error
-
     Raises FileNotFoundError for a folder that does not exist or holds no run, and ValueError and
     OSError, in one line, for a run that cannot be read.
+
+    Args:
+        left_out: takes a line on each run whose settings cannot be read, while there are others;
+            None: such a run is an error.
     """
     bad: list[OSError | ValueError] = []
     found: dict[Path, Run] = {}

@@ -69,20 +69,20 @@ class Above(Part, Protocol):
         """Take the model of the first worker, with its W_0 for a server above that has none."""
 
     def initial(self) -> tuple[np.ndarray, FrozenValues] | None:
-        """Return W_0, float32 [size], and what is frozen, once they have come from above."""
+        """Return W_0, float32 [size], and the frozen values, once both have arrived from above."""
 
     def begin(self, engine: Engine, state: RunState | None, model: Model,
               signs: Callable[[], int]) -> None:
-        """Begin with the run of this engine, or resume it; its store has the progress.
+        """Begin with the run of this engine, or resume it; the engine's store holds the progress.
 
-        `signs` returns a number that changes as the site's workers work.
+        `signs` returns a number that changes while the site's workers train.
         """
 
     def stirred(self) -> bool:
-        """Return, once, whether `poll` is due at once."""
+        """Return whether `poll` is due at once; True only once for each cause."""
 
     def poll(self) -> None:
-        """Do what is due. Raises `AboveError`."""
+        """Send and handle what is due. Raises `AboveError`."""
 
     def finish(self, interrupted: str | None) -> None:
         """Push the rest, because the site's workers have finished; repeatable.
@@ -91,22 +91,22 @@ class Above(Part, Protocol):
         """
 
     def farewell(self) -> None:
-        """Tell the server above that this site holds the last version, durably; repeatable."""
+        """Report to the server above that this site holds the last version durably; repeatable."""
 
     def give_up(self, reason: str) -> None:
         """Leave at once."""
 
     def tell(self, message: Message) -> None:
-        """Send what a worker of this site has said to all: results, a rate, the end of the run."""
+        """Forward a worker's message to all workers of the run: results, a rate, the run's end."""
 
     def told(self) -> list[Measured | LearningRate]:
-        """Return, once, what the server above says to all workers."""
+        """Return the new messages of the server above to all workers, each one once."""
 
     def ask_version(self, ask: AskVersion) -> None:
         """Ask the server above for an epoch's version, for a worker of this site."""
 
     def version_at(self) -> VersionAt | None:
-        """Return, once, the answer to the newest `ask_version`."""
+        """Return the answer to the newest `ask_version`, one time; None before and after."""
 
     def read_version(self, at: VersionAt, path: pathlib.Path
                      ) -> Future[str | None]:
@@ -116,7 +116,7 @@ class Above(Part, Protocol):
         """Return the state at this moment, with nothing pending."""
 
     def close(self) -> None:
-        """Leave the run above, if it goes on, and release the connection; repeatable."""
+        """Leave the run above, if it has not ended, and release the connection; repeatable."""
 
 
 class Model(NamedTuple):
@@ -171,27 +171,29 @@ class ShardPlan(NamedTuple):
 class ServerConfig:
     """A server's settings from its flags; a field is the flag of its name, except for these.
 
-    stop_samples: the run ends after so many (a launcher's --epochs)
-    stop_steps:   the run ends after so many, of all workers (--max_steps)
-    until:        the run ends after so many seconds of training
-    epochs:       passes over the data that all workers share; None: their loops set them
-    target, best: the metric that ends the run, and the one by which the best version is kept, of
-                  the metrics that readers report; without --best it is that of --target
-    best_patience: the run ends after so many evaluations in a row without a better version
-    bandwidth:    bytes a second each way (--band_width_limit); None: no limit
-    share:        whether memory is shared with processes of this machine (--transport)
-    wire:         format of updates and versions
-    one_run:      the server ends with its run, even if workers call `fit` again
-    port:         0: any free one
-    token:        content of --token_file, or None
-    reach:        lines for the console on who can connect, and how
-    resume:       as in `Runs`
-    standby_of:   address of the server to follow until it is lost; the files of a standby that
-                  takes over are in a folder beside that of `base_dir`
-    above:        makes the line to the server above, of a site, from the host and the run's
-                  outputs; None: this is no site
+    Attributes:
+        stop_samples: number of examples after which the run ends (a launcher's --epochs).
+        stop_steps: number of steps of all workers together after which the run ends (--max_steps).
+        until: seconds of training after which the run ends.
+        epochs: passes over the data that all workers share; None: the workers' loops set them.
+        target: the reported metric, and its value, that ends the run.
+        best: the reported metric by which the best version is kept; by default that of `target`.
+        best_patience: number of evaluations in a row without a better version after which the run
+            ends.
+        bandwidth: bytes per second in each direction (--band_width_limit); None: no limit.
+        share: the server shares memory with processes of its machine (--transport).
+        wire: format of updates and versions.
+        one_run: the server ends with its run, even if workers call `fit` again.
+        port: port to listen on; 0: any free one.
+        token: content of --token_file, or None.
+        reach: lines for the console about which machines can connect, and how.
+        resume: as in `Runs`.
+        standby_of: address of the server that a standby follows; when the standby takes over, its
+            files are in a folder next to that of `base_dir`.
+        above: for a site: makes the line to the server above from the host and the run's outputs;
+            None: this server is not a site's.
 
-    Times in seconds.
+    Times are in seconds.
     """
 
     worker_num: int
@@ -290,10 +292,10 @@ class RunInfo:
     """The identity of a run, and its workers' processes, with or without a session.
 
     Attributes:
-        settings: as its processes are told.
-        epoch: number of this start of the run's server, or a later one, if its standby was lost.
-        others_wait: members of another run wait for its server, which may still be started;
-            otherwise they are refused, because this server was to resume their run and lacks it.
+        settings: those that the run's processes receive.
+        epoch: number of this start of the run's server; a later one if its standby was lost.
+        others_wait: members of another run keep waiting for their server, which may still be
+            started; otherwise they are refused, because this server could not resume their run.
         secret: of the run; see `wbsp.wire.proof`.
         began: epoch with which this server, and its ledger, began.
         owners: worker -> its newest process that was a member.
@@ -302,8 +304,8 @@ class RunInfo:
         layers: state of layers that no version carries, from the worker that sent W_0 or was
             first; None: not known yet.
         frozen: variables that no step changes, from the worker that sent W_0.
-        local: names of variables that each worker keeps for itself, from the same.
-        entries: of a file of the model, beside its variables, from a worker that has some.
+        local: names of variables that each worker keeps for itself, from the same worker.
+        entries: further entries of a file of the model, from a worker that has some.
         data, first_epoch: as in `Join`, of the worker that sent W_0.
     """
 

@@ -219,7 +219,8 @@ class Dispatcher:
     def lose_idle(self, since: float, patience: float, left: bool) -> list[int]:
         """Drop workers without progress for `patience` seconds, from `since` on; return them.
 
-        left: also those that have left, and can fetch the final version now
+        Args:
+            left: also those that have left, and can fetch the final version now.
         """
         dropped = []
         for session in self.sessions.idle(since, patience):

@@ -22,7 +22,7 @@ _LOOK = 1.0  # seconds between two checks, at most
 
 
 class EvaluatorAt(NamedTuple):
-    """What an evaluator is told.
+    """What the server passes to an evaluator.
 
     Attributes:
         address: of its server.

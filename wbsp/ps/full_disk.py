@@ -30,7 +30,7 @@ class FullDisk:
         Args:
             say: prints a line.
             place: a folder of that disk.
-            endless: what is to be written is not needed to go on.
+            endless: attempts never end, because the server can continue without this file.
         """
         self._say, self._place = say, place
         self._next = -math.inf  # attempt

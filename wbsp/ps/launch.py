@@ -177,9 +177,10 @@ class _Plan:
             before: settings of the run so far.
             saved: a checkpoint, or None.
             step: as in `Series.next_epoch`, of `before`.
-            beside: address of the run's other process, which may continue, too, until most workers
-                have connected here; a later start of this one asks there first.
-            elected: by votes, so that the other process may still make versions from `saved` on.
+            beside: address of the run's other process. It may continue the run, too, until most
+                workers have connected here, so a later start of this process asks there first.
+            elected: workers elected this process by votes, so the other process may still make
+                versions from `saved` on.
 
         Raises:
             ValueError: a setting does not fit the run; one line.

@@ -53,14 +53,14 @@ _LOOK = 2.0  # seconds between two checks of the readers' connections
 
 @dataclass(frozen=True)
 class OfRun:
-    """A run's part in what readers do: its versions, and who takes results.
+    """What `Readers` needs of one run.
 
     Attributes:
         take: called with the results: time of the version, its number, its metrics, whether it is
             the best so far, and whether the server's own evaluator has reported them.
         tell: called with the results of an epoch's version, for the workers.
         best: as in the checkpoint that the run resumes from.
-        above: the server above, of a site, which decides who validates; None: this is none.
+        above: for a site, the server above, which decides which worker validates; None: no site.
     """
 
     engine: Engine
@@ -78,10 +78,10 @@ class _Reader:
     """A reader that has requested versions."""
 
     host: str
-    version: int = m.NONE  # that it reads
-    of_epoch: EpochVersion | None = None  # that version, if it is an epoch's
-    t: float = 0.0  # seconds of the run at which it was given that
-    told: bool = False  # it was told that no other version follows
+    version: int = m.NONE  # the version that it reads
+    of_epoch: EpochVersion | None = None  # the same version, if it is an epoch's
+    t: float = 0.0  # seconds of the run at which it received that version
+    told: bool = False  # it has received the answer that no other version follows
     epochs: bool = False  # it reads only versions of epochs
     own: bool = False  # the server has started it
     reported: int = m.NONE  # version of its newest report
@@ -284,7 +284,7 @@ class Readers:
         self._answer(peer, self._at(reader, after))
 
     def evaluated(self, peer: Peer, found: m.Evaluated) -> None:
-        """Handle a reader's results of the version that it was given; proven as in `next`."""
+        """Handle a reader's results for the version that it reads; `next` describes its proof."""
         if not self._proven(peer, found):
             return
         reader = self._readers.get(peer.identity)
@@ -411,7 +411,7 @@ class Readers:
                                   "this run ends without that", now)
 
     def dismiss(self) -> None:
-        """Tell the readers that the server ends, and no other run follows."""
+        """Send the readers the answer that the server ends, and no other run follows."""
         for identity in self._readers:
             self._socket.reaches(identity, m.encode(
                 m.VersionAt(self._info.run, last=True, ends=True)))
@@ -555,7 +555,8 @@ class Readers:
     def _comes(self, engine: Engine, one: EpochVersion, question: _Question) -> bool:
         """Return whether a worker that waits for an epoch's results will still receive them.
 
-        one: the newest version of an epoch; a server that continues a run has none
+        Args:
+            one: the newest version of an epoch; a server that continues a run has none.
         """
         epoch = question.ask.epoch
         assert engine.work is not None

@@ -44,7 +44,7 @@ class Run:
         state: of that version's checkpoint; None: the run begins.
         watch: of the evaluator; None: versions are not evaluated.
         on_fault: as in `Engine`.
-        above: the server above, of a site; None: this is none.
+        above: for a site, the server above; None: this server is not a site's.
         hasty: a signal or a failure ends the run early.
     """
 
@@ -103,12 +103,12 @@ class Run:
         self._told_of_goals = not config.goals.named
         self._stopping_since: float | None = None
         self._trained_since: float | None = None  # all shared data are trained since then
-        self._lacks_since: float | None = None  # nobody here can train what is left
+        self._lacks_since: float | None = None  # no connected worker can train the rest since then
         self._done_since: float | None = None
-        self._doubted_since: float | None = None  # after training: who serves is not known
+        self._doubted_since: float | None = None  # after training: another server may serve the run
         self._leaves_above: float | None = None
         self._stopped_above: float | None = None  # time at which that was known
-        self._none_comes = False  # no other worker will come, as this process was told
+        self._none_comes = False  # this process knows that no other worker will join
         self._dismissed = False  # further workers are too late
         self._waits_for_standby = Throttle(_NOTICE)
         self._last = FullDisk(reporter.say, reporter.folder)
@@ -124,7 +124,8 @@ class Run:
         if self._over:
             self._reporter.say("the run has ended, except for its last files")
         if not self._over and self.engine.rendezvous.ended:
-            # Who comes again is saved before a run is over: until then, any of them may.
+            # The list of processes that call `fit` again is saved only at a run's end. Until then,
+            # each of them may.
             series = dispatcher.info.series
             for worker in set(range(config.worker_num)).difference(series.gone, series.living):
                 series.lives(worker)
@@ -517,7 +518,7 @@ class Run:
         return f"{work.ledger.undone.count:,} of {work.data.n * work.data.epochs:,} examples"
 
     def _begins_anew(self, run_time: float) -> None:
-        """Have new processes of workers train what was lost after all had finished."""
+        """Let new processes of workers train examples that were lost after all had finished."""
         sessions, undone = self._dispatcher.sessions, self._undone
         workers = self.engine.await_anew(run_time)
         self._reporter.say(f"{undone} were lost with ended processes, after {named(workers)} had "
@@ -698,7 +699,7 @@ class Run:
         self._end_by(self._results.reason)
 
     def _end_by(self, reason: str | None) -> None:
-        """End the run for this reason, unless it has ended, or there is none."""
+        """End the run for this reason, unless it has ended, or the reason is None."""
         if reason is not None and not self.engine.done:
             self._requests.replies.send(self.engine.stop(reason, self._clock.run()))
 
@@ -757,7 +758,7 @@ class Run:
                                     self.engine.members, self._dispatcher.sessions.reports)
 
     def _look_at_evaluator(self) -> None:
-        """Go on without an evaluator that has failed.
+        """Continue without an evaluator that has failed.
 
         Raises:
             EvaluatorError: it does not fit the run.
@@ -811,7 +812,7 @@ class Run:
                                    t, kind, fields)
 
     def _follow(self, t: float, kind: str, fields: dict[str, Any]) -> None:
-        """Do what follows an event, beside what the engine does."""
+        """Handle an event of the engine for the other parts of the server."""
         if kind == "measured" and fields["worker"] is not None:
             self._readers.worker_found(fields["epoch"], fields["values"])
         elif kind == "epoch":

@@ -4,31 +4,31 @@ A worker whose process continues reports that when it has a run's final version,
 itself for the next run at once, long before its next `fit` needs it. So the server knows which
 workers may join, and ends when all their processes have ended.
 
-The series is a state: run.json holds it before anything is said to be over, and with each later
-change. A server that resumes, or a standby that takes over, goes on from there:
+The series is a state. run.json holds it before the server reports an end to anyone, and with each
+later change. A server that resumes, or a standby that takes over, continues from it:
 
-- a run whose checkpoint has no final version is trained on;
-- a run that has ended, but for workers without the final version: those that come for it get it. A
-  worker that comes for the next fit has it, as its `key_of_process` proves; a process without such
-  a proof is another one, in place of one that has ended;
-- a run that has ended, behind which workers come again (`living`): the next one begins, with the
-  next number. Each process says which fit it begins: one that is behind is given the final version
-  of an ended run in place of training (`passes`), and one of another series is refused, so that no
-  two fits are mixed.
+- A run whose checkpoint has no final version is trained further.
+- A run has ended, but some workers lack the final version: they may still fetch it. A worker that
+  joins for the next fit has it, as its `key_of_process` proves; a process without that proof
+  replaces one that has ended.
+- A run has ended, and workers will call `fit` again (`living`): the next run begins, with the next
+  number. Each process reports the number of its fit. A process that is behind receives the final
+  version of an ended run in place of training (`passes`). A process of another series is refused,
+  so that no two fits are mixed.
 
-A server and its standby derive the next run's id alike, and each may begin that run where the other
-has ended. So the epochs of a series never start again:
+A server and its standby compute the same id for the next run, and each may begin that run where the
+other has ended. So the epochs of a series never start again:
 
-- a process that goes on from its own run.json, or from the run that it has just ended, takes the
-  epoch after the next (`SERVER_STEP`); one that goes on from the other's state takes the next one
-  (`STANDBY_STEP`). Of the two, one has the odd epochs of the series, and the other the even ones;
-- a process takes no epoch that is not above all that it had, and all that it knows of the other;
-- the epoch is in run.json, on the disk, before a worker is welcomed;
-- a server refuses a standby with a state of its own of the server's epoch
-  (`wbsp.ps.replication.primary`): one of their folders is a copy of the other.
+- A process that continues from its own run.json, or from the run that it has just ended, takes the
+  epoch after the next (`SERVER_STEP`). A process that continues from the other's state takes the
+  next one (`STANDBY_STEP`). So one has the odd epochs of the series, and the other the even ones.
+- A process takes only epochs above all that it had, and above all that it knows of the other.
+- The epoch is in run.json, on the disk, before a worker is welcomed.
+- A server refuses a standby that has a state of its own of the server's epoch
+  (`wbsp.ps.replication.primary`), because one of their folders is then a copy of the other.
 
-So no epoch of a run is served twice, in whichever order the two die, return and take over, and
-the later start has the higher one, unless neither knew of the other.
+So no epoch of a run is served twice, in whichever order the two die, return and take over. The
+later start has the higher epoch, unless neither knew of the other.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from wbsp.wire.proof import mac
 
 _MOST = 1000  # processes without an index
 BESIDE = "-standby"  # ends the name of the folder of a standby's files
-STANDBY_STEP, SERVER_STEP = 1, 2  # from the epoch of a state to one's own: of the other's, of one's
+STANDBY_STEP, SERVER_STEP = 1, 2  # epochs added to those of the other's state, of one's own state
 
 
 @dataclass
@@ -109,7 +109,7 @@ class Series:
 
     @property
     def awaited(self) -> str:
-        """Return who comes again, in words."""
+        """Return, in words, the processes that will call `fit` again."""
         count = len(self.nameless)
         some = f"{count} {'process' if count == 1 else 'processes'} without an index"
         return " and ".join([*([named(self.living)] if self.living else []),
@@ -136,10 +136,10 @@ class Series:
         self.saved = note
 
     def find(self, run: dict[str, Any], ended: dict[str, Any] | None, past: str | None) -> None:
-        """Go on from what an earlier process has left.
+        """Continue from the files of an earlier process.
 
         Args:
-            run: run.json of the run that is resumed; empty: none is.
+            run: run.json of the run that is resumed; empty: no run is.
             ended: run.json of the ended run that another one follows, or None.
             past: as in the class.
         """
@@ -151,9 +151,9 @@ class Series:
             self.past = past
 
     def restore(self, run: dict[str, Any], taken_over: bool = False) -> None:
-        """Go on from the run.json of a run that has begun, or is waited for.
+        """Continue from the run.json of a run that has begun, or that workers wait for.
 
-        `taken_over`: this process was the other one of that run.json.
+        `taken_over`: this process was the standby that the run.json names.
         """
         self.id, self.fit = run.get("series") or run.get("id"), run.get("fit", 1)
         self.secret = run.get(SECRET, "")
@@ -171,15 +171,15 @@ class Series:
         return bool(run.get("ended") and awaits(run) and run.get("series"))
 
     def exceeds(self, epoch: int) -> None:
-        """Take no epoch from here on that is not above this one, of whichever process it is."""
+        """Take only epochs above this one from here on; it may be of either process."""
         self.epoch = max(self.epoch, epoch)
 
     def next_epoch(self, epoch: int, step: int) -> int:
         """Return the epoch in which this process begins a run, or continues it.
 
         Args:
-            epoch: of the state that it goes on from; 0: none.
-            step: STANDBY_STEP if that is the other process's, SERVER_STEP if it is its own.
+            epoch: epoch of the state that it continues from; 0: no state.
+            step: STANDBY_STEP for the other process's state, SERVER_STEP for its own.
         """
         own = epoch + step if epoch else 1
         behind = max(0, self.epoch - own + SERVER_STEP)  # 0, or 1: it is above all earlier ones
@@ -301,16 +301,16 @@ class Series:
         self.gone.discard(worker)
 
     def departs(self, worker: int, own: bytes, proven: bool) -> None:
-        """Note that a process says that it ends, or comes to no other run; arguments as in `lives`.
+        """Note a process's message that it ends, or joins no other run; arguments as in `lives`.
 
-        Only the process that was a worker may say so of a worker that is expected to come again.
+        If the worker is expected in the next run, only its own process may send this message.
         """
         if proven or worker not in self.living or (own and self.living[worker] == own):
             self.living.pop(worker, None)
             self.gone.add(worker)
 
     def replaced(self, workers: Iterable[int]) -> None:
-        """Note that processes without an index have come in place of those of these workers."""
+        """Note that processes without an index replace those of these workers."""
         for worker in workers:
             self.living.pop(worker, None)
 
@@ -337,10 +337,10 @@ class Series:
     def chooses(self, worker: int, own: bytes, write: Callable[..., Any]) -> bool:
         """Note that the server has chosen this index for a process with its own number.
 
-        `write`: as in `save`. Return whether it was not chosen before.
+        `write`: as in `save`. Return True if the index was not chosen before.
 
         Raises:
-            OSError: the disk does not take that; it is not chosen.
+            OSError: the disk cannot store it; the index is not chosen then.
         """
         before, mark = self.chosen, self._mark(own)
         chosen = {index: one for index, one in before.items() if one != mark} | {worker: mark}
@@ -372,25 +372,25 @@ class Series:
         self.have.add(worker)
 
 
-@functools.lru_cache(2)  # a standby asks for the same one again and again
+@functools.lru_cache(2)  # a standby requests the same one repeatedly
 def run_id(secret: str, fit: int) -> str:
     """Return the id of the run with this number in a series, which is not its first.
 
-    A server and its standby know it alike, before one has told the other.
+    A server and its standby compute the same id, without a message.
     """
     return mac(bytes.fromhex(secret), "run", fit).hex()[:8]
 
 
 def awaits(run: dict[str, Any]) -> int:
-    """Return how many processes come again behind the run with this run.json."""
+    """Return how many processes will call `fit` again after the run with this run.json."""
     return len(run.get("living", ())) + len(run.get("nameless", ()))
 
 
 def next_run(run: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the run.json of the run that follows the ended one of `run`, as far as it is known.
+    """Return the known part of the run.json of the run that follows the ended one of `run`.
 
-    Its epoch is the one that the server of `run` has there if its process goes on. None: no worker
-    comes again.
+    Its epoch is the one that the server of `run` takes there if its process continues. None: no
+    worker calls `fit` again.
     """
     if not awaits(run) or not {"series", "fit", SECRET} <= run.keys():
         return None

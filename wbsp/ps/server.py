@@ -56,8 +56,8 @@ class Waiting:
     version = 0
 
     def __init__(self, server: Server, watch: EvaluatorWatch | None):
-        """Start to wait; `watch`: of the evaluator while it builds its network; None: there is
-        none."""
+        """Start to wait; `watch`: the evaluator's, while it builds its network; None: no evaluator
+        runs."""
         self._server, self._watch = server, watch
         self.hasty = self._failed = self._told = False
         self._over_since: float | None = None  # time since which no worker can join
@@ -162,14 +162,14 @@ class Waiting:
                             or (series.standby and not dispatcher.replication.followed))
 
     def _awaits(self, away: bool) -> bool:
-        """Return whether to wait for `away` processes, to tell them that no run follows."""
+        """Return whether to wait for `away` processes, so that they learn that no run follows."""
         now = self._server.reporter.clock.now()
         if self._over_since is None:
             self._over_since = now
         return away and now - self._over_since < timeouts.OTHERS_BACK
 
     def finish(self, well: bool, wanted: Callable[[], bool]) -> bool:
-        """Tell the standby and shards of the run before that no other run follows."""
+        """Notify the standby and shards of the previous run that no other run follows."""
         dispatcher = self._server.dispatcher
         if dispatcher.replication.superseded is not None:
             return False
@@ -452,7 +452,8 @@ class Server:
         return None if well is None else self._code if well else 1
 
     def _note_series(self, now: float) -> None:
-        """Write which processes come again, and who has the final version, if that has changed."""
+        """Write which processes call `fit` again, and which workers have the final version, if that
+        has changed."""
         series = self.dispatcher.info.series
         if not series.unsaved or not self._noting.due(now):
             return

@@ -17,11 +17,12 @@ from wbsp.runlog.console import say
 class Child:
     """One process of the run, an actor that `make` creates at each start.
 
-    make:  () -> (actor, reference that is ready once it runs)
-    work:  (actor, that answer) -> reference to its result
-    most:  restarts in a row, each after less than a minute, until it is given up
-    ended: its result; None until it has ended
-    gone:  why it was given up; None if it was not
+    Args:
+        make: () -> (actor, reference that is ready once it runs).
+        work: (actor, that answer) -> reference to its result.
+        most: restarts in a row, each after less than a minute, until it is given up.
+        ended: its result; None until it has ended.
+        gone: why it was given up; None if it was not.
     """
 
     def __init__(self, name: str, make: Callable[[], tuple[Any, Any]],

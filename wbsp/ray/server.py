@@ -33,12 +33,14 @@ _COMMAND = ("import runpy; from wbsp.process.imports import end_with_parent; end
 class Ending(NamedTuple):
     """How a server's process has ended.
 
-    code:    its exit code; negative: a signal
-    said:    the last line of its output
-    folders: of the runs' files, one for each `fit`, in order
-    order:   number and epoch of the last run in its folder: the later one of two servers is larger
-    summary: content of summary.json; None: this server did not see the run's end
-    best:    path of the best version, if versions were evaluated
+    Attributes:
+        code: its exit code; negative: a signal.
+        said: the last line of its output.
+        folders: of the runs' files, one for each `fit`, in order.
+        order: number and epoch of the last run in its folder: the later one of two servers is
+            larger.
+        summary: content of summary.json; None: this server did not see the run's end.
+        best: path of the best version, if versions were evaluated.
     """
 
     code: int
@@ -52,9 +54,10 @@ class Ending(NamedTuple):
 class Server:
     """One start of a run's server, or of its standby. An actor; `wait` runs beside other calls.
 
-    name:   for messages, and of the file with its output
-    flags:  of `python -m wbsp.ps`, except those about its address
-    folder: of the run's files; readable on all nodes on which it may be restarted
+    Args:
+        name: for messages, and of the file with its output.
+        flags: of `python -m wbsp.ps`, except those about its address.
+        folder: of the run's files; readable on all nodes on which it may be restarted.
     """
 
     def __init__(self, name: str, flags: list[str], folder: str, token: str):
@@ -69,10 +72,11 @@ class Server:
     def start(self, port: int | None, again: bool) -> str:
         """Start the process; return the host:port at which it listens.
 
-        port:  None: any free one
-        again: this run has begun before
-
         Raises RunError, in one line.
+
+        Args:
+            port: None: any free one.
+            again: this run has begun before.
         """
         if again and not any(self._folder.glob("*/run-*")):
             raise RunError(f"{socket.gethostname()} cannot read {self._folder}; give a storage "

@@ -61,7 +61,8 @@ class Limits(NamedTuple):
 class Supervisor:
     """All processes of one run, which the driver places and restarts.
 
-    train: reference to (function, its arguments)
+    Args:
+        train: reference to (function, its arguments).
     """
 
     def __init__(self, group: PlacementGroup, needs: dict[str, dict[str, float]],

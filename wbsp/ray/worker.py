@@ -110,7 +110,8 @@ class Worker:
               environment: Mapping[str, str]) -> Outcome:
         """Train to the end. Raises what `train` raises, except for the loss of the server.
 
-        task: the function and its arguments
+        Args:
+            task: the function and its arguments.
         """
         train, arguments = task
         os.environ.update(environment, WBSP_WORKER_INDEX=str(self._index))

@@ -60,7 +60,8 @@ class Replica(Protocol):
         If variables hold fewer digits than float32, x is rounded to theirs, and the anchor is
         chosen such that x - anchor stays as it was.
 
-        vector: W, from `bring`. The replica keeps it; a later cut writes to it if it is a numpy
+        Args:
+            vector: W, from `bring`. The replica keeps it; a later cut writes to it if it is a numpy
                 array that is not read-only.
         """
 
@@ -104,9 +105,10 @@ class Variables(ABC):
 class Held(NamedTuple):
     """A float variable, as its back end holds it.
 
-    type:   of its elements: "float32", "bfloat16", ...
-    frozen: its framework declares that no step changes it
-    device: that holds it, if other code may move it; else ""
+    Attributes:
+        type: of its elements: "float32", "bfloat16", ...
+        frozen: its framework declares that no step changes it.
+        device: that holds it, if other code may move it; else "".
     """
 
     spec: TensorSpec
@@ -119,10 +121,11 @@ class Held(NamedTuple):
 class Part:
     """Variables of one kind, among all that a worker trains.
 
-    held:   all of them
-    layout: of those in the vector
-    frozen: those that no step changes
-    local:  those that this worker keeps for itself
+    Attributes:
+        held: all of them.
+        layout: of those in the vector.
+        frozen: those that no step changes.
+        local: those that this worker keeps for itself.
     """
 
     def __init__(self, held: Sequence[Held]):
@@ -152,7 +155,8 @@ class Part:
     def variables(self, pool: BufferPool) -> Variables:
         """Return the variables in the vector, as they are now.
 
-        pool: source of memory for vectors on a CPU
+        Args:
+            pool: source of memory for vectors on a CPU.
         """
         return self._open([held.it for held in self._moving], self.layout, pool)
 

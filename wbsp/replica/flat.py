@@ -20,7 +20,8 @@ _ROUNDING = 2e-6  # relative to the largest weight
 class FlatReplica:
     """See `base.Replica`.
 
-    writes: how often it has written to the variables
+    Attributes:
+        writes: how often it has written to the variables.
     """
 
     def __init__(self, variables: Variables, layout: Sequence[TensorSpec], rounds: bool,

@@ -18,7 +18,8 @@ from wbsp.tensors.layout import TensorSpec, total_size
 class Frozen:
     """The frozen variables of all parts that a worker trains.
 
-    layout: of a vector of their own
+    Attributes:
+        layout: of a vector of their own.
     """
 
     def __init__(self, parts: Sequence[Part]):

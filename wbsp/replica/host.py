@@ -100,8 +100,9 @@ class HostVariables(Variables):
 class OneByOne(HostVariables):
     """Variables that are read and written one by one.
 
-    view:  a variable -> its value, float32: its own memory, if it is of that type
-    write: set a variable to a copy of a value, float32 in its shape
+    Args:
+        view: a variable -> its value, float32: its own memory, if it is of that type.
+        write: set a variable to a copy of a value, float32 in its shape.
     """
 
     def __init__(self, chosen: Sequence[Any], layout: Sequence[TensorSpec],

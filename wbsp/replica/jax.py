@@ -107,7 +107,8 @@ def _join(values: Sequence[jax.Array]) -> jax.Array:
 class Leaf:
     """One array of a pytree; each step replaces it.
 
-    assigned: the array comes from a version, not from a step
+    Attributes:
+        assigned: the array comes from a version, not from a step.
     """
 
     def __init__(self, name: str, value: jax.Array):

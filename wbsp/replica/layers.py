@@ -116,10 +116,11 @@ def makes_averages(model: keras.Model) -> bool:
 def finalize(model: keras.Model, stepped: bool, averaged: bool, say: Callable[[str], None]) -> bool:
     """Turn the run's final version into what Keras leaves at the end of `fit`.
 
-    stepped:  this worker has trained
-    averaged: the optimizer's averages, if it makes any, are available
-
     Returns True if the model holds the optimizer's averages.
+
+    Args:
+        stepped: this worker has trained.
+        averaged: the optimizer's averages, if it makes any, are available.
     """
     for line in settle(model):
         say(line)

@@ -19,7 +19,8 @@ Names = Mapping[str, str | tuple[str, Sequence[int]]]
 class Map:
     """The position of each of the run's variables among this worker's.
 
-    layout: of the run
+    Attributes:
+        layout: of the run.
     """
 
     def __init__(self, mine: Sequence[TensorSpec], names: Names):

@@ -92,10 +92,11 @@ class KerasPart(Part):
 def open_replica(model: keras.Model, pool: BufferPool | None = None) -> FlatReplica:
     """Return the replica of a model, on Keras's back end in this process.
 
-    pool: source of memory for vectors on a CPU
-
     Raises ValueError for a model without float variables, or with complex ones to train, and for an
     unknown back end.
+
+    Args:
+        pool: source of memory for vectors on a CPU.
     """
     return KerasPart(model).open(pool)
 

@@ -58,8 +58,9 @@ def _call(made: Callable[..., Any], *given: tf.TensorSpec) -> Callable[..., Any]
 
     Python's own call, which checks for gradients, takes three times as long.
 
-    made: function of tensors like `given`, which may be called with numpy arrays; returns a tensor,
-          a sequence of tensors or None
+    Args:
+        made: function of tensors like `given`, which may be called with numpy arrays; returns a
+            tensor, a sequence of tensors or None.
     """
     graph = tf.function(made, autograph=False).get_concrete_function(*given)
     holds, types = graph.captured_inputs, [tensor.dtype for tensor in graph.outputs]

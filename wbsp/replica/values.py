@@ -28,12 +28,13 @@ _TAKEN = ("a Keras model, a torch.nn.Module, tf.Variables or torch tensors in a 
 class Values:
     """The values that a worker trains.
 
-    given:  as the user holds them; of a pytree, the newest one
-    name:   for messages
-    layout: of all float variables that steps change, each once; "key/name" if several values are
-            given
-    frozen: those that no step changes
-    local:  names of those that this worker keeps for itself
+    Attributes:
+        given: as the user holds them; of a pytree, the newest one.
+        name: for messages.
+        layout: of all float variables that steps change, each once; "key/name" if several values
+            are given.
+        frozen: those that no step changes.
+        local: names of those that this worker keeps for itself.
     """
 
     def __init__(self, given: Any, frozen: Sequence[str] | None = None,

@@ -76,7 +76,8 @@ class ServerLog:
     def attempt(self, what: str, act: Callable[..., T], *args: Any) -> T | None:
         """Return what `act` returns; if it raises, continue without it, and print that once.
 
-        what: what is missing then, as the subject of a line
+        Args:
+            what: what is missing then, as the subject of a line.
         """
         try:
             return act(*args)

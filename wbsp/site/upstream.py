@@ -94,9 +94,9 @@ class Way:
 class Upstream:
     """Implementation of `wbsp.ps.config.Above`, and of the client's `Member`; of the site's loop.
 
-    Joining takes these steps, each at the answer to the one before: Hello, then Join once the
-    site's first worker has brought its model, W_0 if the server above has none, and the frozen
-    values if that has others.
+    Joining takes these steps, each after the answer to the previous one: Hello; Join, once the
+    site's first worker has brought its model; W_0, if the server above has none; the frozen values,
+    if those of the server above differ.
     """
 
     def __init__(self, way: Way, reporter: Reporter, on: Host = HOST):
@@ -547,14 +547,14 @@ class Upstream:
         if self._leaves is not None:
             self._worker.settle()
 
-    # What is said to all workers, and the versions of epochs.
+    # Messages to all workers, and the versions of epochs.
 
     def tell(self, message: Message) -> None:
         self._tells[type(message)] = message, -math.inf
         self._tell_again()  # before this site leaves
 
     def _tell_again(self) -> None:
-        """Send what workers say to all, and again until the server above has confirmed it."""
+        """Send messages to all workers, and repeat them until the server above has confirmed."""
         now, driver = self._on.clock.monotonic(), self._driver
         if driver is None or self._worker.participant is None:
             return

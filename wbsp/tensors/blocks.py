@@ -24,9 +24,10 @@ _PASS = 1 << 15  # floats that are checked in one go, and stay in a processor's 
 class Blocks:
     """A vector that is zero except in some blocks.
 
-    size:   of the vector, in floats
-    where:  indices of the blocks, uint32 [n], ascending
-    values: float32 [n, BLOCK]
+    Attributes:
+        size: of the vector, in floats.
+        where: indices of the blocks, uint32 [n], ascending.
+        values: float32 [n, BLOCK].
     """
 
     def __init__(self, size: int, where: np.ndarray, values: np.ndarray):

@@ -19,7 +19,8 @@ def advanced(wire: Codec, vector: np.ndarray, words: np.ndarray,
     Each sum is rounded before the next, so that the result is the last version, bit for bit.
     Raises ValueError for words that no encoder makes.
 
-    in_blocks: of each encoding, only the blocks come that are not zero
+    Args:
+        in_blocks: of each encoding, only the blocks come that are not zero.
     """
     if in_blocks and not wire.in_blocks:
         raise ValueError(f"blocks of {wire.name}")
@@ -53,7 +54,8 @@ class ErrorFeedback:
     Of a vector that comes as blocks, nothing else is sent: what is unsent in another block waits
     until a vector has that block, and where nothing is unsent, nothing will be.
 
-    unsent: float32 [size], or None; an array that is not written to again
+    Attributes:
+        unsent: float32 [size], or None; an array that is not written to again.
     """
 
     def __init__(self, wire: Codec, unsent: np.ndarray | None = None):
@@ -75,7 +77,8 @@ class ErrorFeedback:
 
         A vector that is not finite is sent as such, and leaves `unsent` unchanged.
 
-        base: what is sent is added to this vector: blocks that would not change it wait, too
+        Args:
+            base: what is sent is added to this vector: blocks that would not change it wait, too.
         """
         if isinstance(vector, Blocks):
             return self._send_blocks(vector, base)

@@ -48,9 +48,10 @@ def joined(digests: Iterable[str]) -> str:
 class Division(NamedTuple):
     """The variables of a model, by what is done with them.
 
-    trained: layout of the vector
-    frozen:  layout of those that no step changes
-    local:   names of those that each worker keeps for itself
+    Attributes:
+        trained: layout of the vector.
+        frozen: layout of those that no step changes.
+        local: names of those that each worker keeps for itself.
     """
 
     trained: Sequence[TensorSpec]

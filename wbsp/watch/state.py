@@ -74,9 +74,10 @@ def _tally(log: EventLog) -> dict[str, Any] | None:
 def totals(log: EventLog, spans: SpanLog, there: dict[int, Member]) -> dict[str, Any]:
     """Return the numbers of the run so far, in the form and the words of summary.json.
 
-    there: the run's `members`
-
     Pulls and the seconds of phases are from the workers' spans.
+
+    Args:
+        there: the run's `members`.
     """
     stragglers = StragglerScore()
     for then in _then(log, there, _by_measurement(log, OWN_BEST // max(1, len(there)))):

@@ -31,7 +31,8 @@ _BLOCK = 1 << 17  # floats; two of them stay in a second-level cache of 1 MB
 def split(vector: np.ndarray, most: int = CHUNK) -> Iterator[tuple[int, memoryview]]:
     """Yield (offset, bytes) of each chunk of `vector` (float32 [size]) without copying.
 
-    most: floats in a chunk
+    Args:
+        most: floats in a chunk.
     """
     data = vector.data.cast("B")
     for offset in range(0, max(vector.size, 1), most):
@@ -59,9 +60,10 @@ class VectorStream:
 
     `add` returns them only with the last chunk, so that a caller never sees half an update.
 
-    size:   floats of all vectors
-    filled: floats that have been added
-    square: squared norm of the floats added since offset 0, if `measured`
+    Attributes:
+        size: floats of all vectors.
+        filled: floats that have been added.
+        square: squared norm of the floats added since offset 0, if `measured`.
     """
 
     def __init__(self, sizes: Sequence[int], pool: BufferPool | None = None, shared: bool = False,
@@ -84,10 +86,11 @@ class VectorStream:
             size: int | None = None) -> list[np.ndarray] | None:
         """Add one chunk; return all vectors (float32) if it was the last.
 
-        size: floats of all vectors, if the peer has announced them
-
         The vectors are the caller's; a single vector in a single chunk is a view of `data`. Raises
         WireError, without an effect, for a chunk of the wrong size or out of order.
+
+        Args:
+            size: floats of all vectors, if the peer has announced them.
         """
         if size is not None and size != self.size:
             raise WireError(f"a vector of {size} floats was announced, the model has {self.size}")
@@ -125,8 +128,9 @@ class VectorStream:
 class Updates:
     """Decoder of one worker's updates, and of their sums, which are float32 in any run.
 
-    size:   floats of each
-    square: squared norm of the newest one so far
+    Attributes:
+        size: floats of each.
+        square: squared norm of the newest one so far.
     """
 
     def __init__(self, size: int, pool: BufferPool, wire: Codec = FLOAT32, shared: bool = False):
@@ -186,10 +190,12 @@ class Updates:
 class _Range:
     """A range of a vector, and how much of it has arrived.
 
-    version, base, length: of the transfer, see `messages.Model`; floats, or words of differences
-    filled: floats or words that have arrived
-    words:  stream of the differences, if any
-    in_blocks: see `messages.Model`
+    Attributes:
+        version, base, length: of the transfer, see `messages.Model`; floats, or words of
+            differences.
+        filled: floats or words that have arrived.
+        words: stream of the differences, if any.
+        in_blocks: see `messages.Model`.
     """
 
     start: int

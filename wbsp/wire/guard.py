@@ -58,7 +58,8 @@ class _Connection:
     def look(self, most: int = 0) -> bool:
         """Count the unread bytes; return whether libzmq has more to take.
 
-        most: limit of the unread bytes; up to it, bytes that libzmq has not taken count, too
+        Args:
+            most: limit of the unread bytes; up to it, bytes that libzmq has not taken count, too.
         """
         queued = 0
         if hasattr(socket, "TCP_INFO"):  # only Linux counts the bytes

@@ -26,10 +26,11 @@ _NAP = 1.0  # seconds between two looks at the clock, of a loop that looks sever
 class Patience(NamedTuple):
     """Seconds that a peer may be silent, or unreachable, before it counts as lost.
 
-    silent: without a message, though connected: it hangs
-    gone:   without a connection
-    quiet:  without a message, until its connection is tried
-    again:  between two such attempts
+    Attributes:
+        silent: without a message, though connected: it hangs.
+        gone: without a connection.
+        quiet: without a message, until its connection is tried.
+        again: between two such attempts.
     """
 
     silent: float
@@ -51,8 +52,9 @@ LEADING_SERVER = Patience(timeouts.SHARD_SERVER_SILENT, 0.0, timeouts.SHARD_SERV
 class Liveness:
     """What is known about the life of one peer; times are of the owner's clock, in seconds.
 
-    heard:      time of its newest message
-    gone_since: time at which its connection was found broken; None: it was not, or works again
+    Attributes:
+        heard: time of its newest message.
+        gone_since: time at which its connection was found broken; None: it was not, or works again.
     """
 
     def __init__(self, patience: Patience, now: float):
@@ -77,7 +79,8 @@ class Liveness:
     def lost(self, now: float, reaches: Callable[[], bool]) -> str | None:
         """Return why the peer counts as lost; None if it does not.
 
-        reaches: tries its connection; False if that is broken
+        Args:
+            reaches: tries its connection; False if that is broken.
         """
         patience = self.patience
         if now - self.heard > patience.quiet and now - self._tried > patience.again:
@@ -119,8 +122,9 @@ class Beats:
 
     An answer is as old as the heartbeat: this process may have been suspended since it arrived.
 
-    touch: time of sending of the newest heartbeat that was answered. The peer has heard of this
-           process since then, so it did nothing alone before `ELECTION` seconds later.
+    Attributes:
+        touch: time of sending of the newest heartbeat that was answered. The peer has heard of this
+            process since then, so it did nothing alone before `ELECTION` seconds later.
     """
 
     def __init__(self, touch: float = -math.inf):
@@ -192,8 +196,9 @@ class Probe:
     def refused(self, now: float, failed: bool) -> bool:
         """Return whether the newest attempt was refused; start the next one if due.
 
-        now:    seconds of any clock
-        failed: libzmq's last attempt to connect failed
+        Args:
+            now: seconds of any clock.
+            failed: libzmq's last attempt to connect failed.
         """
         if not failed:
             self._attempt = None

@@ -87,9 +87,10 @@ def attachment(secret: int) -> tuple[int, bytes]:
 class Bond(NamedTuple):
     """What two processes share that have proven themselves to each other.
 
-    key:       that both know
-    nonce:     of the process that made the claim
-    challenge: of the other process
+    Attributes:
+        key: that both know.
+        nonce: of the process that made the claim.
+        challenge: of the other process.
     """
 
     key: bytes
@@ -147,9 +148,10 @@ class Challenges:
 class Claim:
     """A claim of this process, over one connection after another.
 
-    keys:  that the other process may know, those that prove most first
-    nonce: of this connection
-    bond:  with the other process; None: it has not proven itself over this connection
+    Attributes:
+        keys: that the other process may know, those that prove most first.
+        nonce: of this connection.
+        bond: with the other process; None: it has not proven itself over this connection.
     """
 
     def __init__(self, random: Callable[[int], bytes], *keys: bytes):

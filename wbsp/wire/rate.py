@@ -34,7 +34,8 @@ class RateLimiter:
 class Line(Generic[Carried]):
     """A rate-limited line that carries one message at a time, out or in; used by one thread.
 
-    message: on the line; None if the line is free
+    Attributes:
+        message: on the line; None if the line is free.
     """
 
     def __init__(self, limiter: RateLimiter):

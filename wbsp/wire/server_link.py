@@ -28,12 +28,14 @@ class ServerLink(Link):
     bounded turns, and a peer's connection is cut if it has not proven itself and sends more than is
     read. libzmq then reconnects. Used by one thread.
 
-    claim:  by which both processes prove who they are; the user of this link renews it (`renew`)
-    made:   number of connections that were made
-    ended:  number of connections that have ended
-    doubt:  why the process there is not trusted
-    says:   the reason that the process there gives for refusing
-    gone_since: time since which no process there could serve; None: one may
+    Attributes:
+        claim: by which both processes prove who they are; the user of this link renews it
+            (`renew`).
+        made: number of connections that were made.
+        ended: number of connections that have ended.
+        doubt: why the process there is not trusted.
+        says: the reason that the process there gives for refusing.
+        gone_since: time since which no process there could serve; None: one may.
     """
 
     def __init__(self, server: ServerSocket, host: str, port: int, *keys: bytes):

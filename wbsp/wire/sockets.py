@@ -48,7 +48,8 @@ _FOREIGN = ("either it has another token (--token_file must name the same secret
 def foreign(token: bytes | None, mismatch: bool = False) -> str:
     """Return why a process that listens refuses one with this token, in one line.
 
-    mismatch: one of the two has no token
+    Args:
+        mismatch: one of the two has no token.
     """
     why = _FOREIGN
     if token is None:

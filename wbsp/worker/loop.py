@@ -109,13 +109,13 @@ class Worker:
         welcome: the server's answer to it.
         interrupted: why this worker must leave, or None.
         runtime: of the newest training, or None.
-        passed: the run of the newest loop, if that has passed it by: see `pass_by`.
+        passed: the run of the newest loop, if that run had ended before: see `pass_by`.
         loop: from `enter` until this worker has left the run; else None.
         assignments: examples of the steps, if the server chooses them.
         batch: examples of a step of such a dataset, if the worker sets their number; None: no such
             dataset.
-        share: of data that all workers of the run share; None: this worker has its own data.
-        dataset: that its loop was given for the share, if it is known.
+        share: this worker's share of the run's shared data; None: this worker has its own data.
+        dataset: the dataset that its loop received for the share, if known.
     """
 
     def __init__(self, address: str | None, worker_index: int | None, token_file: str | None,
@@ -418,9 +418,9 @@ class Worker:
                    leaves: Callable[[], bool] = lambda: False) -> tuple[Transport, m.Welcome]:
         """Introduce this worker over a new connection; `leaves`: whether its process ends.
 
-        A worker waits for a server that says that another run follows, as long as that says so, and
-        one that was in a run for a server that only saves the last version of that run. It does not
-        wait for a server that was ended, unless that runs again.
+        A worker waits while the server reports that another run follows. A worker that was in a run
+        also waits while the server only saves the last version of that run. It does not wait for a
+        server that was ended, unless that runs again.
 
         Raises:
             TransportError: no server answers, or it refuses.
@@ -480,14 +480,15 @@ class Worker:
              local: Sequence[str] = (), entries: Sequence[Entry] = ()) -> bool:
         """Become a member of the run; wait for the others and for W, and adopt it.
 
+        Args:
+            layers: what this worker's layers have and no version carries; None: not known.
+            frozen: what no step changes, and no version carries; None: nothing.
+            sgd: see `messages.Join`.
+            local: names of variables that this worker keeps for itself.
+            entries: of a file of its model, beside the variables.
+
         Returns:
             False if the run has ended meanwhile and another one follows: `passes` is true by then.
-
-        layers: what this worker's layers have and no version carries; None: not known
-        frozen: what no step changes, and no version carries; None: nothing
-        sgd:    as of `messages.Join`
-        local:  names of variables that this worker keeps for itself
-        entries: of a file of its model, beside the variables
 
         Raises:
             TransportError: the server is lost, or refuses.
@@ -748,7 +749,7 @@ class Worker:
             self._part.behind = run.series, self.welcome.passes or run.fit
 
     def _note_early(self) -> None:
-        """Note a run that was left in mid-run: the next loop joins it again, if it goes on."""
+        """Note a run that was left in mid-run: the next loop rejoins it, if it has not ended."""
         run = None if self.welcome is None else self.welcome.run
         if self.runtime is not None and run is not None and run.series:
             self._part.left_early = run.series, run.fit

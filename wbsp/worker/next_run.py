@@ -67,7 +67,7 @@ class NextRun:
         return self._line
 
     def close(self) -> None:
-        """Tell the server that the process ends, or joins no more runs.
+        """Report to the server that the process ends, or joins no more runs.
 
         The server waits for a process that has left a run. It receives the message at the end of
         that run or while it waits for the next one; between the two, as soon as it waits.

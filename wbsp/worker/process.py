@@ -14,7 +14,7 @@ Member = TypeVar("Member")
 
 @dataclass
 class Part(Generic[Member]):
-    """What it remembers of one task.
+    """A process's memory of one task.
 
     Attributes:
         member: the worker that is in a run now.

@@ -63,15 +63,15 @@ class Group:
         return what, first, last, text
 
     def agree(self, given: Mapping[str, Any] | None, error: Exception | None) -> None:
-        """Compare what each process was given; all of them call this, and all raise if one must.
+        """Compare the arguments of all ranks; each rank calls this, and if one raises, all raise.
 
         Args:
-            given: arguments by name, fit for JSON; None: they are wrong.
-            error: that says so.
+            given: this rank's arguments by name, as values of JSON; None: they are wrong.
+            error: the error about wrong arguments.
 
         Raises:
             Exception: the `error`.
-            ValueError: another process has one, or was given other arguments; one line.
+            ValueError: another rank has wrong or other arguments; one line.
         """
         told = self._texts(json.dumps([given, None if error is None else str(error)]))
         try:
@@ -128,10 +128,10 @@ class Group:
         return True
 
     def leave(self, error: BaseException) -> None:
-        """Another rank than 0: note that this process has left by an error.
+        """Note, on another rank than 0, that this process has left by an error.
 
-        The others wait for it, in a step or in a call of `w`, until its process ends. Then they say
-        which rank it was, and why.
+        The other ranks wait for this one, in a step or in a call of `w`, until its process ends.
+        Then they print which rank it was, and why.
         """
         with contextlib.suppress(RuntimeError):  # rank 0 has ended
             _get_default_store().set(_LEFT, f"rank {self.rank} of this worker's processes has left "
@@ -173,7 +173,7 @@ class Group:
 
 
 class Leader:
-    """What rank 0 does for the others, beside its part in the run."""
+    """The work of rank 0 for the other ranks."""
 
     def __init__(self, group: Group):
         self.group = group

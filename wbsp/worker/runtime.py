@@ -272,15 +272,15 @@ class WorkerRuntime:
 
     def ask(self, request: Message, answer: type[Answer], what: str, until: float = math.inf
             ) -> Answer | None:
-        """Send a request, again where it may be lost, and wait; return its answer.
+        """Send a request, repeat it where it may be lost, and return its answer.
 
-        Between two steps only: what else comes meanwhile is handled as in each wait.
+        Call it between two steps only: it handles other messages meanwhile.
 
         Args:
-            request: beside pushes and fetches.
+            request: any request but a push or a fetch.
             answer: type of its answer.
-            what: is waited for, for the user.
-            until: seconds of the monotonic clock, from when on no answer is needed: None then.
+            what: the awaited thing, in words for the user.
+            until: seconds of the monotonic clock after which None is returned without an answer.
 
         Raises:
             TransportError: the server is lost.

@@ -1,7 +1,7 @@
 """A worker's share of the run's shared data, for its input pipeline: batches, taken and trained.
 
 The pipeline takes the batches, perhaps in its own thread and some batches ahead; a step trains the
-oldest one that is not trained. What the server gives, and is asked, is the participant's. No Keras,
+oldest one that is not trained. The participant requests and receives the server's work. No Keras,
 no model, no sockets.
 """
 
@@ -36,7 +36,7 @@ _GRAIN = 1.0  # seconds of waiting until a NOTHING
 
 
 class Claims(Protocol):
-    """What a connection must know of a share: of `Share`, or of a site's.
+    """What a connection needs of a share, which is a `Share` or a site's.
 
     Attributes:
         data: as in `Share`.

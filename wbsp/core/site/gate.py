@@ -16,10 +16,10 @@ Kept = TypeVar("Kept")  # a complete push, as its world has it
 
 
 class Gate(Generic[Kept]):
-    """Pushes to a server, and its answers, on their way; open unless the site waits.
+    """Pushes to a server, and its answers, in transit; the gate is open unless the site waits.
 
-    Finals are withheld until `release`, at any server: a worker is to have the last version only
-    once that is safe.
+    Every server withholds Finals until `release`: a worker receives the last version only when it
+    is safe.
 
     Args:
         waits: returns whether the site waits now; a server that is no site's never does.
@@ -51,8 +51,8 @@ class Gate(Generic[Kept]):
     def through(self, answer: Iterable[Outgoing]) -> list[Outgoing]:
         """Return which of these answers, and of those kept before them, may be sent now, in order.
 
-        A worker that has reconnected learns of that even now, because it may have to vote before
-        the site can go on.
+        A worker that has reconnected receives that answer even while the site waits, because it may
+        have to vote before the site can continue.
         """
         answers, self._answers = [*self._answers, *answer], []
         if self.shut:

@@ -41,11 +41,11 @@ from wbsp.sync.base import WorkerRule
 
 @dataclass
 class SiteWorkState:
-    """What a site must know of its work to go on, beside its ledger's `WorkState`.
+    """The part of a site's state of work that is not in its ledger's `WorkState`.
 
     Attributes:
         epochs: complete ones of the run.
-        uncut, sent: positions, as at the head of this file.
+        uncut, sent: positions; the head of this file defines both words.
     """
 
     epochs: Count = 0
@@ -54,14 +54,14 @@ class SiteWorkState:
 
 
 class SiteLedger(WorkLedger):
-    """The ledger of a site: its positions are those that it was given.
+    """The ledger of a site: it holds the positions that the server above has given to the site.
 
     Attributes:
-        epochs: complete ones of the run, as the server above has told.
+        epochs: number of the run's complete epochs, as the server above has reported it.
         finished: all work of the run is done.
         above: positions of the run that were done when the newest cut was answered.
-        uncut, sent: as at the head of this file; a position is at most in one of `undone` and
-            these.
+        uncut, sent: positions; the head of this file defines both words. A position is in at most
+            one of `undone`, `uncut` and `sent`.
     """
 
     def __init__(self, data: SharedData, state: WorkState | None, beside: SiteWorkState):
@@ -73,7 +73,7 @@ class SiteLedger(WorkLedger):
         super().__init__(data, state or WorkState(data, [], {}))
         self.epochs, self.finished, self.above = beside.epochs, False, 0
         self.uncut, self.sent = Positions(beside.uncut), Positions(beside.sent)
-        self._again: list[Span] = []  # of what is sent: given again before its answer has come
+        self._again: list[Span] = []  # parts of `sent` that were given again before the answer
 
     @property
     def epoch(self) -> int:
@@ -93,7 +93,7 @@ class SiteLedger(WorkLedger):
 
     def settle(self, worker: int, to: Offset, accepted: bool, finite: bool | None = None
                ) -> list[Span]:
-        """Settle a worker's push; what is given up is done, and the next cut says so."""
+        """Settle a worker's push; positions that are given up count as done, and join the cut."""
         pushed = self.pushed(worker, to) if accepted else []
         lost = super().settle(worker, to, accepted, finite)
         for span in [*pushed, *lost]:
@@ -147,9 +147,10 @@ class SiteLedger(WorkLedger):
             self.grant(*span)
 
     def claimed(self, sent: bool) -> tuple[list[Span], list[Span]]:
-        """Return what it claims above: its positions, and those of the newest cut, if it is `sent`.
+        """Return the positions that the site claims from the server above, in two lists.
 
-        The positions of a cut that has not left are its own.
+        The second list holds the positions of the newest cut, if it was `sent`; positions of a cut
+        that has not left are in the first list.
         """
         own, cut = self.undone.with_all(self.uncut.spans), list(self.sent.spans)
         return ([*own.spans], cut) if sent else ([*own.with_all(cut).spans], [])
@@ -215,10 +216,10 @@ class SiteWork(SharedWork):
         super().__init__(data, rule, ledger=ledger)
         self._paused = paused
         self.requests = Requests()
-        self._set: int | None = None  # epochs, if they may be other than those of workers' loops
+        self._set: int | None = None  # epochs of the run, if workers' loops may have others
         self._fixed = True
         self._end = Offset(0)  # of this site's sequence above
-        self._withdrawn = NOWHERE  # end of what was withdrawn last
+        self._withdrawn = NOWHERE  # end of the part of the sequence that was withdrawn last
         self._worth = 0  # examples in the newest cut
 
     @property
@@ -231,7 +232,7 @@ class SiteWork(SharedWork):
         return self.requests.none and not self.ledger.undone.spans
 
     def beside(self) -> SiteWorkState:
-        """Return the state beside the ledger's."""
+        """Return the part of the state that is not in the ledger's."""
         ledger = self.ledger
         return SiteWorkState(ledger.epochs, list(ledger.uncut.spans), list(ledger.sent.spans))
 

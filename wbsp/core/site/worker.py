@@ -85,12 +85,12 @@ class SiteWorker:
         settled: this site has the last version of the run above, or has left that run.
         final: this site has the last version.
         commands: not carried out yet.
-        participant: the site's life above; None: it is not admitted.
+        participant: the site as a member of the run above; None: it is not admitted.
         first: W_0 from above, float32 [size]; None: it has not come, or the run had begun.
         fresh: no version from above is adopted.
         finishing: the site's own run has ended.
         left: no push follows.
-        uncut: work in no cut.
+        uncut: work that is in no cut yet.
     """
 
     def __init__(self, again: float = AGAIN, holds: int | None = None):
@@ -191,7 +191,7 @@ class SiteWorker:
         self._share_data()
 
     def settle(self, final: bool = False) -> None:
-        """Go on without the server above; `final`: with the last version of its run."""
+        """Continue without the server above; `final`: with the last version of its run."""
         self.settled, self.final = True, self.final or final
 
     def rested(self, now: float) -> None:
@@ -268,7 +268,7 @@ class SiteWorker:
         engine.share_data(work)
 
     def _hear(self, message: Message, now: float) -> None:
-        """Handle what the server above says about these data."""
+        """Handle a message of the server above about these data."""
         if self._engine is None:
             self._early.append((message, now))
             return
@@ -316,9 +316,9 @@ class SiteWorker:
             known.add(work)
 
     def _starve_if_dry(self, now: float) -> None:
-        """Push what this site has trained if the server above has no more examples for it now.
+        """Push this site's progress if the server above has no more examples for it now.
 
-        Others may wait for that; and no push of a worker follows that makes a version.
+        Other sites may wait for this push, and no push of a worker follows that makes a version.
         """
         engine, agent, work = self._engine, self.agent, self.work
         if engine is None or agent is None or work is None or self.settled or self.finishing:

@@ -62,13 +62,13 @@ class Requests:
         return True
 
     def answered(self, none: bool, now: float) -> None:
-        """Note a range, or the answer that there is none."""
+        """Note the answer to the open request: a range, or `none` if no work is free."""
         if self._open and not self.none:
             self.trip = mean_of(self.trip, now - self._since)
         self._open, self.none = False, none
 
     def low(self, left: float, speed: float) -> bool:
-        """Return whether `left` examples, at so many a second, do not last long enough."""
+        """Return whether `left` examples, at `speed` per second, end before more arrive."""
         return left < speed * _TRIPS * self.trip
 
     def ahead(self, left: float, speed: float) -> int:
@@ -142,7 +142,11 @@ class WorkSequence:
                      for r in self.held if max(at, r.at) < min(to, r.end))
 
     def answer(self, to: Offset) -> None:
-        """Note the answer to the push up to `to`. Raises RuleBroken: not so much was trained."""
+        """Note the answer to the push up to `to`.
+
+        Raises:
+            RuleBroken: `to` is beyond the trained part, or before the last answer.
+        """
         if not self.answered <= to <= self.trained:
             raise RuleBroken(f"a push up to {to} is answered, and {self.answered} to "
                              f"{self.trained} was trained since the answer before")

@@ -61,7 +61,7 @@ class _Struck:
             spans = again
 
     def sound(self) -> list[Span]:
-        """Doubt nothing any more; return what was doubted."""
+        """Clear the doubted positions, and return them."""
         spans, self.doubted = self.doubted.spans, Positions()
         return spans
 
@@ -91,12 +91,12 @@ class Strikes:
         return bool(self._of)
 
     def of(self, worker: int) -> Positions | None:
-        """Return what was in pushes of this worker that were not finite; None: nothing."""
+        """Return the positions in this worker's pushes that were not finite; None: no such push."""
         mine = self._of.get(worker)
         return None if mine is None else mine.once
 
     def doubted(self, worker: int) -> list[Span]:
-        """Return what is in doubted pushes of this worker."""
+        """Return the positions in doubted pushes of this worker."""
         mine = self._of.get(worker)
         return [] if mine is None else mine.doubted.spans
 
@@ -115,7 +115,7 @@ class Strikes:
         return [] if mine is None else mine.sound()
 
     def forgive(self, worker: int) -> None:
-        """Forget the doubted pushes of a worker: they were its own fault, or it is another now."""
+        """Forget a worker's doubted pushes: the worker was at fault, or has a new process."""
         if mine := self._of.get(worker):
             mine.forgive()
             self._tidy()
@@ -224,8 +224,8 @@ class Health:
         Args:
             worker: index of the worker.
             base: version that it was made from.
-            fresh: as above.
-            new: its examples are in no other such push since its worker's newest finite one.
+            fresh: the answer of `fresh`: it was made from a sound model.
+            new: since the worker's newest finite push, none with these examples was not finite.
             newest: version when it came.
         """
         self.doubts.setdefault(worker, Doubt()).count(base, fresh, new, newest)
@@ -240,8 +240,8 @@ class Health:
         self.doubts.pop(worker, None)
 
     def sick(self, here: Iterable[int]) -> list[int]:
-        """Return the sick workers of those present: all of these, or those that are while another
-        one is sound."""
+        """Return the sick workers: those that were sick while another was sound, or else all of the
+        present workers if every one is sick."""
         if not self.doubts:
             return []
         sick = [worker for worker, doubt in self.doubts.items() if doubt.renewed >= STRIKES]

@@ -90,9 +90,9 @@ class Snapshots:
     def decides(self) -> None:
         """Note that the file decides what is durable, because the standby's snapshot is lost.
 
-        What it holds is durable from here on. A worker keeps its unsaved pushes in two sums, so
-        that one that learned this after the next mark would merge what the file has and lacks.
-        The file is written again soon.
+        The file's content is durable from here on, and the workers must learn that before the next
+        mark: a worker keeps its unsaved pushes in two sums, and would otherwise merge pushes that
+        the file has with pushes that it lacks. The file is written again soon.
         """
         self.engine.ledger.saved(self._in_file)
         self._file.write_soon()

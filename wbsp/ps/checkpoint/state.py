@@ -67,9 +67,9 @@ class IndexOwner:
 
 @dataclass
 class AboveState:
-    """What a site must know of the server above to go on, beside the vectors.
+    """A site's state of its line to the server above, from which it resumes, without the vectors.
 
-    The part that no cut carries is `steps`, `samples` and `seconds` of this site's versions.
+    `steps`, `samples` and `seconds` count the work in this site's versions that is in no cut.
 
     Attributes:
         run: id of the run above.
@@ -105,7 +105,7 @@ class RunState(EngineState):
         local: names of variables that each worker keeps for itself.
         entries: of a file of the model, beside its variables.
         best: the best version by evaluations; None: no named metric was evaluated.
-        above: of a site; None: this server is none.
+        above: for a site, its line to the server above; None: this server is not a site's.
     """
 
     format: Count = FORMAT

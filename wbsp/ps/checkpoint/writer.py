@@ -61,8 +61,10 @@ class Checkpoints:
         self._write_at = 0.0
 
     def demand(self, mark: int) -> None:
-        """Write at once what was decided under this mark of the ledger, unless it is durable, even
-        if its version is written; after a failure, at the next attempt."""
+        """Write the decisions under this mark of the ledger at once, unless they are durable.
+
+        That happens even if their version is written. After a failure the next attempt writes them.
+        """
         self._demanded = mark
 
     @property

@@ -76,8 +76,9 @@ class Votes:
                              "which is not later")
         self.since = since
         self.epoch = since + step
-        # Of two servers that follow one state, more than half and half cannot both be had: one
-        # that has served goes on with half, so that a run of two workers outlives its standby.
+        # Of two servers that follow one state, one cannot have more than half of the votes while
+        # the other has half. A server that has served continues with half, so that a run of two
+        # workers outlives its standby.
         self._strict = waits or step == STANDBY_STEP
         self._voiceless = voiceless
         self._electorates = [frozenset(workers) for workers in electorates]

@@ -49,7 +49,8 @@ from wbsp.wire.messages import codec as m
 from wbsp.wire.proof import Bond, answer
 from wbsp.wire.sockets import ServerSocket
 
-# It asks for votes after `ELECTION` by its own clock. What it heard last answers a heartbeat.
+# It requests votes after `ELECTION` by its own clock. The last message it received answers a
+# heartbeat.
 _QUIET = timeouts.PROOF - timeouts.STANDBY_BEAT
 
 
@@ -88,14 +89,14 @@ class StandbySession(KnownPeer):
         self.beats.answered(held.answered)
 
     def woke(self, now: float) -> None:
-        """Note that this process was suspended: what was heard before proves nothing any more."""
+        """Note that this process was suspended: messages from before prove nothing any more."""
         if self.quiet(now):
             self.missed = now
         self.beats.doubt()
         self.liveness.woke(now)
 
     def receives(self, now: float) -> None:
-        """Note that a snapshot is on its way."""
+        """Note that a snapshot is in transit."""
         self.receiving, self.moved = True, now
 
     def holds(self, number: int) -> None:
@@ -121,7 +122,7 @@ class StandbySession(KnownPeer):
         return may
 
     def quiet(self, now: float) -> bool:
-        """Return whether it was not heard for so long that it may be elected meanwhile."""
+        """Return whether the standby was silent so long that it may have been elected meanwhile."""
         return now - self.liveness.heard > _QUIET
 
 

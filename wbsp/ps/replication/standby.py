@@ -405,7 +405,7 @@ class Standby:
         self._receive()
 
     def _lead(self, identity: bytes, request: m.Reattach) -> None:
-        """Tell a proven worker that this process has taken over.
+        """Inform a proven worker that this process has taken over.
 
         The worker then votes for no process that follows an earlier epoch.
         """

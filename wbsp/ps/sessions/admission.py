@@ -332,7 +332,7 @@ class Entrance(ABC):
         return any(now - at < timeouts.RETRY for at in self._retry.values())
 
     def dismiss(self, reason: str, ends: bool = False) -> None:
-        """Refuse workers that request to join, from now on; `ends`: as in `messages.Refused`."""
+        """Refuse workers that ask to join from now on; `ends`: as in `messages.Refused`."""
         self._over = reason
         self._ends = ends
         for session in [one for one in self._sessions if one.plane is None]:

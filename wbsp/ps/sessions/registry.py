@@ -100,7 +100,7 @@ class SessionRegistry:
         self.series.lives(session.worker, session.own, session.certain)
 
     def departs(self, session: WorkerSession) -> None:
-        """Note that the process of a session says that it comes to no other run."""
+        """Note a process's message that it joins no other run."""
         self.series.departs(session.worker, session.own, session.certain)
 
     def unready(self) -> tuple[list[int], str]:
@@ -200,7 +200,7 @@ class SessionRegistry:
         """Return whether the process of a session was heard after another one had asked for its
         index; `rival`: names the other one.
 
-        What is read soon afterwards proves nothing: it may have been on its way for long.
+        A message that is read soon afterwards proves nothing: it may be an old one in transit.
         """
         if rival not in self._rivals and len(self._rivals) >= _MOST_RIVALS:
             del self._rivals[next(iter(self._rivals))]
@@ -228,7 +228,7 @@ class SessionRegistry:
         return self._clock() - max(since, -math.inf if session is None else session.worked_at)
 
     def still(self, seconds: float) -> list[int]:
-        """Return the members whose loops have shown no sign of work for so long."""
+        """Return the members whose loops have shown no sign of work for that many seconds."""
         since = self._clock() - seconds
         return [session.worker for session in self
                 if session.joined and session.report is not None and session.worked_at < since]

@@ -27,7 +27,8 @@ class Requests:
 
     Args:
         gate: keeps pushes while a site waits for the server above.
-        tell_above: of a site: sends what a worker says to all to the server above, which decides.
+        tell_above: for a site: forwards a worker's message to all workers to the server above,
+            which decides.
 
     Attributes:
         first_came: time at which the first worker joined or reattached, in the server's own time.
@@ -269,7 +270,7 @@ class Requests:
 
     @property
     def all_left(self) -> bool:
-        """Return whether all members of a run that goes on have left it by themselves."""
+        """Return whether all members have left a run that has not ended."""
         engine = self.engine
         return (engine.started and engine.stop_reason is None and bool(self._left)
                 and self._tell_above is None

@@ -123,7 +123,7 @@ class WorkerSession(KnownPeer):
         self.liveness.hear(now)
 
     def returns(self, request: m.Reattach, lacks: int | None) -> Returning:
-        """Note that a former member is here again; `lacks`: as in `Returning`."""
+        """Note that a former member has reconnected; `lacks`: as in `Returning`."""
         self.returning = back = Returning(request, lacks)
         return back
 
@@ -148,7 +148,7 @@ class WorkerSession(KnownPeer):
             self.plane.returned(request)
 
     def leaves(self) -> None:
-        """Note that it says that it leaves."""
+        """Note the worker's message that it leaves."""
         self.joined = False
 
     def note_vote(self, since: float | None) -> None:

@@ -1,8 +1,9 @@
-"""The files of versions, sent part by part to the processes that were told where they are.
+"""The files of versions, sent part by part to the processes that received their names.
 
-A version's file is asked for by its name behind a random word: who was told the word may read the
-file, and nobody can guess it from another version's. A thread reads the disk, and a part leaves
-when no worker's message has arrived since the one before, or after a moment: so pushes come first.
+A process requests a version's file by a name with a random word in it. Only a process that has
+received the word can read the file; the words of other versions do not reveal it. A thread reads
+the disk. A part is sent when no worker's message has arrived since the last part, or after a
+moment, so pushes take precedence.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Versions:
         self._busy = False  # a worker's message has arrived since then
 
     def word_for(self, name: str) -> str:
-        """Return what a process asks for to read the file of this name."""
+        """Return the name by which a process may read this file: a random word before its name."""
         self._key = self._key or self._socket.on.scheduler.random(32)
         return f"{hmac.new(self._key, name.encode(), hashlib.sha256).hexdigest()[:32]}-{name}"
 

@@ -153,7 +153,7 @@ class Shard:
                 raise m.WireError(f"{type(message).__name__} is not part of the log")
 
     def made(self) -> s.Made | None:
-        """Return the notice of a version that is not told yet, or None."""
+        """Return the notice of a version that the server does not know yet, or None."""
         norms = self.store.norms
         version, square = norms.popleft() if norms else (0, None)
         return None if square is None else s.Made(version, square)

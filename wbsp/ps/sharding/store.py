@@ -118,7 +118,7 @@ class ShardedStore(Store):
         super().apply(record, update)
 
     def _summed(self, version: int) -> None:
-        """Do nothing: each shard says the norm of its range."""
+        """Do nothing: each shard reports the norm of its range."""
 
     def _measure(self) -> None:
         """Do nothing: each collected version is measured when it arrives."""

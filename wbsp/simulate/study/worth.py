@@ -64,12 +64,13 @@ def bound(seconds: Sequence[float], noise: float) -> tuple[float, int]:
         T* ~ min over m of  m / (1/t_1 + ... + 1/t_m) * (1 + S/m),  t_1 <= t_2 <= ...
         BSP ~ t_N * (1 + S/N)
 
-    seconds: t, of a gradient on each machine
-    noise:   S = sigma^2 / eps, in units of a worker's batch
-
     Source: Tyurin, Richtarik, NeurIPS 2023, arXiv 2305.12387; Tyurin, arXiv 2408.04929 [abstract;
     the formula from memory]. It holds for workers that share their data, plain SGD, and transfers
     that cost nothing, up to constants that are left out here.
+
+    Args:
+        seconds: t, of a gradient on each machine.
+        noise: S = sigma^2 / eps, in units of a worker's batch.
     """
     ordered = sorted(seconds)
 

@@ -58,12 +58,13 @@ def no_stream(worker: int | None) -> Stream:
 class KerasWorkload:
     """Replicas of a `SharedNetwork` that begin at the variables of `fresh`; see `Workload`.
 
-    batches: worker -> its endless batches, each of `batch_size` examples
-    stream:  for batches whose size the server directs: worker -> its own stream of examples, and
-             None -> the stream that all workers share
-    counted: worker -> the steps that the optimizer's schedule counts before its next one; None: the
-             worker's own
-    rate:    worker -> the learning rate of its next step; None: the optimizer's own schedule
+    Args:
+        batches: worker -> its endless batches, each of `batch_size` examples.
+        stream: for batches whose size the server directs: worker -> its own stream of examples, and
+            None -> the stream that all workers share.
+        counted: worker -> the steps that the optimizer's schedule counts before its next one; None:
+            the worker's own.
+        rate: worker -> the learning rate of its next step; None: the optimizer's own schedule.
     """
 
     def __init__(self, network: SharedNetwork, fresh: keras.Model, workers: int,
@@ -155,16 +156,17 @@ class KerasWorkload:
 class Experiment:
     """A network and a data set by the names of the experiment's `models` and `data`.
 
-    lr:          initial learning rate; None: the network's published one
-    decays:      {steps: factor of the rate from there on}; None: the published ones
-    test_images: how many images of the test set an evaluation looks at, always the same ones;
-                 None: all. Many short runs would otherwise spend their time on evaluations.
-    optimizer:   of each worker: a name of `OPTIMIZERS` in models/training.py, or adamw with its
-                 options (models/adamw.py); None: plain SGD
-
     Attributes: `size`, the examples of an epoch; `model_bytes` as float32; `rate`.
 
     Raises ValueError or OSError in one line.
+
+    Args:
+        lr: initial learning rate; None: the network's published one.
+        decays: {steps: factor of the rate from there on}; None: the published ones.
+        test_images: how many images of the test set an evaluation looks at, always the same ones;
+            None: all. Many short runs would otherwise spend their time on evaluations.
+        optimizer: of each worker: a name of `OPTIMIZERS` in models/training.py, or adamw with its
+            options (models/adamw.py); None: plain SGD.
     """
 
     def __init__(self, model: str, dataset: str, batch_size: int, lr: float | None = None,
@@ -235,10 +237,11 @@ class Experiment:
                  done: Callable[[int], float] = lambda worker: 0.0) -> KerasWorkload:
         """Replicas at the initial model of `seed`, with the batches real workers would have.
 
-        micro_batches: the number into which a mini-batch is split; each is a step
-        counted:       as of a KerasWorkload
-        done:          worker -> part of the run's examples that are trained, which AdamW's schedule
-                       follows
+        Args:
+            micro_batches: the number into which a mini-batch is split; each is a step.
+            counted: as of a KerasWorkload.
+            done: worker -> part of the run's examples that are trained, which AdamW's schedule
+                follows.
         """
         highest, options = self.rate, self._adamw
         rate = options and (lambda worker: highest * options.factor(done(worker)))

@@ -97,8 +97,9 @@ class FrozenPart(Message, frozen=True):
 class Refused(Message, frozen=True):
     """Refusal of a worker, with the reason in one line.
 
-    over: the run has ended, so that the next run may welcome the worker
-    follows: another run of this server follows: the worker waits for it
+    Attributes:
+        over: the run has ended, so that the next run may welcome the worker.
+        follows: another run of this server follows: the worker waits for it.
     """
 
     reason: Line

@@ -160,7 +160,8 @@ class Kept(Message, frozen=True):
 class Goodbye(Message, frozen=True):
     """End of a session: the worker has the final version, or needs none.
 
-    again: its process continues, and introduces itself for another run at once
+    Attributes:
+        again: its process continues, and introduces itself for another run at once.
     """
 
     again: bool = False

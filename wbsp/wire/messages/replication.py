@@ -56,8 +56,10 @@ class Challenge(Message, frozen=True):
 class Following(Message, frozen=True):
     """Answer to Follow: snapshots will follow.
 
-    run: the run's settings, as JSON
-    waits: for W_0, behind another run of its series: the standby may begin it in the server's place
+    Attributes:
+        run: the run's settings, as JSON.
+        waits: for W_0, behind another run of its series: the standby may begin it in the server's
+            place.
     """
 
     run: State

@@ -78,8 +78,9 @@ class Dismiss(Message, frozen=True):
 class Apply(Message, frozen=True):
     """Add weight * update to the pending sum.
 
-    seq:   of the worker's push; with `again`, of the last push in a sum that it has sent again
-    steps: as in `Accepted`
+    Attributes:
+        seq: of the worker's push; with `again`, of the last push in a sum that it has sent again.
+        steps: as in `Accepted`.
     """
 
     worker: Worker
@@ -197,8 +198,9 @@ class Ready(Message, frozen=True):
 class Slice(Message, frozen=True):
     """Chunk of a slice of an update; the server gets the update's head.
 
-    name: as in Present
-    seq:  of the push; with `again`, of the last push of a sum
+    Attributes:
+        name: as in Present.
+        seq: of the push; with `again`, of the last push of a sum.
     """
 
     name: Random

@@ -18,7 +18,8 @@ from wbsp.wire.shm.segments import bytes_at
 class SharedMemory:
     """The memory that one server shares, until `close`; used by the communication thread.
 
-    line: carries all messages to and from the server
+    Attributes:
+        line: carries all messages to and from the server.
     """
 
     def __init__(self, link: Link, outbox: int):
@@ -32,9 +33,10 @@ class SharedMemory:
     def put(self, offset: int, data: memoryview) -> Place:
         """Copy `data` to where the server can read it; return the place.
 
-        offset: bytes before `data` in what is sent
-
         The place may be overwritten once the server has answered.
+
+        Args:
+            offset: bytes before `data` in what is sent.
         """
         place = Place(self._outbox, offset, data.nbytes)
         there = bytes_at(place, self._link.segments[self._outbox])

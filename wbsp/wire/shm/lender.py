@@ -24,10 +24,11 @@ _MOST_LENT = 4  # versions that a worker may read: its anchor, one to adopt, and
 class Handover:
     """A connection over which a pool's segments are handed over, each once.
 
-    queue: messages that the other end has not taken
-    ended: the other end has closed it; what was sent before that can still be read
-
     Raises OSError unless a process of this machine and user listens on that socket.
+
+    Attributes:
+        queue: messages that the other end has not taken.
+        ended: the other end has closed it; what was sent before that can still be read.
     """
 
     def __init__(self, name: str, pool: SharedPool, on: Host = HOST):
@@ -43,7 +44,8 @@ class Handover:
         The other end has the segment, or will receive it. Hold the vector while the other end may
         read it.
 
-        vector, copies: see `SharedPool.shared`
+        Args:
+            vector, copies: see `SharedPool.shared`.
         """
         shared, segment = self._pool.shared(vector, copies)
         if segment is None:
@@ -73,9 +75,10 @@ class Handover:
 class SharedLink(Handover):
     """Messages to and from one worker, and the memory that is shared with it.
 
-    identity: of the worker's ZeroMQ socket
-    inbox:    number of the segment for the floats that the worker sends
-    open:     the worker knows of it; all messages to it go here
+    Attributes:
+        identity: of the worker's ZeroMQ socket.
+        inbox: number of the segment for the floats that the worker sends.
+        open: the worker knows of it; all messages to it go here.
     """
 
     def __init__(self, identity: bytes, name: str, size: int, pool: SharedPool,
@@ -122,7 +125,8 @@ class SharedLink(Handover):
     def lend(self, request: int, vector: np.ndarray) -> Place | None:
         """Return where the worker can read a version (float32 [size]); None: it must be sent.
 
-        request: number of the fetch; the version stays there unchanged until `returned`
+        Args:
+            request: number of the fetch; the version stays there unchanged until `returned`.
         """
         if len(self._lent) >= _MOST_LENT:
             return None
@@ -147,7 +151,8 @@ class SharedLink(Handover):
 class Lending:
     """The memory that a server shares, with each worker that can; used by the event loop.
 
-    pool: of the vectors made from such workers' updates
+    Attributes:
+        pool: of the vectors made from such workers' updates.
     """
 
     def __init__(self, why_not: str | None, on: Host = HOST):

@@ -45,7 +45,8 @@ def gone(number: int) -> bytes:
 class Link:
     """One end of the socket, with the methods of a ZeroMQ socket, for messages of one frame.
 
-    segments: number -> mapping, float32 [size], of those handed over and not released
+    Attributes:
+        segments: number -> mapping, float32 [size], of those handed over and not released.
     """
 
     def __init__(self, peer: socket.socket, takes: bool, on: Host = HOST):
@@ -176,7 +177,8 @@ class Link:
 class Door:
     """A socket at which servers of this machine and user hand memory to this process.
 
-    name: of the socket; "": it takes no memory, or no longer
+    Attributes:
+        name: of the socket; "": it takes no memory, or no longer.
     """
 
     def __init__(self, wanted: bool, on: Host = HOST):

@@ -42,9 +42,10 @@ def bytes_at(place: Place, vector: np.ndarray) -> memoryview:
 def create(size: int, read_only: bool, on: Host = HOST) -> tuple[Segment, np.ndarray]:
     """Create a segment of `size` floats with all of its memory; return it and its mapping.
 
-    read_only: to all other processes
-
     Raises OSError. The caller closes the descriptor; the mapping stays.
+
+    Args:
+        read_only: to all other processes.
     """
     fd, vector = on.memory.create(size, read_only)
     return Segment(on.scheduler.number() | 1, fd), vector
@@ -53,7 +54,8 @@ def create(size: int, read_only: bool, on: Host = HOST) -> tuple[Segment, np.nda
 class SharedPool(BufferPool):
     """Vectors in segments of their own, which can be handed over.
 
-    gone: numbers of segments that are used no more, and may have been handed over
+    Attributes:
+        gone: numbers of segments that are used no more, and may have been handed over.
     """
 
     def __init__(self, on: Host = HOST) -> None:
@@ -75,8 +77,9 @@ class SharedPool(BufferPool):
                copies: bool = True) -> tuple[np.ndarray, Segment | None]:
         """Return a vector of this pool with the same floats, and its segment; None: it has none.
 
-        vector: float32 [size], never written again; copied once, if it is not of this pool
-        copies: whether it may be copied for this; otherwise there may be no segment
+        Args:
+            vector: float32 [size], never written again; copied once, if it is not of this pool.
+            copies: whether it may be copied for this; otherwise there may be no segment.
         """
         if id(vector) in self._segments:
             return vector, self._segments[id(vector)]

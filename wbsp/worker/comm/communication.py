@@ -48,7 +48,7 @@ class Driver:
         self._closes_by: float | None = None
 
     def close(self, deadline: float) -> None:
-        """Send what is queued, until `deadline` (monotonic seconds) at most; see `over`."""
+        """Send the queued messages, until `deadline` (monotonic seconds) at most; see `over`."""
         self._closes_by = deadline
         self.client.close()
 
@@ -66,10 +66,10 @@ class Driver:
         self.carry_out(self.client.send(request, self._clock.monotonic()))
 
     def turn(self, ready: Ready) -> None:
-        """Do what is due, after a poll of the connection.
+        """Send and handle what is due, after a poll of the connection.
 
         Raises:
-            TransportError: the member cannot go on.
+            TransportError: the member cannot continue.
         """
         client, connection, clock = self.client, self.connection, self._clock
         for shard, connected in ready.shards:

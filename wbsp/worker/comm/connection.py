@@ -147,7 +147,7 @@ class Connection:
                       "again at the next connection to a server")
 
     def let_go(self, now: float) -> bool:
-        """Return whether to tell a connected server that the sharing has ended.
+        """Return whether to notify a connected server that the sharing has ended.
 
         The connection to a server that was lost also ends soon, and then the message is needless.
         """

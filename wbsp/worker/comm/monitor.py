@@ -267,7 +267,7 @@ class Monitor:
                                  f"for {SERVER.silent:g} s: it hangs")
 
     def _look(self, now: float, since: float, seconds: float) -> None:
-        """Say that a server is waited for, and for how long."""
+        """Print that this worker waits for a server, and for how long."""
         left = since + seconds - now
         if left <= 0 and self.away is not None:
             raise TransportError(f"waited {seconds:g} s for the server at {self._address}: "

@@ -129,12 +129,13 @@ class Transport:
              entries: Sequence[Entry] = ()) -> m.Joined:
         """Become a member; `initial` makes W_0 (float32 [size]) if the server has none.
 
-        layers: what this worker's layers have and no version carries; None: not known
-        share:  of data that all workers of the run share; None: its data are its own
-        frozen: what no step changes, and no version carries; None: nothing
-        sgd:    as of `messages.Join`
-        local:  names of variables that this worker keeps for itself
-        entries: of a file of its model, beside the variables
+        Args:
+            layers: what this worker's layers have and no version carries; None: not known.
+            share: of data that all workers of the run share; None: its data are its own.
+            frozen: what no step changes, and no version carries; None: nothing.
+            sgd: see `messages.Join`.
+            local: names of variables that this worker keeps for itself.
+            entries: of a file of its model, beside the variables.
 
         Raises:
             TransportError: no progress for `timeout` seconds, or no server accepts the layout.

@@ -411,11 +411,12 @@ class SyncCallback(keras.callbacks.Callback):
         worker.end(None)
 
     def _surround(self, fit: Fit) -> bool:
-        """Have a step begin before the first callback of Keras's list, and end after the last one.
+        """Surround Keras's list of callbacks: a step begins before the first, ends after the last.
 
         So the user's order of callbacks does not matter.
 
-        Returns False if there is no such list: then this callback does everything in its own place.
+        Returns:
+            False if there is no such list: then this callback acts at its place in the list.
         """
         first = Edge(on_epoch_begin=self._callbacks_begin, on_train_batch_begin=self._step_begins,
                      on_epoch_end=self._epoch_ends, on_test_begin=self._test_begins)

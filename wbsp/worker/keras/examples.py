@@ -1,6 +1,6 @@
 """The run's shared data as input of `fit`, on any back end of Keras.
 
-The data are endless, since Keras cannot be told of an end later: `shared_fit` ends the epochs.
+The data are endless, because Keras must know an end in advance: `shared_fit` ends the epochs.
 Before training begins, Keras reads a *look*: a batch that shows the examples' structure, and is not
 trained.
 """

@@ -34,7 +34,8 @@ _ON_TRAIN_BEGIN = keras.callbacks.CallbackList.on_train_begin.__code__
 class Edge(keras.callbacks.Callback):
     """The first or the last callback of a list; it has methods of these names only.
 
-    methods: name of a method of Callback -> function that Keras then calls with its arguments
+    Args:
+        methods: name of a method of Callback -> function that Keras then calls with its arguments.
     """
 
     def __init__(self, **methods: Callable[..., None]):
@@ -49,7 +50,8 @@ class Fit(Loop):
     The call is over when its frame has left its thread's stack. The frame may exist longer: a
     notebook, for example, keeps an exception, and with it the traceback.
 
-    on_over: called with this object, in a separate thread, if the call is over before `forget`
+    Args:
+        on_over: called with this object, in a separate thread, if the call is over before `forget`.
     """
 
     failure = "its fit was interrupted or failed"

@@ -27,7 +27,8 @@ def batches(assignments: Assignments, examples: Callable[[Any, Any], Any]) -> An
 def check(model: keras.Model, streamed: bool, sync: str, rule: WorkerRule) -> None:
     """Raise ValueError if `model` cannot be fitted with such batches under the model `sync`.
 
-    streamed: fit was given a dataset of `batches`
+    Args:
+        streamed: fit was given a dataset of `batches`.
     """
     if rule.shared and not streamed:
         raise ValueError(f"under {sync} the server assigns the examples: give fit a dataset of "

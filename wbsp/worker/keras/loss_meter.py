@@ -24,7 +24,8 @@ class Step(NamedTuple):
 class LossMeter:
     """Reads the counters of a keras.Model; `reset` begins an epoch.
 
-    batches: trained in this epoch so far
+    Attributes:
+        batches: trained in this epoch so far.
     """
 
     def __init__(self, model: Any):
@@ -45,8 +46,9 @@ class LossMeter:
              ) -> Step:
         """Return the newest step, which ended with `batch` of `planned` (None: unknown).
 
-        samples: of the step, if they are known: to read the counter takes 0.1 ms, right after a
-            step of a network
+        Args:
+            samples: of the step, if they are known: to read the counter takes 0.1 ms, right after a
+                step of a network.
         """
         batches = batch + 1 - self.batches
         if batches > 1 and (planned is None or batch + 1 >= planned):

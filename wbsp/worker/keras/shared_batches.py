@@ -23,7 +23,8 @@ Function = Callable[[np.ndarray], Any]  # indices, int64 [size] -> x, (x, y) or 
 class Batches:
     """Batches of a share's positions.
 
-    look: a batch that is not trained
+    Attributes:
+        look: a batch that is not trained.
     """
 
     def __init__(self, share: Share, function: Function,

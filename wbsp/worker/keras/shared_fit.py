@@ -1,8 +1,9 @@
 """A `fit` on the run's shared data: its epochs and its end are the run's.
 
-Keras cannot be told of an epoch's end that becomes known later. So the data are endless. At the
-step that ends the run's epoch for this worker, `stop_training` is set to a special value, which
-`on_epoch_end` takes back. This is public API, and works on every back end.
+Keras must know the number of an epoch's steps in advance, and here it becomes known later. So the
+data are endless. At the step that ends the run's epoch for this worker, the callback sets
+`stop_training` to a special value, and `on_epoch_end` resets it. This is public API, and works on
+every back end.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _EPOCH_ENDS = _EpochEnds()
 def fill(history: keras.callbacks.History, logs: dict[str, Any]) -> None:
     """Give each list of the history a value for each epoch, NaN where there was no result.
 
-    logs: of the newest epoch
+    Args:
+        logs: of the newest epoch.
     """
     for name, values in history.history.items():
         gap = [nan] * (len(history.epoch) - len(values))
@@ -203,7 +205,9 @@ class SharedFit:
         The results of a validation are the run's. If this worker has validated, or saves, its model
         is the version that they describe.
 
-        logs: changed in place; without validation results if there are none since the last epoch
+        Args:
+            logs: changed in place; without validation results if there are none since the last
+                epoch.
         """
         if self._model.stop_training is _EPOCH_ENDS:
             self._model.stop_training = False

@@ -15,7 +15,8 @@ from wbsp.worker.loop import Worker
 class ShownVersion:
     """Between `show` and `put_back`, the model holds an epoch's version.
 
-    epoch: of that version; None: the model holds the worker's training state
+    Attributes:
+        epoch: of that version; None: the model holds the worker's training state.
     """
 
     def __init__(self, worker: Worker, model: keras.Model):
@@ -24,10 +25,13 @@ class ShownVersion:
         self.epoch: int | None = None
 
     def show(self, ask: AskVersion) -> bool:
-        """Show the version that the server names; return False if there is none for this worker,
-        or it cannot be read.
+        """Show the version that the server names.
 
-        Raises TransportError if the server is lost.
+        Returns:
+            False if the server names no version for this worker, or it cannot be read.
+
+        Raises:
+            TransportError: the server is lost.
         """
         runtime = self._worker.begun()
         at = runtime.epoch_version(ask)
