@@ -231,7 +231,7 @@ class Credentials:
         That is a server of this machine which other machines can reach, too.
 
         Returns:
-            The secret; None: there is none, or it was tried.
+            The secret; None: it does not exist, or was tried.
 
         Raises:
             ValueError: it is too short; one line.

@@ -1,7 +1,7 @@
 """Values that a user's code gives: each is converted, or refused by the name of its argument.
 
 A number of numpy or of another framework is the number that it is, and an integer may be a float
-without a fraction. What is no such number is refused where it is given, and not where it is sent.
+without a fraction. Other values are refused where they are given, and not where they are sent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The versions of a run, for a process that evaluates them beside the training.
+"""The versions of a run, for a process that evaluates them during the training.
 
     for version in wbsp.versions("localhost:2606"):
         version.assign(model)
@@ -177,7 +177,7 @@ class Reader:
         self._unread_since: float | None = None  # no version could be read since then
 
     def versions(self, every: float) -> Iterator[Version]:
-        """Yield the versions; between two of them are at least so many seconds."""
+        """Yield the versions, at least that many seconds apart."""
         with contextlib.closing(self):
             due = 0.0
             while (version := self.next(due)) is not None:

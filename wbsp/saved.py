@@ -46,7 +46,7 @@ def saved_at(folder: Path, best: bool) -> Path:
     """Return the file of a version that the run has saved.
 
     Raises:
-        FileNotFoundError: there is none; one line.
+        FileNotFoundError: the run has no such version; one line.
     """
     path = folder / (BEST if best else CHECKPOINT)
     if not path.exists():

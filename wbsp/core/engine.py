@@ -154,7 +154,7 @@ class Engine:
         """True if the newest version is the run's last, here or since an earlier server.
 
         A server that resumes such a run waits only for workers without that version; its own state
-        must say so, too, because it may be lost meanwhile.
+        must record the end, too, because it may be lost meanwhile.
         """
         return self.done or (self.rendezvous.ended and not self.started)
 

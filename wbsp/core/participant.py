@@ -19,7 +19,7 @@ virtual sites (`wbsp.core.site.worker`), whose shared data are `wbsp.core.site.w
     commands                      what the driver does
     Cut, Adopt, Leave             changes the model, between two steps
     Fetch, Expect, CutQuery       sends the one request at a time that the server answers
-    AskWork, and what is asked    sends a request beside it, with the next `due`
+    AskWork, and what is asked    sends a further request, with the next `due`
 
 The rules. What a driver or a server could break is checked, by RuleBroken: 1 and 2 by the agent, 3
 by the work sequence, 4 here. The others hold by what is decided here.
@@ -33,7 +33,7 @@ by the work sequence, 4 here. The others hold by what is decided here.
 6. A worker without work, to which the server has none to give, pushes what it has trained, because
    others may wait for that; and only between two steps, because a step belongs to one push.
 7. A range, or a piece of the shared stream, that arrives again changes nothing.
-8. What is asked is repeated until its answer arrives, and at once over another connection.
+8. A request is repeated until its answer arrives, and at once over another connection.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Participant:
         """Send a request, and again after a while: see `due`.
 
         Args:
-            request: a request beside pushes and fetches.
+            request: any request but a push or a fetch.
             answer: a message of this type ends it, and is in `answers` then.
             now: seconds.
             until: seconds, from when on no answer is needed.
@@ -208,7 +208,7 @@ class Participant:
         return self.agent.fetched(version)
 
     def due(self, now: float) -> list[Command]:
-        """Return the requests beside pushes and fetches that are due now, new or repeated."""
+        """Return the requests that are due now, new or repeated, without pushes and fetches."""
         commands: list[Command] = []
         for answer, asked in self._asked.items():
             if asked.due <= now < asked.until:

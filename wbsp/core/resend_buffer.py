@@ -152,7 +152,7 @@ class ResendBuffer:
             self._sums.pop(0)
 
     def since(self, seq: int) -> tuple[AnsweredWork, np.ndarray | None] | None:
-        """Return the decisions on the pushes from `seq` on in one sum, or None if there are none.
+        """Return the decisions on the pushes from `seq` on in one sum, or None without any.
 
         All earlier pushes are durable, because a server requests `seq`. `add` writes to the vector,
         and must not be called while the caller uses it.

@@ -1,4 +1,4 @@
-"""The results of a run's versions, whoever has evaluated them, and what follows from them.
+"""The results of a run's versions, from any evaluator, and their consequences for the run.
 
 A process that evaluates, a worker that validates an epoch and the launcher's evaluator report
 metrics of a version. Only the first report of a version counts.

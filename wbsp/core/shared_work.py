@@ -130,7 +130,7 @@ class SharedWork:
         self._batches: dict[int, int] = {}  # worker -> examples of a step, if the model sets them
         self._least: dict[int, int] = {}  # site -> examples that keep its workers busy
         self._ahead: dict[int, int] = {}  # worker that requests work -> as in `AskWork`
-        self._fixed = False  # a worker has told this server the number of epochs
+        self._fixed = False  # this server knows the number of epochs from a worker
 
     @property
     def data(self) -> SharedData:
@@ -217,7 +217,7 @@ class SharedWork:
         return own
 
     def claim_all(self, worker: int, held: WorkHeld, end: Offset, due: int) -> list[Span]:
-        """Give a site what is free of its work; return that.
+        """Give a site the free positions of its work; return them.
 
         Args:
             worker: index of the site.
@@ -363,7 +363,7 @@ class SharedWork:
     def feed(self, now: float) -> list[Outgoing]:
         """Give free work to the workers that have requested it and are able to train."""
         told: list[Outgoing] = []
-        others: dict[int, None] = {}  # what is free was not finite on them: other workers try it
+        others: dict[int, None] = {}  # other workers try these: they were not finite on them
         while self._due:
             worker = next(iter(self._due))
             idle = not self.ledger.held(worker)

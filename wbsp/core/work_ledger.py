@@ -107,7 +107,7 @@ class _Holder:
         self.held, self.done = [*_behind(self.held, to)], to
 
     def settle_all(self, pushed: Positions) -> list[Span]:
-        """Keep what is not in a site's push; return the held positions that are in the push."""
+        """Keep the positions that are not in a site's push; return the held ones that are."""
         if self.newest is None and self.held:
             self.newest = self.held[-1].range
         own: list[Span] = []

@@ -28,7 +28,7 @@ def draw_time_to_target(statistics: Sequence[RunStatistics], path: Path,
     ends = [max(reached.times, default=reached.waited) for reached in groups]
     divisor, unit = style.time_unit(max(ends))
     texts = [_describe(reached, target, unit, divisor) for reached in groups]
-    width = 7.0  # inches of the bars and the texts beside them
+    width = 7.0  # inches of the bars and their texts
     figure, [[axes]] = style.new_figure(1, 1, width + 2.5, 1.3 + 0.55 * len(groups))
     for row, (reached, end, text) in enumerate(zip(groups, ends, texts, strict=True)):
         color = sync_look(reached.sync)[0]

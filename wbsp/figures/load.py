@@ -147,7 +147,7 @@ class RunStatistics:
         """Worker -> seconds of its compute thread in each of PHASES, from the run's summary.
 
         Without a summary, as after a kill, the spans of the compute lane are summed. The network
-        lane runs beside it and takes no time from the compute thread.
+        lane runs in parallel and takes no time from the compute thread.
         """
         summary = self.run.summary or {"workers": {}}
         booked = {int(worker): one["seconds"] for worker, one in summary["workers"].items()}

@@ -1,7 +1,7 @@
 """The look of all figures, so that a color has one meaning in all of them.
 
 The colors are those of Okabe and Ito, which color-blind readers can tell apart. Figures are made
-without pyplot: no window, no global state, safe beside a program's own plots.
+without pyplot: no window, no global state, safe together with a program's own plots.
 """
 
 from __future__ import annotations

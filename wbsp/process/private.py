@@ -32,7 +32,7 @@ def make_once(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def kept_in_file(text: str) -> Iterator[str]:
-    """Yield the path of a file with this text, which only this user can read, and which then goes.
+    """Yield the path of a file with this text that only this user can read; remove it then.
 
     Raises:
         OSError: it cannot be written.

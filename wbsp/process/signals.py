@@ -34,7 +34,7 @@ class Interrupts:
         self._at_once.append(act)
 
     def end_without_acts(self) -> None:
-        """Forget what was to be called, because what it concerns has ended."""
+        """Forget the function to call, because its object has ended."""
         self._at_once.clear()
 
     def install(self) -> Interrupts:

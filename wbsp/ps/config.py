@@ -255,7 +255,7 @@ class ServerConfig:
 
     @property
     def terms(self) -> dict[str, str]:
-        """Return the settings that a standby must share beside those of the run: name -> text."""
+        """Return further settings, beyond the run's, that a standby must share: name -> text."""
         outer = self.outer.settings().get("outer", {"name": self.outer.name})
         return {"workers": str(self.worker_num), "outer": json.dumps(outer, sort_keys=True),
                 "samples": f"{self.stop_samples:g}", "accuracy": f"{self.target_accuracy:g}",
@@ -345,7 +345,7 @@ class RunInfo:
             self.entries = kept_entries(join.entries)
 
     def unlearn(self) -> None:
-        """Forget what was learned, because the model of that worker is refused."""
+        """Forget the worker's model, because it is refused."""
         self.layers, self.entries = None, []
 
     def begins_with(self, join: Join) -> None:

@@ -274,7 +274,7 @@ class Dispatcher:
         self.lose(session, reason)
 
     def send_all_off(self, reason: str) -> None:
-        """End all sessions for good, and send what the workers are told."""
+        """End all sessions for good, and send the workers the last messages."""
         for session in list(self.sessions):
             self.send_off(session, reason)
         self.serve()

@@ -1,7 +1,7 @@
 """The server's own evaluator: a process that the server starts, watches and ends.
 
 It reads the versions of the run and reports its results as any reader does: see `wbsp.reading` and
-`wbsp.ps.readers`. Beside that it saves the final version as a model.
+`wbsp.ps.readers`. It also saves the final version as a model.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from wbsp.process.throttle import Throttle
 T = TypeVar("T")
 
 _AGAIN, _NOTICE = 1.0, 15.0  # seconds between two attempts, and two lines
-_GRAIN = 0.05  # seconds between two checks whether to go on
+_GRAIN = 0.05  # seconds between two checks whether to continue
 
 
 class FullDisk:

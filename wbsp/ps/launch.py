@@ -531,7 +531,7 @@ def _holds_some(runs: Runs, left: pathlib.Path | None) -> bool:
 def _stand_by(plan: _Plan, standby: Standby) -> int:
     """Wait, and serve when this process is elected; return the exit code."""
     code = standby.run()
-    if not standby.serves:  # nobody comes to this process's next run
+    if not standby.serves:  # no worker joins this process's next run
         plan.series.forget()
     return code
 

@@ -288,7 +288,7 @@ class Run:
         self._requests.go_on()
 
     def _awaits_own(self, now: float) -> bool:
-        """Return True while a resumed site waits for its workers, to tell them of the run's end.
+        """Return True while a resumed site waits for its workers, to send them the run's end.
         """
         self._stopped_above = self._stopped_above or now
         engine = self.engine
@@ -593,7 +593,7 @@ class Run:
             return None
         if not (self._over or self.hasty):
             if self._dispatcher.sessions.series.unsaved and self._last.goes_on(now):
-                return None  # who comes again is saved before the run is over
+                return None  # the processes that call `fit` again are saved before the run is over
             self._close_book()
         return None if self._tries_to_save(now) else True
 

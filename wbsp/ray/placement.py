@@ -46,7 +46,7 @@ def reserved(needs: Mapping[str, dict[str, float]], strategy: str,
              seconds: float) -> Iterator[PlacementGroup]:
     """Yield a placement group with a bundle for each process (name -> needs), in this order.
 
-    Raises RunError if the cluster has no room within so many seconds.
+    Raises RunError if the cluster has no room within that many seconds.
     """
     group = placement_group(list(needs.values()), strategy=strategy)
     try:

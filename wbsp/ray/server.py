@@ -52,7 +52,9 @@ class Ending(NamedTuple):
 
 
 class Server:
-    """One start of a run's server, or of its standby. An actor; `wait` runs beside other calls.
+    """One start of a run's server, or of its standby.
+
+    An actor, whose `wait` runs concurrently with other calls.
 
     Args:
         name: for messages, and of the file with its output.
@@ -114,7 +116,7 @@ class Server:
         for path in self._folder.glob(f"*/run-*/{SETTINGS}"):
             try:
                 found = read_settings(path.parent)
-            except (OSError, ValueError):  # another's, which says nothing of this server's runs
+            except (OSError, ValueError):  # another's, which holds nothing about this server's runs
                 continue
             start = found.get("fit", 1), found.get("epoch", 0)
             if start >= runs.get(found.get("id"), (start,))[0]:
@@ -151,7 +153,7 @@ class Server:
         return code
 
     def _said(self, begin: int) -> str:
-        """Return what was written to the log from `begin` on; at most its last lines."""
+        """Return the log's text from `begin` on; at most its last lines."""
         with open(self._log, "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(begin, size - 4096))

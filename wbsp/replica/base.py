@@ -123,9 +123,9 @@ class Part:
 
     Attributes:
         held: all of them.
-        layout: of those in the vector.
-        frozen: those that no step changes.
-        local: those that this worker keeps for itself.
+        layout: of the variables in the vector.
+        frozen: the variables that no step changes.
+        local: the variables that this worker keeps for itself.
     """
 
     def __init__(self, held: Sequence[Held]):
@@ -176,12 +176,12 @@ class Part:
         return was is now
 
     def states(self) -> list[LayerState] | None:
-        """Return digests of the state beside the variables, which must be equal on all workers;
+        """Return digests of the state outside the variables, which must be equal on all workers;
         None: unknown."""
         return None
 
     def entries(self) -> list[Entry]:
-        """Return what a file of these variables has beside them, as in PyTorch's state_dict."""
+        """Return the further entries of a file of these variables, as in PyTorch's state_dict."""
         return []
 
     def remarks(self) -> Iterator[str]:

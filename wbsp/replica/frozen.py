@@ -34,7 +34,7 @@ class Frozen:
 
     @property
     def digest(self) -> str:
-        """Digest of their current values; "" if there are none."""
+        """Digest of their current values; "" without variables."""
         self._digests = [*self._now()]
         return joined(self._digests)
 
@@ -44,7 +44,7 @@ class Frozen:
             part.read(held.it).reshape(-1) for part, held in self._held)])
 
     def take(self, vector: np.ndarray) -> list[str]:
-        """Set them to the run's values, float32 [size]; return the names of those that differed."""
+        """Set them to the run's values, float32 [size]; return the names of changed variables."""
         found = []
         values = FrozenValues(self.layout, vector).parts()
         for (part, held), mine, theirs in zip(self._held, self._now(), values, strict=True):

@@ -1,4 +1,4 @@
-"""State of a model beside the flat vector: constants derived from variables, and values that an
+"""State of a model outside the flat vector: constants derived from variables, and values that an
 optimizer or a constraint writes into the model at the end of training.
 
 Layers are found at any depth: inside other layers, models, lists and dicts of a model.

@@ -134,7 +134,7 @@ def sums_gradients(model: keras.Model) -> bool:
 
 
 def renew_optimizers(model: keras.Model) -> bool:
-    """Replace what is not finite in a model's optimizers by what new ones begin with.
+    """Replace values that are not finite in a model's optimizers by those of new optimizers.
 
     Returns:
         True if there was something.

@@ -78,7 +78,7 @@ def _content(layer: keras.layers.Layer) -> Any:
 
 
 def _of_its_own(layer: keras.layers.Layer, method: str) -> bool:
-    """Return whether a class outside Keras defines what is saved."""
+    """Return whether a class outside Keras defines the saved state."""
     defined = getattr(type(layer), method, None)
     return defined is not None and not defined.__module__.startswith("keras.")
 

@@ -34,7 +34,7 @@ class Values:
         layout: of all float variables that steps change, each once; "key/name" if several values
             are given.
         frozen: those that no step changes.
-        local: names of those that this worker keeps for itself.
+        local: names of the variables that this worker keeps for itself.
     """
 
     def __init__(self, given: Any, frozen: Sequence[str] | None = None,

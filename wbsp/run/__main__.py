@@ -219,7 +219,7 @@ def _server(said: Words, workers: int, everyone: int,
 
 
 def _access() -> dict[str, str]:
-    """Return what the flags say of the way to the server, as variables of a worker."""
+    """Return the variables for a worker that hold the flags about the connection to the server."""
     return {name: value for name, value in {"WBSP_TOKEN_FILE": FLAGS.token_file,
                                             "WBSP_TRANSPORT": FLAGS.transport}.items()
             if value is not None}

@@ -3,7 +3,7 @@
     python keeper.py < PIPE
 
 Each line of the pipe is "+PID", a process that leads a group, or "-PID", one that has ended. When
-the pipe ends, nobody is left to end the groups that remain: they are killed. This file is run by
+the pipe ends, no process is left to end the remaining groups: they are killed. This file is run by
 itself, so that Python starts in a moment, and imports nothing of wbsp.
 """
 

@@ -57,7 +57,7 @@ class Lines:
         return found
 
     def rest(self) -> list[bytes]:
-        """Return what is left at the end of the stream."""
+        """Return the rest at the end of the stream."""
         text, self._text = _MOVES.sub(b"", self._text).strip(b"\r"), b""
         return self._ended(text) if text or self._waiting else []
 

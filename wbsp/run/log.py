@@ -1,4 +1,4 @@
-"""What the server of a run says of it: on its console, and in the files of the run."""
+"""A run as its server reports it: on its console, and in the files of the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _JOINED = re.compile(r"\] worker (\d+) (joined|reconnected)")
 
 
 class ServerLines:
-    """What the server's console lines have said so far.
+    """What the server's console lines have reported so far.
 
     Attributes:
         listens: workers may connect.

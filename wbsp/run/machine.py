@@ -7,7 +7,7 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 
-# What tells a process which task of which run it is. Here `wbsp run` does.
+# Variables by which a process learns which task of which run it is. `wbsp run` sets them.
 _TASK = ("WBSP_SERVER", "WBSP_WORKER_INDEX", "WBSP_WORKER_NUM", "TF_CONFIG",
          "JOB_COMPLETION_INDEX", "SLURM_PROCID")
 # How many threads a worker's computation takes: OpenMP, and with it PyTorch and the libraries below
@@ -41,7 +41,7 @@ def cores() -> int:
 
 
 def share(workers: int) -> int:
-    """Return the cores of each of so many workers."""
+    """Return the number of cores for each of this machine's workers."""
     return max(1, cores() // workers)
 
 

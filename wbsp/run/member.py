@@ -90,7 +90,7 @@ class Member:
         return f"{self.called} {how(code)}" if code < 0 else None
 
     def tell_over(self) -> None:
-        """Tell it that the run's server has ended."""
+        """Let it end, because the run's server has ended."""
 
 
 def workers_of(numbers: Sequence[int], indexed: bool, script: Sequence[str],

@@ -63,6 +63,6 @@ def _supervisor(job: dict[str, Any], token_file: str) -> Supervisor:
 
 if __name__ == "__main__":
     open_streams()
-    with contextlib.suppress(ConnectionError):  # then nobody is left to tell
+    with contextlib.suppress(ConnectionError):  # then no process is left that could receive it
         sys.exit(main())
     sys.exit(1)

@@ -27,7 +27,7 @@ from wbsp.run.screen import Screen
 
 # Exit codes of a server whose run has ended cleanly: by itself, by SIGINT, by SIGTERM.
 _IN_ORDER = (0, *(128 + signum for signum in SIGNALS))
-_LOOK = 0.5  # seconds between two looks at what is due
+_LOOK = 0.5  # seconds between two checks of what is due
 _TWICE = 0.1  # seconds within which a second signal is the first one, which came by two ways
 
 
@@ -36,10 +36,10 @@ class Supervisor:
 
     Args:
         server: of the run; None: it runs elsewhere.
-        log: what the server has said.
+        log: the server's reports.
         workers: of this machine, and the other machines.
         alone: the run has no other workers.
-        names: of all whose lines are shown beside those of this machine.
+        names: of all processes whose lines are shown together with this machine's.
         place: this machine's name, if another one has started this supervisor, by the connection
             at standard input; see `hosts.py`.
     """
@@ -62,7 +62,7 @@ class Supervisor:
         self._keeper = Keeper()
         self._code = 0  # the first one that is not 0
         self._notes: list[str] = []  # on processes that did not end well
-        self._stopping: float | None = None  # when to kill what was asked to end
+        self._stopping: float | None = None  # when to kill a process that was asked to end
         self._failed: float | None = None  # when to end the workers of a server that has failed
         self._idle: float | None = None  # since when no worker runs
         self._told = 0  # `serves` of the server that knows that no other worker will come
@@ -91,7 +91,7 @@ class Supervisor:
     # The loop
 
     def _turn(self) -> None:
-        """Start what is due, wait for news for a moment, and handle it."""
+        """Start the due processes, wait for events for a moment, and handle them."""
         self._pass_on()
         for member in self._members:
             if member.due is not None and time.monotonic() >= member.due and self._may(member):
@@ -148,7 +148,7 @@ class Supervisor:
                 self._interrupt(int(word[7:]), None)
 
     def _judge(self, now: float) -> None:
-        """End what has no purpose any more, and what takes too long to start or to end."""
+        """End processes without a purpose, and those that take too long to start or to end."""
         if self._place:
             if now - self._heard > timeouts.HOST_SILENT:
                 raise ConnectionError("the connection is silent")
@@ -231,7 +231,7 @@ class Supervisor:
         elif (loss := member.loss(code)) is not None:
             self._again(member, code, loss, lived, "restarting it" if code < 0 else
                         "connecting again")
-        elif isinstance(member, Host):  # it has said why
+        elif isinstance(member, Host):  # it has printed the reason
             member.ends(code)
             self._code = self._code or code
         else:
@@ -307,8 +307,8 @@ class Supervisor:
     def _interrupt(self, signum: int, frame: FrameType | None) -> None:
         """Take a signal; the second ends everything at once.
 
-        A shell that ends sends SIGHUP beside the kernel's, and `timeout` sends its signal to a
-        process and to its group.
+        One cause may send several: a shell that ends sends SIGHUP in addition to the kernel, and
+        `timeout` sends its signal to a process and to its group.
         """
         now = time.monotonic()
         if self._interrupts.first is not None and (

@@ -26,14 +26,14 @@ class Awaited:
         """Print a line on a wait at a limited rate; call this as long as the wait lasts.
 
         Args:
-            whom: the workers that are waited for, or others, as text; empty: nobody.
+            whom: the workers that are waited for, or others, as text; empty: the wait is over.
             what: the awaited event, such as "to join".
             left: seconds until the end of the wait; None: not known.
             then: what happens then.
             now: seconds, of one clock in all calls.
 
         Returns:
-            Whether the wait goes on: somebody is awaited, and time is left.
+            Whether the wait continues: a process is awaited, and time is left.
         """
         goes_on = bool(whom) and (left is None or left > 0)
         if what != self._what or not whom:

@@ -1,5 +1,5 @@
 """The one reader of a server's events, as they are written or afterwards, and the one place that
-says what a resume undoes.
+defines what a resume undoes.
 
 A server resumes from a checkpoint that it made at a time t. It undoes all that follows the event of
 that checkpoint, except evaluations of versions that still exist (`outlives`). The begin of training

@@ -3,7 +3,7 @@ reader of such documents, whoever has written them.
 
 A user may read the files of a long run while it trains, and the run may be killed at any moment. So
 lines reach the disk within about a second of the run's own time, and a document is written to a
-file beside it and renamed. A full disk costs lines, never the run.
+file next to it and renamed. A full disk costs lines, never the run.
 """
 
 from __future__ import annotations
@@ -159,11 +159,11 @@ def write_whole(path: Path, *parts: Any, private: bool = False) -> None:
     """Write `parts` (bytes, arrays) to `path` atomically and durably.
 
     A reader finds either the whole file or the one before, also after a loss of power; after this
-    call, the whole one. The parts are written to a file beside `path`, which a kill may leave
+    call, the whole one. The parts are written to a file next to `path`, which a kill may leave
     behind and the next call overwrites. Only this user can read a `private` file.
 
     Raises:
-        OSError: the file cannot be written; nothing is left beside `path`.
+        OSError: the file cannot be written; no other file is left next to `path`.
     """
     beside = beside_of(path)
     try:
@@ -182,7 +182,7 @@ def write_whole(path: Path, *parts: Any, private: bool = False) -> None:
 
 
 def beside_of(path: Path) -> Path:
-    """Return the file beside `path` to which `write_whole` writes first."""
+    """Return the file next to `path` to which `write_whole` writes first."""
     return path.with_name(f".{path.name}.tmp")
 
 

@@ -155,7 +155,7 @@ def folder_of_worker(folder: Path, settings: Mapping[str, Any]) -> Path:
     """Return the folder for a worker's files of the run with these `settings`; create it.
 
     It is `folder` unless a run with another settings["id"] has claimed that, for example where runs
-    of two servers have equal names; then it is one beside `folder`. The run claims it.
+    of two servers have equal names; then it is one next to `folder`. The run claims it.
     """
     for one in (folder, folder.with_name(f"{folder.name}-{settings['id']}")):
         one.mkdir(parents=True, exist_ok=True)

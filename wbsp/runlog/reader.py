@@ -115,7 +115,7 @@ class Run:
         return np.array([np.nan if value is None else value for value in known], np.float64)
 
     def time_to(self, target: float | str | Goal) -> float | None:
-        """Return the seconds to the first evaluation that reaches a target; None if there is none.
+        """Return the seconds to the first evaluation that reaches a target; None if none does.
 
         Args:
             target: the least accuracy, 0..1, or a metric and its value, such as "loss:2.0".

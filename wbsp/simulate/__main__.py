@@ -173,7 +173,7 @@ def main(argv: list[str]) -> int:
 
 
 def run() -> str:
-    """Run what the flags say; return the text for standard output."""
+    """Run what the flags ask for; return the text for standard output."""
     if FLAGS["from"].value is not None:
         _from_run()
     if FLAGS.task is not None:
@@ -422,7 +422,7 @@ def _task() -> OwnTask:
 
 @cache
 def _recorded() -> Recorded:
-    """Return what the run of --from tells."""
+    """Return what the run of --from shows about its machines."""
     return recorded(str(FLAGS["from"].value))
 
 
@@ -699,7 +699,7 @@ def _experiment() -> Experiment:
 
 
 def _settings() -> dict[str, Any]:
-    """Return the flags that run.json holds beside the settings of the single run."""
+    """Return the flags that run.json holds in addition to the settings of the single run."""
     names = ["model", "batch_size", "max_steps", "until", "check_period", "target",
              "target_accuracy"]
     if FLAGS.task is not None:

@@ -500,7 +500,7 @@ class Upstream:
         elif isinstance(message, VersionAt):
             self._version_at = message
             self._tells.pop(AskVersion, None)
-        elif isinstance(message, Reattached):  # what was on its way is lost
+        elif isinstance(message, Reattached):  # messages in transit are lost
             self._tells = {kind: (told, -math.inf) for kind, (told, _) in self._tells.items()}
         before = 0 if worker.work is None else worker.work.ledger.epoch
         worker.received(message, now)

@@ -5,7 +5,7 @@ alarm time came) and answers each with actions. In this folder there are no sock
 tensors or clocks: the time is an argument, in seconds, so that the same object serves the
 real parameter server, the virtual-time cluster and a property test that runs in microseconds.
 
-Words: a *push* is an update on its way to the server; to *accept* it is to fold weight * update
+Words: a *push* is an update in transit to the server; to *accept* it is to fold weight * update
 into the pending sum; to *commit* is to make the next version W + pending; a *grant* permits one
 worker to fetch the newest version. A worker is *active* from its `join` to its `leave`.
 
@@ -329,7 +329,7 @@ class SyncModel:
 
     @classmethod
     def outer_options(cls, workers: int) -> Mapping[str, Any]:
-        """Options of `outer` in a run of so many workers, where it names no others."""
+        """Options of `outer` in a run with this number of workers, where it names no others."""
         return {}
 
     def weight_of(self, push: Push) -> float:

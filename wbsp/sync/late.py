@@ -29,8 +29,8 @@ class JustInTime:
     Where the server's link is the bottleneck, pushes at the begin of a round, while the link is
     full of fetches, would make more versions and a worse model: a worker's progress of a round
     would be in the version after the next, and the worker would train a whole round without it.
-    There r includes a fetch and is nearly a round, so that it does not tell fast workers from slow
-    ones. Therefore a worker that trains twice the samples of the slowest rests whatever r is, and
+    There r includes a fetch and is nearly a round, so it does not distinguish fast workers from
+    slow ones. Therefore a worker that trains twice the samples of the slowest rests for any r, and
     while r fits into a usual round. Released at the begin, it fetches first, because it was granted
     the version before; its push is as late as the slowest's.
 

@@ -159,7 +159,7 @@ def encoded(vector: np.ndarray) -> np.ndarray:
 
 
 def is_worth(blocks: int, size: int) -> bool:
-    """Return whether so many blocks of a vector of `size` floats are sent in place of all."""
+    """Return whether to send this number of blocks in place of all `size` floats of a vector."""
     return size >= _LEAST and 1 + WORDS * blocks <= _MOST * size
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 _TRIM_THRESHOLD = -1  # this and the next are from <malloc.h>
 _MMAP_THRESHOLD = -3
-_KEPT = 64 << 20  # bytes that a heap keeps: many chunks, yet little beside a training process
+_KEPT = 64 << 20  # bytes that a heap keeps: many chunks, yet little relative to a training process
 _MAPPED = 32 << 20  # bytes from which memory is mapped separately; the most that glibc accepts
 
 

@@ -36,7 +36,7 @@ def advanced(wire: Codec, vector: np.ndarray, words: np.ndarray,
 
 
 class Sent(NamedTuple):
-    """What was sent of a vector."""
+    """The sent part of a vector."""
 
     words: np.ndarray
     vector: np.ndarray  # the decoded words, float32 [size]; the caller's
@@ -48,7 +48,7 @@ class ErrorFeedback:
         u = vector + unsent;  sent = decode(encode(u));  unsent = u - sent
 
     So only the rest of the last vector is lost. Source: Seide et al. 2014 (1-bit SGD);
-    Qsparse-local-SGD, Basu et al. 2019, arXiv 1906.02367, keeps the rest beside the model, as here
+    Qsparse-local-SGD, Basu et al. 2019, arXiv 1906.02367, keeps the rest outside the model, as here
     [known]. The subtraction is exact for all codecs here, as long as nothing overflows.
 
     Of a vector that comes as blocks, nothing else is sent: what is unsent in another block waits
@@ -68,7 +68,7 @@ class ErrorFeedback:
         return self._unsent
 
     def owe(self, unsent: np.ndarray | None) -> None:
-        """Add this to the next vector, in place of what was not sent."""
+        """Add this to the next vector, in place of the unsent part."""
         self._unsent = unsent
         self._known = True  # to others, so that it must not be written to
 

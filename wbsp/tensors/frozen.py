@@ -22,7 +22,7 @@ class FrozenValues(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Digest of all values; "" if there are none."""
+        """Digest of all values; "" without any."""
         return joined(digest(values) for values in self.parts())
 
     def parts(self) -> list[np.ndarray]:
@@ -40,7 +40,7 @@ def digest(values: np.ndarray) -> str:
 
 
 def joined(digests: Iterable[str]) -> str:
-    """Return the digest of several variables; "" if there are none."""
+    """Return the digest of several variables; "" without any."""
     text = " ".join(digests)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() if text else ""
 
@@ -50,8 +50,8 @@ class Division(NamedTuple):
 
     Attributes:
         trained: layout of the vector.
-        frozen: layout of those that no step changes.
-        local: names of those that each worker keeps for itself.
+        frozen: layout of the variables that no step changes.
+        local: names of the variables that each worker keeps for itself.
     """
 
     trained: Sequence[TensorSpec]

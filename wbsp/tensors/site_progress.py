@@ -11,7 +11,7 @@ import numpy as np
 
 from wbsp.tensors.ops import is_finite
 
-# Names of the vectors in a checkpoint, beside those of a version.
+# Names of further vectors in a checkpoint.
 ANCHOR, CUT, OWED = "above.anchor", "above.cut", "above.owed"
 
 

@@ -57,7 +57,7 @@ _ADDRESS = re.compile(r"[^/,]+:\d+(,[^/,]+:\d+)*")
 
 
 def _elsewhere(address: str, http: int) -> str:
-    """Say how the page of a server is seen from another machine."""
+    """Return a line about how to open the page of a server from another machine."""
     host, port = address.split(",")[0].rsplit(":", 1)[0], http or 8000
     return (f"{address} is an address, and a page reads the folder of a run: start it on the "
             f"machine of that folder (wbsp watch FOLDER --http={port}), run 'ssh -L "

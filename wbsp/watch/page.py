@@ -25,7 +25,7 @@ _SCRIPTS = ("spans.js", "charts.js", "tables.js", "page.js")
 
 
 def html(runs: Sequence[WatchedRun], live: bool) -> bytes:
-    """Return the page of `runs`: with their data, or (`live`) to be served beside the data.
+    """Return the page of `runs`: with their data, or (`live`) to be served separately from them.
 
     Raises ModuleNotFoundError, in one line, without plotly.
     """

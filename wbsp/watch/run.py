@@ -65,13 +65,13 @@ class WatchedRun:
         return str(self._settings.get("sync", "unknown"))
 
     def refresh(self) -> None:
-        """Read what was written since the last time. Raises ValueError, in one line, for a damaged
+        """Read the new part of the files. Raises ValueError, in one line, for a damaged
         file, and OSError for an unreadable one."""
         if self._error is not None and time.monotonic() < self._again_at:
             raise self._error
         begun, self._error = self._error is not None, None
         try:
-            if begun:  # what was read before the damage would be read twice
+            if begun:  # the part before the damage would be read twice
                 self._begin(self._spans.generation + 1)
             try:
                 changed = [self._events.read(), self._spans.read(), self._read_summary()]

@@ -242,7 +242,7 @@ class VectorAssembly:
         self.divide(parts)
 
     def divide(self, parts: int) -> None:
-        """Expect versions in so many ranges from now on; drop an incomplete version."""
+        """Expect versions in this number of ranges from now on; drop an incomplete version."""
         self._ranges = [_Range(start, stop) for start, stop
                         in itertools.pairwise(bounds(self.size, parts)) if start < stop]
         self._starts = [one.start for one in self._ranges]
@@ -285,7 +285,7 @@ class VectorAssembly:
             keep and model.place is None))
 
     def _range(self, model: m.Model) -> _Range:
-        """Return the range of this chunk. Raises WireError if there is none."""
+        """Return the range of this chunk. Raises WireError if no range has it."""
         one = self._ranges[bisect.bisect_right(self._starts, model.offset) - 1]
         if not one.start <= model.offset < one.stop:
             raise WireError(f"chunk at float {model.offset} of {self.size}")

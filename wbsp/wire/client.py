@@ -192,7 +192,7 @@ class SendUpdate:
 
 
 class SendInitial(NamedTuple):
-    """Give the server its W_0, float32 [size], and what is frozen."""
+    """Give the server its W_0, float32 [size], and the frozen values."""
 
     vector: np.ndarray
     frozen: np.ndarray
@@ -294,7 +294,7 @@ class Client:
         Args:
             line: the connection.
             address: of the server, for errors.
-            random: returns so many random bytes.
+            random: returns the given number of random bytes.
             say: prints a console line.
             patience: seconds for which to try to reach a shard.
         """
@@ -419,7 +419,7 @@ class Client:
         """Handle a message of the server, or of a shard, with its chunk, if it has one.
 
         Raises:
-            TransportError: this worker cannot go on.
+            TransportError: this worker cannot continue.
             WireError: the message is invalid; see `misread`.
         """
         self._keep()
@@ -605,7 +605,7 @@ class Client:
                         self._arrange(message, now)
                     self._do(Answered(message))
             case _:
-                if self._attaching is None:  # else: left by the broken connection; it comes again
+                if self._attaching is None:  # else: left by the broken connection; it arrives again
                     self._pass_on(message, chunk, now)
 
     def _arrange(self, answer: m.Joined | m.Resend | m.Reattached, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Why a member of a run cannot go on."""
+"""Why a member of a run cannot continue."""
 
 from __future__ import annotations
 

@@ -27,10 +27,10 @@ from wbsp.wire.messages.codec import MAX_MESSAGE
 ROOM = 8  # outgoing messages that libzmq holds for a connection
 _STRANGERS = 64  # connections without a worker, beyond two for each worker
 # Bytes of memory that the unread data of all strangers takes together, and that of one worker
-# beside two models: one model may be sent again before it is read.
+# in addition to two models: one model may be sent again before it is read.
 _OF_STRANGERS, _OF_MEMBER = 2 * MAX_MESSAGE, 16 * MAX_MESSAGE
 _UNKNOWN = 16 * MAX_MESSAGE  # bytes of two models, until the model is known
-_FRAME = 80  # bytes of memory that a message's frame takes beside its data
+_FRAME = 80  # bytes of memory that a message's frame takes in addition to its data
 _ENOUGH = 64  # frames that were read, from which to estimate the unread ones
 _OWN_FILES = 64  # file descriptors of a server without connections
 _FILES = 4096  # file descriptors that a server requests, if its hard limit allows them
@@ -114,7 +114,7 @@ class ConnectionGuard:
         self._strangers: dict[int, _Connection] = {}  # in order of arrival
         self._network = network
         self._arrivals = _Arrivals(network)
-        self._due: set[int] = set()  # connections to check, beside those with new data
+        self._due: set[int] = set()  # further connections to check, without new data
         self._read: set[int] = set()  # of members; a message was read since the last `check`
         _raise_file_limit()
 
@@ -125,7 +125,7 @@ class ConnectionGuard:
             self._left = 0  # the data of ended connections has been read, too
 
     def expect(self, members: int) -> None:
-        """Allow so many simultaneous workers from now on."""
+        """Allow this number of simultaneous workers from now on."""
         self._most_strangers = _STRANGERS + 2 * members
 
     def allow(self, size: int) -> None:
@@ -194,7 +194,7 @@ class ConnectionGuard:
             self._left = 0  # nothing arrives over the network, so nothing is left to read
         for fd in due:
             if member := self._members.get(fd):
-                # Each of a thousand members sends a heartbeat every second, and a look costs as
+                # Each of a thousand members sends a heartbeat every second, and a check costs as
                 # much as reading one. A message whose end was read is not endless.
                 more = (self._behind or fd not in read) and self._look(member, self._of_member)
             else:
@@ -267,7 +267,7 @@ class _Arrivals:
 
 
 def too_few_files(members: int) -> str | None:
-    """Return a line if this process may open too few files for so many workers, else None.
+    """Return a line if this process may open too few files for that many workers, else None.
 
     Without a file descriptor left, the server stands still.
     """

@@ -29,7 +29,7 @@ class Link:
         self._mismatch = False  # a process there has a token and this one none, or the reverse
 
     def event(self) -> dict[str, Any] | None:
-        """Read the next event: its number, value and endpoint; None: there is none."""
+        """Read the next event: its number, value and endpoint; None: no event."""
         if not self.monitor.poll(0):
             return None
         event = self._network.event(self.monitor)

@@ -1,7 +1,7 @@
 """Failure detection: which peer counts as lost, when, and why.
 
 Slow is not dead. A process that is busy for minutes sends nothing, but its connection exists. So
-silence alone proves little, and a broken connection proves much. Only its machine can tell a
+silence alone proves little, and a broken connection proves much. Only its machine can distinguish a
 process that has ended from one that is cut off: if the machine refuses a connection, no process
 listens there (`Probe`). A process that was suspended has missed what others sent meanwhile (`Nap`).
 """
@@ -50,7 +50,7 @@ LEADING_SERVER = Patience(timeouts.SHARD_SERVER_SILENT, 0.0, timeouts.SHARD_SERV
 
 
 class Liveness:
-    """What is known about the life of one peer; times are of the owner's clock, in seconds.
+    """This process's knowledge of one peer; times are of the owner's clock, in seconds.
 
     Attributes:
         heard: time of its newest message.

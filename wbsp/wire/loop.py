@@ -15,7 +15,7 @@ _LOOK = 0.005  # seconds between two checks of connections, while there are stra
 
 
 class Part(Protocol):
-    """What a loop serves beside its socket's messages."""
+    """A part of a process that a loop serves in addition to its socket's messages."""
 
     def register(self, poller: zmq.Poller) -> None: ...
 

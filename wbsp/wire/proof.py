@@ -117,7 +117,7 @@ class Challenges:
     """
 
     def __init__(self, random: Callable[[int], bytes]):
-        """`random`: returns so many random bytes."""
+        """`random`: returns the given number of random bytes."""
         self._own = random(SIZE)
 
     def challenge(self, identity: bytes, nonce: bytes, *keys: bytes) -> Challenge:

@@ -13,7 +13,7 @@ import zmq
 
 from wbsp.wire.rate import Frames, Line, RateLimitedReceiver, RateLimiter
 
-MOST_WAITING = 256  # messages, beside the transfer, that may wait for a peer
+MOST_WAITING = 256  # messages that may wait for a peer, without the transfer
 _FIRST_RETRY, _LAST_RETRY = 0.001, 0.05  # seconds until a blocked peer is tried again
 _IN, _OUT = int(zmq.POLLIN), int(zmq.POLLOUT)  # arithmetic with enums is slow
 
@@ -213,7 +213,7 @@ class SendQueue:
         return math.inf if delay is None else delay
 
     def _put_next_on_line(self, now: float) -> bool:
-        """Put the next message on the line; return False if there is none."""
+        """Put the next message on the line; return False if no message waits."""
         self._urgent_on_line = self._urgent is not None
         if self._urgent is not None:
             frames, self._urgent = self._urgent, None
@@ -259,5 +259,5 @@ class QueuedSocket(SendQueue):
         return arriving or bool(found.get(self.polled, 0) & _IN)
 
     def receive(self, now: float) -> list[zmq.Frame] | None:
-        """Return the next message's frames; None if there is none yet."""
+        """Return the next message's frames, or None if no message waits."""
         return self._receiver.receive(now)

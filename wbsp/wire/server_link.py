@@ -24,7 +24,7 @@ TOO_MUCH = "it sends more than was requested; each of its connections is closed"
 class ServerLink(Link):
     """The connection of a standby to its primary, of a server to a shard, or to its standby.
 
-    libzmq takes everything that a peer sends, also what was not requested. So messages are read in
+    libzmq takes everything that a peer sends, also without a request. So messages are read in
     bounded turns, and a peer's connection is cut if it has not proven itself and sends more than is
     read. libzmq then reconnects. Used by one thread.
 

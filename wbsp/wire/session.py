@@ -53,7 +53,7 @@ class Session:
 
     def __init__(self, random: Callable[[int], bytes],
                  say: Callable[[str], None] = lambda text: None):
-        """Start; `random`: returns so many random bytes; `say`: prints a console line."""
+        """Start; `random`: returns a number of random bytes; `say`: prints a console line."""
         self._random, self._say = random, say
         self.hello: m.Hello | None = None
         self.join: m.Join | None = None
@@ -195,7 +195,7 @@ class Session:
         return work, np.zeros(total_size(self.join.layout), np.float32) if total is None else total
 
     def encode(self, update: np.ndarray) -> Sent:
-        """Return an update, float32 [size], in the run's format, and what is sent of it."""
+        """Return an update, float32 [size], in the run's format, with its sent part."""
         lossy = self.wire.in_blocks and not self.wire.lossless
         return self.sending.send((found(update) if lossy else None) or update)
 

@@ -40,7 +40,7 @@ MISMATCH = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 _OTHER_TOKEN = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
 _STRANGER = "a peer that does not speak the protocol or know the token"
 _FORGIVEN = 5.0  # seconds in which a process that was refused without a token may have found it
-# What a failed handshake means; libzmq does not always tell more.
+# What a failed handshake means; libzmq does not always report more.
 _FOREIGN = ("either it has another token (--token_file must name the same secret on both sides, or "
             "be absent on both), or it is not a wbsp server")
 
@@ -173,12 +173,12 @@ class ServerSocket:
                              self.token)
 
     def limit(self, bandwidth: float | None) -> None:
-        """Receive so many bytes per second at most; None: no limit."""
+        """Receive at most this number of bytes per second; None: no limit."""
         self._receiver = RateLimitedReceiver(self.socket, RateLimiter(bandwidth))
 
     @property
     def delay(self) -> float | None:
-        """Seconds until an incoming message has arrived; None if there is none."""
+        """Seconds until an incoming message has arrived; None: no message is arriving."""
         return self._receiver.delay(self.on.clock.monotonic())
 
     def messages(self) -> Iterator[list[zmq.Frame]]:

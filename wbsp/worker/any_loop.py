@@ -331,7 +331,7 @@ class Worker:
         return self._member.run_examples
 
     def _whole(self, what: str) -> Any:
-        """Return the run's shared data. Raises ValueError if there are none."""
+        """Return the run's shared data. Raises ValueError if each worker has its own."""
         if self._share is None:
             raise _wrong(f"{what} needs data that all workers share, because the end of other data "
                          "is not known: wbsp.Worker(values, n=their number, batch_size=...)")

@@ -485,7 +485,7 @@ class Worker:
             frozen: what no step changes, and no version carries; None: nothing.
             sgd: see `messages.Join`.
             local: names of variables that this worker keeps for itself.
-            entries: of a file of its model, beside the variables.
+            entries: further entries of a file of its model, without the variables.
 
         Returns:
             False if the run has ended meanwhile and another one follows: `passes` is true by then.

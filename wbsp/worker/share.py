@@ -99,7 +99,7 @@ class Share:
         self._work = WorkSequence()  # its own
         self._handed: deque[Range] = deque()  # taken, and not trained
         self._made = 0  # batches that were, of these
-        self._awaits: Callable[[], object] | None = None  # told when the next one is made
+        self._awaits: Callable[[], object] | None = None  # notified when the next one is made
         self._run: object | None = None  # between `begin` and `end`, another at each
         self._iterated = False
         self._stopped = True

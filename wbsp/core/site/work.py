@@ -179,7 +179,7 @@ class SiteLedger(WorkLedger):
         self.uncut, self.sent = self.uncut.with_all(self.sent.spans), Positions()
 
     def dropped(self) -> None:
-        """Free what is uncut, because the site has dropped its progress."""
+        """Free the uncut positions, because the site has dropped its progress."""
         spans, self.uncut = self.uncut.spans, Positions()
         for span in spans:
             self.undone.add(*span)

@@ -78,7 +78,7 @@ class SiteWorker:
     Work                          counts a step of the site
     Cut                           pushes `progress.cut`, with this push
     Leave                         leaves the server above
-    Lacks                         says without what the run above has ended
+    Lacks                         reports what the run above has ended without
     all others                    sends them
 
     Attributes:
@@ -111,7 +111,7 @@ class SiteWorker:
         self._engine: Engine | None = None  # None: the site has not begun
         self._place: WorkPlace | None = None
         self._wanted: int | None = None
-        self._early: list[tuple[Message, float]] = []  # heard before the site has begun
+        self._early: list[tuple[Message, float]] = []  # received before the site has begun
         self._versions: dict[int, np.ndarray | None] = {}  # fetched
         self._unfit = False  # a cut since the last version was rejected because of its values
         self._due: deque[Command] = deque()
@@ -324,7 +324,7 @@ class SiteWorker:
         if engine is None or agent is None or work is None or self.settled or self.finishing:
             return
         if work.dry and self._due and engine.store.accepted:
-            engine.complete(now)  # what is due waits for a version, and no push makes it
+            engine.complete(now)  # the due request waits for a version, and no push makes one
             self._carry_out(now)
         if self.fresh:
             return
@@ -338,7 +338,7 @@ class SiteWorker:
         if agent.waiting is not None or self._due:
             return
         if work.ledger.uncut.spans and agent.handed_over and not self._untold.steps:
-            self._count(Work(1, 0, _LEAST))  # all of it was given up, and the push says so
+            self._count(Work(1, 0, _LEAST))  # all of it was given up, and the push reports that
         if self._untold.steps:
             self._tell_step(now)
         if not (agent.starving or self._due) and agent.waiting is None:

@@ -55,7 +55,7 @@ class Positions:
         """Add start ... stop - 1, none of which is in the set.
 
         Raises:
-            RuleBroken: some are, or there are none.
+            RuleBroken: some are in it, or the range is empty.
         """
         spans = self.spans
         index = bisect_right(spans, start, key=_start)

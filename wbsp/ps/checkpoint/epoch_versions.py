@@ -1,8 +1,8 @@
 """The version of each epoch of the run's shared data: the first that holds all of the epoch.
 
 While a process validates such versions, the newest one is kept in memory until a process requests
-it; then it is written to a file beside the checkpoint. So at most one version is in memory, and one
-is being written, however long a validation takes.
+it. Then it is written to a file next to the checkpoint. So at most one version is in memory, and
+one is being written, however long a validation takes.
 """
 
 from __future__ import annotations

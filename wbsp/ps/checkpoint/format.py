@@ -55,7 +55,7 @@ def _place(name: str) -> tuple[bool, int, str]:
 
 
 class Checkpoint(NamedTuple):
-    """One version, and what is frozen beside it. `outer`: the outer step's state, name -> float32
+    """One version, and the frozen values. `outer`: the outer step's state, name -> float32
     vector."""
 
     vector: np.ndarray  # float32 [size]

@@ -1,4 +1,4 @@
-"""The newest version at rest, with its state: who takes it, and what is durable.
+"""Snapshots: the newest version with its state, who receives it, and what is durable.
 
 A snapshot is made when nothing is pending, so that version and state are of one moment. It goes to
 all sinks that want one then: the checkpoint's file, the standby, the versions of epochs, the

@@ -1,4 +1,4 @@
-"""The state that a server resumes from, beside the floats: in a checkpoint or snapshot, and in
+"""The state that a server resumes from, without the floats: in a checkpoint or snapshot, and in
 run.json.
 
 A user may have edited them, or another program may have written them, so they are checked once,
@@ -92,7 +92,7 @@ class AboveState:
 
 @dataclass(kw_only=True)
 class RunState(EngineState):
-    """The state of a run beside the tensors of a version.
+    """The state of a run without the tensors of a version.
 
     Attributes:
         elapsed: seconds of the run's time.
@@ -103,7 +103,7 @@ class RunState(EngineState):
         places: worker -> its newest process that was a member.
         layers: state of layers that no version carries; None: not known.
         local: names of variables that each worker keeps for itself.
-        entries: of a file of the model, beside its variables.
+        entries: further entries of a file of the model, without its variables.
         best: the best version by evaluations; None: no named metric was evaluated.
         above: for a site, its line to the server above; None: this server is not a site's.
     """

@@ -71,7 +71,7 @@ class StandbySession(KnownPeer):
     parting: bool = False  # the run is done, and ends without it
     asked: int | None = None  # heartbeat after which it was asked to discard its snapshots
     may_begin: bool = False  # the run, in place of this server, as far as it knows
-    told: int = 0  # heartbeat after which it was told that the run has begun
+    told: int = 0  # heartbeat after which it received the message that the run has begun
     missed: float = -math.inf  # end of the newest silence in which it could have been elected
 
     def __str__(self) -> str:

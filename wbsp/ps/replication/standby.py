@@ -476,7 +476,7 @@ class Standby:
                            f"{one_line(primary.trouble)}; requesting another", "trouble")
         if state is not None and 0 < primary.rank < state.rank:
             return "it was restarted, and has an older state"
-        # Where workers come again, another fit may have begun since then, and have ended.
+        # If workers call `fit` again, the next fit may have begun since then, and have ended.
         if primary.refuses and primary.copy is not None and primary.copy.saved.state.over and (
                 primary.beats.fresh(now) or not awaits(primary.copy.run)):
             return "its process has ended, and all workers have the final version"

@@ -24,7 +24,7 @@ class Indices:
         """Start; `patience`: seconds for which an index is kept for a process without a session."""
         self._workers = workers
         self._patience = patience
-        self._kept: dict[int, float] = {}  # index -> time until which its process may come back
+        self._kept: dict[int, float] = {}  # index -> time until which its process may reconnect
 
     def keep(self, indices: Iterable[int], now: float) -> None:
         """Keep indices for their processes, which have no session now and are expected back."""

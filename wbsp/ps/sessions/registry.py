@@ -197,7 +197,7 @@ class SessionRegistry:
         return sum(int(session.worked_at) for session in [*self._by_identity.values()])
 
     def outlives(self, session: WorkerSession, rival: bytes) -> bool:
-        """Return whether the process of a session was heard after another one had asked for its
+        """Return whether a session's process has sent a message since another one asked for its
         index; `rival`: names the other one.
 
         A message that is read soon afterwards proves nothing: it may be an old one in transit.

@@ -66,7 +66,7 @@ class Replies:
             self._sessions.send(session.identity, message)
 
     def forget(self, worker: int) -> None:
-        """Drop what is kept for a worker that was lost."""
+        """Drop the messages that are kept for a worker that was lost."""
         self._gate.forget(worker)
 
     def _with_model(self, ack: m.Ack, waiting: deque[Outgoing], session: WorkerSession) -> m.Ack:

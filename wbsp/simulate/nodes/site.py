@@ -132,7 +132,7 @@ class SimulatedSite:
     # The site's own server.
 
     def go_on(self) -> None:
-        """Do what is due, above and within."""
+        """Handle what is due, in the run above and in the site's own."""
         worker, engine, now = self.worker, self._engine, self.context.clock.now
         while True:
             self._carry_out()
@@ -211,11 +211,11 @@ class SiteServer(SimulatedServer):
             act(*args)
 
     def stop(self, reason: str) -> None:
-        """Tell all workers to finish."""
+        """Stop all workers."""
         self._send(self.engine.stop(reason, self._clock.now))
 
     def go_on(self) -> bool:
-        """Do what has waited for the server above; return whether a push was among it."""
+        """Handle messages that have waited for the server above; return whether one was a push."""
         if self._site.worker.waits:
             return False
         self._tell(self.engine.feed(self._clock.now))

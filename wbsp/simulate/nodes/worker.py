@@ -110,7 +110,7 @@ class Peer(Protocol):
         index: among the workers of the server.
         machine: of which only the link matters to the server.
         alive: it was not lost.
-        incoming: newest version on its way, which may have arrived.
+        incoming: newest version in transit, which may have arrived.
     """
 
     index: int

@@ -29,7 +29,7 @@ HALVES = 2  # times that a batch is halved, or doubled: small steps take long to
 
 
 class Trained(NamedTuple):
-    """What was reached at one batch.
+    """The result at one batch.
 
     Attributes:
         rate: the learning rate; NaN if no network was trained.
@@ -134,7 +134,7 @@ def _while_it_gains(plans: list[Plan], first: Trained,
 
 
 def best_of(tried: Sequence[Trained]) -> Trained | None:
-    """Return the fastest of those that reached the target in every run, or None."""
+    """Return the fastest that reached the target in every run, or None."""
     return min((one for one in tried if one.result.reached), key=lambda one: one.result.seconds,
                default=None)
 

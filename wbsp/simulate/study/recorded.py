@@ -1,6 +1,6 @@
 """A recorded run as the cluster that it was: its step times, bytes, batch and loss curve.
 
-A run tells what its machines did under one model. What another model would have made of them is
+A run shows what its machines did under one model. What they would have done under another one is
 predicted from its pace on this cluster (`screen`), and from the steps that the run needed.
 """
 
@@ -35,7 +35,7 @@ _FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes, in a file of safet
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a run tells, and what it does not.
+    """What a run shows about its machines, and what it does not show.
 
     Attributes:
         run: the run.
@@ -45,7 +45,7 @@ class Recorded:
         curve: (seconds, steps of all workers, loss), in order of time.
         loss: what the curve is of.
         useful: part of the steps that counted, by the noise; 1 where it is not known.
-        unknown: a line for each thing that the run does not tell.
+        unknown: a line for each thing that the run does not show.
     """
 
     run: Run
@@ -59,14 +59,14 @@ class Recorded:
 
     def reached(self, target: float | None) -> tuple[float, int, float] | None:
         """Return the first point of the curve with a loss of at most `target`, or without one the
-        point of the least loss; None: there is none."""
+        point of the least loss; None: the curve is empty."""
         if target is None:
             return min(self.curve, key=lambda point: point[2], default=None)
         return next((point for point in self.curve if point[2] <= target), None)
 
 
 def recorded(folder: str | os.PathLike[str]) -> Recorded:
-    """Return what the run in a folder tells.
+    """Return what the run in a folder shows about its machines.
 
     Raises:
         FileNotFoundError: it is not a run's folder; one line.
@@ -184,7 +184,7 @@ def _untold(found: Recorded) -> str:
 
 
 def _group(pushes: list[dict[str, Any]], batch: int) -> tuple[dict[str, Any], bool]:
-    """Return the step times of a worker, as fields of a `Group`, and whether they tell a law."""
+    """Return a worker's step times, as fields of a `Group`, and whether they show a law."""
     if len(pushes) > 10:
         pushes = pushes[1:]  # the first step may compile
     steps = [(one["samples"] / one["steps"], one["seconds"] / one["steps"]) for one in pushes

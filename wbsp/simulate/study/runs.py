@@ -201,7 +201,7 @@ def outer_step(plan: Plan, sync: type[SyncModel]) -> OuterOptimizer:
 
 
 def site_step(inside: Variant, workers: int) -> OuterOptimizer:
-    """Return a new outer step of the server at a site with so many workers."""
+    """Return a new outer step for the server of a site with this number of workers."""
     return outer_of(inside.sync, workers, inside.outer, inside.outer_options)
 
 

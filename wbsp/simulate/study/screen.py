@@ -50,7 +50,7 @@ class Screened:
         return self.rate * useful / max(1, sum(samples for samples, _ in self.versions))
 
     def steps(self, seconds: float) -> float:
-        """Return the steps of the network in so many seconds; after the path, at its mean pace."""
+        """Return the network's steps in that many seconds; after the path, at its mean pace."""
         if not self.path:
             return 0.0
         end, all_steps = self.path[-1]
@@ -106,7 +106,7 @@ def noise_of(results: list[Result]) -> float | None:
 
 
 def best_of(results: list[Result]) -> Result | None:
-    """Return the fastest of those that reached the target in every run, or None."""
+    """Return the fastest that reached the target in every run, or None."""
     return min((one for one in results if one.reached), key=lambda one: one.seconds, default=None)
 
 

@@ -32,7 +32,7 @@ class StepLaw(NamedTuple):
     example: float
 
     def seconds(self, examples: int) -> float:
-        """Return the seconds of a step with so many examples."""
+        """Return the seconds of a step with this number of examples."""
         return self.fixed + self.example * examples
 
     def __str__(self) -> str:
@@ -159,7 +159,7 @@ class ClusterSpec:
     """The spec of a cluster.
 
     Attributes:
-        sites: where the groups stand; empty: all of them beside the server.
+        sites: places of the groups; empty: all are at the server's place.
         batch_size: examples of the mini-batch whose time the steps have; None: the run's.
         model_bytes: of an update and of a version; None: those of the trained network.
         text: content of the spec's TOML file.

@@ -18,7 +18,7 @@ from wbsp.core.site.worker import objection
 from wbsp.sync import MODELS, SyncModel, find, parse_options
 from wbsp.tensors.codecs import parse
 
-# What a variant may have beside its model's options:
+# What a variant may have in addition to its model's options:
 _OWN = "outer", "wire"
 _OUTER = "outer."  # before an option of the outer step
 

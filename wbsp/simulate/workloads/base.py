@@ -153,7 +153,7 @@ class TimingWorkload:
 def of_experiment(name: str) -> ModuleType:
     """Import a module of the experiment's networks and data sets.
 
-    It is in the checkout beside the library, or else in the installed package.
+    It is in the checkout next to the library, or else in the installed package.
     """
     library = Path(__file__).resolve().parents[2]
     for folder in (library.parent, library / "_experiment"):

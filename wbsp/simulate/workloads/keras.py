@@ -25,7 +25,7 @@ from wbsp.simulate.workloads.base import check_back_end, of_experiment
 from wbsp.simulate.workloads.network import SharedNetwork
 from wbsp.tensors.layout import TensorSpec, statistics
 
-Stream = Callable[[int, int], Any]  # (start, count) -> the batch of so many examples from there
+Stream = Callable[[int, int], Any]  # (start, count) -> the batch of `count` examples from `start`
 
 
 def make_deterministic() -> None:

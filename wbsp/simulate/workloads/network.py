@@ -13,7 +13,7 @@ import numpy as np
 class SharedNetwork(ABC):
     """A compiled model of Keras. V: a flat vector, float32 [size], of numpy or the back end.
 
-    Beside the vector x, the state of a worker consists of the optimizer's variables and of the
+    Apart from the vector x, the state of a worker consists of the optimizer's variables and of the
     model's variables that are not in x (random generators).
     """
 
@@ -64,7 +64,7 @@ class SharedNetwork(ABC):
 
     @abstractmethod
     def own(self) -> list[Any]:
-        """Return the variables, beside x, to keep while other workers train."""
+        """Return the variables apart from x, to keep while other workers train."""
 
     @abstractmethod
     def take(self, own: list[Any]) -> None:

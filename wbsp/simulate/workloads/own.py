@@ -225,7 +225,7 @@ class OwnTask:
         return self._number("schedule", "factor", self._call("schedule", done))
 
     def _flat(self, name: str, values: Any) -> tuple[np.ndarray, tuple[Any, ...]]:
-        """Return the floats of the values as a new vector, and copies of what is not floats."""
+        """Return the floats of the values as a new vector, and copies of all other values."""
         try:
             found = list(_ordered(self._form, values, ""))
         except _DiffersError as error:
@@ -329,7 +329,7 @@ def _defined(path: Path, names: Sequence[str]) -> Collection[str]:
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
-        return names  # the import says what is wrong
+        return names  # the import reports what is wrong
     found = set[str]()
     for one in ast.walk(tree):
         match one:
@@ -396,7 +396,7 @@ def _rebuilt(form: Any, leaves: Iterator[Any]) -> Any:
 
 
 def _describe(path: str, leaf: Any) -> _Leaf | None:
-    """Return what is known of a leaf; None: it is no array or tensor of real numbers."""
+    """Return the description of a leaf; None: it is no array or tensor of real numbers."""
     if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
         return None
     kind, shape = type(leaf).__module__.partition(".")[0], tuple(leaf.shape)

@@ -36,7 +36,7 @@ class Flow:
 
 
 class Network:
-    """Shared links of so many bytes/s each, by index, and the transfers through them."""
+    """Shared links, by index, of given rates in bytes/s, and the transfers through them."""
 
     def __init__(self, clock: Clock, capacities: Sequence[float]):
         self._clock, self._capacities = clock, capacities

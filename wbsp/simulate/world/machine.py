@@ -97,7 +97,7 @@ class Line:
 
     @property
     def limited(self) -> bool:
-        """True if the line has a limit; else the site stands beside the server."""
+        """True if the line has a limit; else the site is at the server's place."""
         return min(self.up, self.down) < INF
 
 
@@ -115,7 +115,7 @@ class Machine:
         part: of the time of a step on a whole mini-batch, 0..1, that every step takes, however few
             examples it has.
         stalls: (from, to), in the order of time: the machine stands still.
-        line: that all bytes between machine and server pass as well; None: there is none.
+        line: that all bytes between machine and server pass as well; None: no such line.
     """
 
     step: StepTime

@@ -15,7 +15,7 @@ class WireError(ValueError):
 
 
 class Impossible(WireError):
-    """A member's message that does not decode, or that says of itself what cannot be true.
+    """A member's message that does not decode, or whose fields contradict each other or the run.
 
     The member would repeat it, and wait for the answer forever.
     """

@@ -146,7 +146,7 @@ def decode(kind: Any, data: bytes | memoryview) -> Message:
 
 def check(kind: Any, message: Any) -> None:
     """Raise ValueError, which names the field, for a message or a part of one that would not decode
-    as `kind`: nobody could read it, and its sender would repeat it."""
+    as `kind`: no receiver could read it, and its sender would repeat it."""
     try:
         decoder = _decoders.get(kind) or msgspec.msgpack.Decoder(kind, dec_hook=text_of)
         decoder.decode(_encoder.encode(message))

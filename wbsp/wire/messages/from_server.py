@@ -1,4 +1,4 @@
-"""Messages of a server to its workers about joining and the connection, beside those of
+"""Messages of a server to its workers about joining and the connection, in addition to those of
 `wbsp.core.messages`. `wbsp.wire.messages.codec` has their encoding."""
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Joined(Message, frozen=True):
     now: Seconds  # since the run's time zero
     epoch: Count  # number of this start of the run's server
     group: ShardGroup | None = None  # of shards, if the run has some
-    memory: Random = 0  # number of the shared segment for the worker's messages; 0: there is none
+    memory: Random = 0  # number of the shared segment for the worker's messages; 0: none
     run_steps: Count = 0  # of all workers in the run so far
     owner: Id = ""  # names this process in the server's records of the worker
     ticket: Mac = b""  # proves that it is this process: see `wbsp.wire.proof`

@@ -1,4 +1,4 @@
-"""Messages of a worker to its server, beside those of `wbsp.core.messages`.
+"""Messages of a worker to its server, in addition to those of `wbsp.core.messages`.
 `wbsp.wire.messages.codec` has their encoding."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Hello(Message, frozen=True):
     left: bool = False  # this process has left the run of number `fit` before its end
     anew: bool = False  # its series has ended for it: it may begin another one with fit 1
     # Of a process that was in an earlier run of this series: see `wbsp.wire.proof`; the key is that
-    # of Welcome. What is said of an earlier run counts only with it.
+    # of Welcome. Fields about an earlier run count only with it.
     nonce: Mac = b""
     proof: Mac = b""
 
@@ -78,7 +78,7 @@ class Join(Message, frozen=True):
     digest: Id = ""  # of their values
     sgd: bool = False  # its updates are sums of gradients times a rate: see `sums_gradients`
     local: Names = []  # of variables that each worker keeps for itself
-    entries: Entries = []  # of a file of its model, beside the variables
+    entries: Entries = []  # further entries of a file of its model, without the variables
     work: WorkHeld | None = None  # of a resumed site: what it holds of the shared data
 
 

@@ -137,7 +137,7 @@ class Denied(Message, frozen=True):
     """Answer to Lead: this process follows another server, or a newer one of the run."""
 
     reason: Line
-    epoch: Count = 0  # of the newer server of the run that the shard follows; 0: there is none
+    epoch: Count = 0  # of the newer server of the run that the shard follows; 0: no newer server
 
 
 class Holds(Message, frozen=True):

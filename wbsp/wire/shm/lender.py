@@ -28,7 +28,7 @@ class Handover:
 
     Attributes:
         queue: messages that the other end has not taken.
-        ended: the other end has closed it; what was sent before that can still be read.
+        ended: the other end has closed it; earlier messages can still be read.
     """
 
     def __init__(self, name: str, pool: SharedPool, on: Host = HOST):
@@ -39,7 +39,7 @@ class Handover:
         self.queue = SendQueue(self._link, RateLimiter(None))
 
     def hand(self, vector: np.ndarray, copies: bool) -> tuple[np.ndarray, int] | None:
-        """Return a vector with the same floats and the number of its segment; None: there is none.
+        """Return a vector with the same floats and the number of its segment, or None.
 
         The other end has the segment, or will receive it. Hold the vector while the other end may
         read it.
@@ -102,14 +102,14 @@ class SharedLink(Handover):
         self.inbox, self.open = segment.number, False
 
     def announced(self) -> None:
-        """Note that a message which tells the worker of the link leaves before its messages."""
+        """Note that a message that names the link is sent to the worker before the link's own."""
         self.open = True
 
     def fileno(self) -> int:
         return self._link.fileno()
 
     def receive(self) -> list[zmq.Frame] | None:
-        """Return the worker's next message; None if there is none yet. Raises OSError at the end.
+        """Return the worker's next message, or None if none has arrived. Raises OSError at the end.
         """
         try:
             return self._link.recv_multipart()
@@ -170,7 +170,7 @@ class Lending:
 
     @property
     def fd(self) -> int | None:
-        """A file descriptor to poll, readable when a link is; None if there is none."""
+        """A file descriptor to poll, readable when a link is; None: memory is not shared."""
         if self._epoll is None:
             return None
         number: int = self._epoll.fileno()

@@ -24,7 +24,7 @@ from wbsp.process.host import HOST, Host
 from wbsp.tensors.buffers import is_held
 from wbsp.wire.shm.segments import Segment
 
-_NUMBER = struct.Struct("<Q")  # of a segment, beside its file descriptor
+_NUMBER = struct.Struct("<Q")  # of a segment's message, without its file descriptor
 _GONE = struct.Struct("<4sQ")  # notice of a released segment: the text below, and its number
 _GIVEN_UP = b"\0\0\0\0"  # no encoded message begins with it
 _FD = struct.Struct("i")
@@ -170,7 +170,7 @@ class Link:
         socket.send_fds(self._peer, [_NUMBER.pack(segment.number)], [segment.fd])
 
     def close(self) -> None:
-        """Close it; the peer can still read what was sent."""
+        """Close it; the peer can still read earlier messages."""
         self._peer.close()
 
 
@@ -206,7 +206,7 @@ class Door:
         return Link(peer, True, self._on)
 
     def link(self, number: int) -> Link | None:
-        """Return the connection that brought this segment; None if there is none.
+        """Return the connection that brought this segment, or None.
 
         Connections before it, of an earlier server or of another user, are closed.
         """

@@ -135,7 +135,7 @@ class Transport:
             frozen: what no step changes, and no version carries; None: nothing.
             sgd: see `messages.Join`.
             local: names of variables that this worker keeps for itself.
-            entries: of a file of its model, beside the variables.
+            entries: further entries of a file of its model, without the variables.
 
         Raises:
             TransportError: no progress for `timeout` seconds, or no server accepts the layout.
@@ -214,7 +214,7 @@ class Transport:
         self.wake()
 
     def close(self, patience: float = 1.0) -> None:
-        """Send what is queued, for at most `patience` seconds, and end the thread."""
+        """Send the queued messages, for at most `patience` seconds, and end the thread."""
         thread = self._thread
         self._thread = None
         if thread is not None:

@@ -298,7 +298,7 @@ class SyncCallback(keras.callbacks.Callback):
         return self._worker.run_examples / share.total
 
     def _whole(self, what: str) -> Share:
-        """Return the run's shared data. Raises ValueError if there are none."""
+        """Return the run's shared data. Raises ValueError if each worker has its own."""
         if self._worker.share is None:
             with in_one_line():
                 raise ValueError(f"{what} needs data that all workers share, because the end of "

@@ -1,7 +1,7 @@
 """Batches of the run's shared data, made by the user's function from indices of examples.
 
 A model's `train_step` receives what it would receive from `fit` on the function's arrays: x itself
-if there is nothing beside it, else (x, y) or (x, y, sample_weight), and floats of Keras's type.
+if the function returns only x, else (x, y) or (x, y, sample_weight), and floats of Keras's type.
 """
 
 from __future__ import annotations

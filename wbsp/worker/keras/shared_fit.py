@@ -242,7 +242,7 @@ class SharedFit:
                 f"{given.shown(left[0])} is the first that it lacks")
 
     def _by_own_names(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Return results by the names that Keras has for them here; long ones are cut on the way.
+        """Return results by the names that Keras has for them here; long ones are shortened.
         """
         return {self._names.get(name, name): value for name, value in values.items()}
 
