@@ -93,6 +93,7 @@ def pair(jobs):
             assert one.version().epoch == 0
         return server, one, other
 
+    make.peers = peers
     yield make
     for peer in peers:
         peer.__exit__()
@@ -121,6 +122,20 @@ def test_another_worker_validates_what_one_that_hangs_was_given(pair):
     assert other.hears(m.VersionAt).epoch == 0
     assert server.find("worker 0: no sign of work for 3 s in its validation of epoch 1; another "
                        "worker may validate that")
+    server.kill()
+
+
+def test_another_worker_validates_what_one_whose_process_has_ended_was_given(pair):
+    data = SharedData(4, 4, 2, validate="wait")
+    server, one, other = pair(data)
+    other.send(m.AskVersion(0, True))
+    other.gets_through()
+    one.__exit__()
+    pair.peers.append(again := Validator(server.address))
+    again.enters(0, data).hears(m.Granted)
+    assert again.beats(1.0, works=True) is None
+    assert other.asks(m.Heartbeat(None), m.VersionAt)
+    assert not server.find("no sign of work")
     server.kill()
 
 

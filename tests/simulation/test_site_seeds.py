@@ -64,6 +64,13 @@ def test_what_is_read_at_sites_is_what_is(seed, folder):
     Sites(drawn(seed), seed, folder).run()
 
 
+def test_another_worker_validates_what_one_that_died_was_given(folder):
+    """The next process of its index counted as the one that validated, for ever."""
+    plan = SitesPlan(sites=1, data=(24, 4, 3), validate="wait", validates=True, kill_validators=2,
+                     patience=300.0)
+    assert sum(Sites(plan, seed, folder).run().notes["kill_workers"] for seed in range(3)) >= 3
+
+
 def test_the_last_version_of_a_site_is_that_of_the_run_above(folder):
     """Its workers finish before other sites', and it takes another version from above then."""
     plan = SitesPlan("pcc", "ssp", sites=3, workers=1, readers=2, period=0.1)

@@ -202,6 +202,14 @@ class Readers:
                            if theirs.one.epoch != epoch}
         self._tidy()
 
+    def joined(self, worker: int) -> None:
+        """Forget what this worker's process before asked, and validates: that one has ended."""
+        self._questions.pop(worker, None)
+        if self._validates.pop(worker, None) is not None:
+            self._tidy()
+        if self._above is not None:
+            self._above.joined(worker)
+
     @property
     def some(self) -> bool:
         """True if a process evaluates versions."""

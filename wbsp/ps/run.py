@@ -815,6 +815,8 @@ class Run:
         """Handle an event of the engine for the other parts of the server."""
         if kind == "measured" and fields["worker"] is not None:
             self._readers.worker_found(fields["epoch"], fields["values"])
+        elif kind == "join":
+            self._readers.joined(fields["worker"])
         elif kind == "epoch":
             self._epoch = fields["epoch"] - 1
             self._epoch_loss.tell()

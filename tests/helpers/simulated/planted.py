@@ -62,6 +62,7 @@ from wbsp.ps.sessions.admission import Admission, Entrance
 from wbsp.ps.sessions.indices import Indices
 from wbsp.ps.sessions.peer_log import TokenBucket
 from wbsp.ps.sessions.requests import Requests
+from wbsp.ps.sessions.versions_above import VersionsAbove
 from wbsp.ps.sharding.coordinator import ShardLost, Shards
 from wbsp.site.upstream import Upstream
 from wbsp.tensors.blocks import length
@@ -733,6 +734,10 @@ PLANTED = [
     Planted("workers of all sites validate an epoch",
             lambda: patch.object(Readers, "_is_validated", lambda *_: False),
             SitesPlan("pcc", "asp", data=(60, 4, 3), validates=True, validate="wait"), {20}, 30),
+    Planted("a worker's next process validates at a site what the one before it did",
+            lambda: patch.object(VersionsAbove, "joined", lambda self, worker: None),
+            SitesPlan("asp", "asp", sites=1, data=(24, 4, 3), validate="wait", validates=True,
+                      kill_validators=2, patience=300.0), {9}, 5),
     Planted("a site says goodbye before the final version is safe", _early_goodbye,
             SitesPlan("asp", "asp", slow=0.3, ends=(("goodbye", "site"),)),
             {9}, 60),

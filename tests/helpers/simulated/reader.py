@@ -99,6 +99,7 @@ class Validator:
             runtime.tell(Measured(at.epoch, {}))
             return
         begun = cluster.world.now
+        cluster.phase("validates", process)
         process.sleep(0.05 * self._draw.expovariate(1))
         cluster.laws.validated(self._member, at, saved, begun)
         own = Measured(at.epoch, {"val_loss": 1.0 / (1 + at.epoch)})

@@ -78,12 +78,13 @@ class SitesPlan:
     ends: tuple[tuple[str, str], ...] = ()
     uncounted: float = 0.0  # chance that a step of a worker with its own data has no example
     kill_waiting: int = 0  # of workers whose push comes while their site waits for the one above
+    kill_validators: int = 0  # of workers that validate an epoch's version
     readers: int = 0  # processes that evaluate versions, of a site or of the server above
     validates: bool = False  # workers validate the epochs of shared data
 
     @property
     def loses_workers(self) -> bool:
-        return bool(self.kill_workers or self.kill_waiting
+        return bool(self.kill_workers or self.kill_waiting or self.kill_validators
                     or any("worker" in who for _, who in self.ends))
 
 
@@ -211,7 +212,8 @@ class Site:
         self.all.say(f"{self.name} {text}")
 
     def phase(self, name, process):
-        pass
+        if name == "validates":
+            self.all.validates(next(one for one in self.members if one.process is process))
 
 
 class Sites:
@@ -230,6 +232,7 @@ class Sites:
         self.machines, self.processes, self.codes = {}, {}, {}
         self.world.on_doom = self._dies_at_its_step
         self._ends, self._waiting = [*plan.ends], plan.kill_waiting
+        self._validating = plan.kill_validators
         self.done = set()  # sites that the server above has seen finish
         self.late = set()  # sites without which the run above has ended
         self.last_death = -_APART
@@ -532,6 +535,12 @@ class Sites:
         """Its disk has a checkpoint: without W_0 a run is lost with its server."""
         return any(path.endswith("checkpoint.safetensors") for path in self.machines[name].names)
 
+    def validates(self, member):
+        """A worker begins to validate an epoch's version: it may be killed meanwhile."""
+        if self._validating:
+            self._validating -= 1
+            self.world.after(self.rng.uniform(0.0, 0.02), lambda: self.kill_worker(member))
+
     def break_connection(self):
         found = [socket.connection for process in self.world.processes
                  for socket in process.sockets
@@ -789,4 +798,5 @@ def drawn(seed: int, data: bool | None = None) -> SitesPlan:
         plan.readers = draw.choice([1, 1, 2])
     if plan.data is not None and draw.random() < 0.3:
         plan.validates, plan.validate = True, draw.choice(["newest", "wait"])
+        plan.kill_validators = draw.choice([0, 0, 1, 2])
     return plan

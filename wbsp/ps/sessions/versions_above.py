@@ -77,6 +77,11 @@ class VersionsAbove:
             self._questions[worker] = _Question(worker, ask, self._now())
         self.poll()
 
+    def joined(self, worker: int) -> None:
+        """As `Readers.joined`."""
+        self._questions.pop(worker, None)
+        self._validates.pop(worker, None)
+
     def poll(self) -> None:
         """Answer what can be answered."""
         measured = self._engine.measured
@@ -166,8 +171,7 @@ class VersionsAbove:
             self._found = question, at, None
         self._found = None
         if self._questions.get(question.worker) != question:
-            self._nothing(question.worker)
-            return
+            return  # the worker has left, or has asked another one since
         del self._questions[question.worker]
         if question.ask.validates:
             self._validates[question.worker] = at.epoch
