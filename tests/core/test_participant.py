@@ -13,6 +13,8 @@ from wbsp.core.messages import (
     Directed,
     Fetch,
     Granted,
+    LearningRate,
+    Measured,
     Range,
     Reattached,
     SharedData,
@@ -139,6 +141,17 @@ def test_a_question_is_repeated_until_its_answer_and_over_another_connection():
     one.received(Stop("enough"), 7.2)
     assert one.due(99.0) == []
     assert one.ask(ask, Stop, 1.0, until=3.0) == [ask] and one.due(9.0) == [], "not needed now"
+
+
+def test_what_all_are_to_know_is_told_again_until_they_are_told_of_its_epoch():
+    one = member()
+    for told, other in [(Measured(1, {"loss": 0.5}), Measured(0, {})),
+                        (LearningRate(1, 0.1), LearningRate(0, 1.0))]:
+        assert one.ask(told, type(told), 1.0) == [told]
+        one.received(other, 2.0)  # of the epoch before, over a new connection
+        assert told in one.due(6.0)
+        one.received(told, 7.0)
+        assert told not in one.due(99.0)
 
 
 @pytest.mark.parametrize("data", [None, DATA], ids=["own", "shared"])

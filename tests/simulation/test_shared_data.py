@@ -78,6 +78,14 @@ def test_a_process_that_is_starved_by_its_model_is_said_once(data):
     assert f"Its work {'is repeated by others' if data else 'is lost'}" in line
 
 
+def test_results_that_were_lost_with_a_connection_are_told_again():
+    """All others waited for them, and the worker that had told them waited for examples."""
+    plan = Plan("asp", data=(60, 4, 3), validates=True, validate="wait", storm=0.03, hours=0.2)
+    with scratch() as folder:
+        for seed in range(12, 15):
+            Cluster(plan, seed, folder).run()
+
+
 def test_work_that_is_given_twice_is_found(monkeypatch):
     give = WorkLedger.give
 

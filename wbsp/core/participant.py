@@ -46,6 +46,8 @@ from wbsp.core.agent import Agent, Command
 from wbsp.core.messages import (
     AskWork,
     Directed,
+    LearningRate,
+    Measured,
     Message,
     Range,
     Reattached,
@@ -64,6 +66,14 @@ class _Asked(NamedTuple):
     request: Message
     due: float  # seconds
     until: float  # seconds, from when on no answer is needed
+
+
+def _answers(request: Message, message: Message) -> bool:
+    """Return whether a message of the type that answers a request does so."""
+    if isinstance(request, Measured | LearningRate) and isinstance(
+            message, Measured | LearningRate):
+        return message.epoch >= request.epoch
+    return True
 
 
 class Participant:
@@ -170,7 +180,8 @@ class Participant:
 
         Args:
             request: any request but a push or a fetch.
-            answer: a message of this type ends it, and is in `answers` then.
+            answer: a message of this type ends it, and is in `answers` then. What
+                all workers are to be told is answered by that, or by what is told of a later epoch.
             now: seconds.
             until: seconds, from when on no answer is needed.
         """
@@ -187,7 +198,9 @@ class Participant:
 
     def received(self, message: Message, now: float) -> list[Command]:
         """Handle a message of the server, except a Model: see `fetched`."""
-        if self._asked.pop(type(message), None) is not None:
+        asked = self._asked.get(type(message))
+        if asked is not None and _answers(asked.request, message):
+            del self._asked[type(message)]
             self.answers[type(message)] = message
         match message:
             case Work(at, start, stop):

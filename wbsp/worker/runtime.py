@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from wbsp import timeouts
 from wbsp.core.agent import Adopt, Agent, Command, Cut, Expect, Leave
-from wbsp.core.messages import Message, Stop, StopRun
+from wbsp.core.messages import LearningRate, Measured, Message, Stop, StopRun
 from wbsp.core.participant import Participant
 from wbsp.core.stats import Phase, Report
 from wbsp.process.throttle import Throttle
@@ -242,9 +242,15 @@ class WorkerRuntime:
             self.transport.request(m.Goodbye(self._again))
             self.transport.wake()
 
-    def tell(self, message: Message) -> None:
-        """Send the server a message that it does not answer."""
-        self.transport.request(message)
+    def announce(self) -> None:
+        """Announce that this worker will ask for versions of epochs."""
+        self.transport.request(m.AskVersion())
+        self.transport.wake()
+
+    def tell(self, message: Measured | LearningRate) -> None:
+        """Send the server what it tells all workers, and again until it has."""
+        now = self.transport.on.clock.monotonic()
+        self._carry_out(self._shared.act(lambda one: one.ask(message, type(message), now)))
         self.transport.wake()
 
     def epoch_version(self, ask: m.AskVersion) -> m.VersionAt | None:

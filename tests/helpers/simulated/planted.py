@@ -110,6 +110,11 @@ def _durable_at_once():
     return patch.object(Snapshots, "_give", early)
 
 
+def _tells_once(self, message):
+    self.transport.request(message)
+    self.transport.wake()
+
+
 def _no_file_beside_a_copy():
     wanted = Snapshots._wanted
 
@@ -734,6 +739,10 @@ PLANTED = [
     Planted("workers of all sites validate an epoch",
             lambda: patch.object(Readers, "_is_validated", lambda *_: False),
             SitesPlan("pcc", "asp", data=(60, 4, 3), validates=True, validate="wait"), {20}, 30),
+    Planted("a worker tells its results once",
+            lambda: patch.object(WorkerRuntime, "tell", _tells_once),
+            Plan("asp", data=(60, 4, 3), validates=True, validate="wait", storm=0.03, hours=0.2),
+            {9}, 10, 10),
     Planted("a worker's next process validates at a site what the one before it did",
             lambda: patch.object(VersionsAbove, "joined", lambda self, worker: None),
             SitesPlan("asp", "asp", sites=1, data=(24, 4, 3), validate="wait", validates=True,

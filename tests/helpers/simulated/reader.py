@@ -81,7 +81,7 @@ class Validator:
         self._validated = -1
 
     def announce(self, runtime):
-        runtime.tell(AskVersion())
+        runtime.announce()
 
     def epoch_ends(self, runtime):
         """Validate the newest epoch's version, if the server chooses this worker for it."""

@@ -101,7 +101,7 @@ class SharedFit:
         elif share.next_epoch:
             say(f"joined in epoch {share.next_epoch + 1} of {epochs}")
         if self._validated or self._saves:
-            self._worker.begun().tell(AskVersion())
+            self._worker.begun().announce()
 
     def surround(self, first: Edge, last: Edge, callbacks: list[keras.callbacks.Callback]) -> None:
         """Have the edges of all `callbacks` of this fit act at epochs' ends."""
