@@ -178,7 +178,7 @@ def waits(socket, serves, interrupts, monkeypatch, caplog):
     caplog.set_level("INFO")
     monkeypatch.setattr("wbsp.timeouts.SERVE_AGAIN", 0.05)
     standby = Standby(socket, "localhost:1", {}, serves, interrupts)
-    monkeypatch.setattr(standby, "_verdict", lambda now: "its process has ended")
+    monkeypatch.setattr(standby, "verdict", lambda now: "its process has ended")
     return standby.run()
 
 
@@ -208,7 +208,7 @@ def test_a_standby_that_died_before_its_folder_had_a_checkpoint_waits_again(tmp_
         standby_of=f"localhost:{port + 1}"))
     standby = serve.args[1].args[1]
     assert isinstance(standby, Standby)
-    standby._primary.close()
+    standby.primary.close()
     standby._socket.close()
 
 

@@ -7,6 +7,7 @@ import resource
 import signal
 import time
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -46,23 +47,31 @@ class Server:
 
     def __init__(self):
         self.port = port = free_port()
-        self._socket = ServerSocket("localhost", port, None, 1)
-        self._own = ServerSocket("localhost", free_port(), None, 1)
-        self.primary = PrimaryLink(self._own, "localhost", port, m.Follow(m.PROTOCOL, {}, 1, "", 0))
+        self.there = ServerSocket("localhost", port, None, 1)
+        self.own = ServerSocket("localhost", free_port(), None, 1)
+        self.primary = PrimaryLink(self.own, "localhost", port, m.Follow(m.PROTOCOL, {}, 1, "", 0))
         self.lending = Lending(None)
-        self.keys = [SECRET, self._socket.contact]  # that this server knows
+        self.keys = [SECRET, self.there.contact]  # that this server knows
+
+    def followed_by(self, own=None, address="", serve=None, interrupts=None, **more):
+        """A standby that follows this server."""
+        standby = Standby(self.own, address or f"localhost:{self.port}", {}, serve,
+                          interrupts or Interrupts(), own, **more)
+        self.primary.close()
+        self.primary = standby.primary
+        return standby
 
     def until(self, kind, check=lambda message: True):
         """The next message of the standby that is of this kind."""
         end = HOST.clock.monotonic() + 20
         while HOST.clock.monotonic() < end:
             self.primary.poll(HOST.clock.monotonic())
-            if not self._socket.socket.poll(10):
+            if not self.there.socket.poll(10):
                 continue
-            self._identity, frame = self._socket.socket.recv_multipart()
+            self._identity, frame = self.there.socket.recv_multipart()
             message = m.decode(m.FromWorker, frame)
             if isinstance(message, m.Follow) and not message.proof:
-                self.say(self._socket.challenges.challenge(self._identity, message.nonce,
+                self.say(self.there.challenges.challenge(self._identity, message.nonce,
                                                            *self.keys))
                 continue
             if isinstance(message, kind) and check(message):
@@ -76,15 +85,15 @@ class Server:
         while self.primary.doubt is None:
             assert HOST.clock.monotonic() < end
             self.primary.poll(HOST.clock.monotonic())
-            if self._socket.socket.poll(10):
-                self._identity, frame = self._socket.socket.recv_multipart()
+            if self.there.socket.poll(10):
+                self._identity, frame = self.there.socket.recv_multipart()
                 follow = m.decode(m.FromWorker, frame)
                 yield follow
-                self.say(self._socket.challenges.challenge(self._identity, follow.nonce,
+                self.say(self.there.challenges.challenge(self._identity, follow.nonce,
                                                            *self.keys))
 
     def say(self, message, *body):
-        self._socket.socket.send_multipart([self._identity, m.encode(message), *body])
+        self.there.socket.send_multipart([self._identity, m.encode(message), *body])
 
     def takes_it(self, epoch):
         self.say(m.Following(json.dumps({"id": "ab12", "epoch": epoch, "workers": 2,
@@ -93,7 +102,7 @@ class Server:
     def sends(self, number, whole, segment=0):
         state = RunState(version=whole.snapshot.version, elapsed=1.0, next_seq={}, totals=(0, 0))
         for frames in messages(number, LAYOUT, state, whole, segment):
-            self._socket.socket.send_multipart([self._identity, *frames])
+            self.there.socket.send_multipart([self._identity, *frames])
 
     def lends(self, number, version, outer=None):
         """Send a copy of which the version lies in shared memory; return that."""
@@ -106,7 +115,7 @@ class Server:
 
     def dies(self):
         """Its machine refuses connections from here on, and the standby has seen that."""
-        self._socket.close(0)
+        self.there.close(0)
         end = HOST.clock.monotonic() + 20
         while not self.primary.refuses:
             assert HOST.clock.monotonic() < end
@@ -115,9 +124,9 @@ class Server:
 
     def close(self):
         self.primary.close()
-        self._own.close(0)
-        if not self._socket.socket.closed:
-            self._socket.close(0)
+        for socket in (self.own, self.there):
+            if not socket.socket.closed:
+                socket.close(0)
         self.lending.close()
 
 
@@ -155,10 +164,8 @@ def test_a_copy_counts_for_the_server_of_its_epoch_alone(server):
 def test_a_server_that_continued_alone_is_not_replaced_by_an_older_state(server, epoch, own, later,
                                                                          verdict):
     """It dies before the standby has a copy of what it did alone."""
-    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
-    server.primary.close()
-    server.primary = standby._primary
-    server.until(m.Follow, lambda follow: follow.port == server._own.port)
+    standby = server.followed_by(own)
+    server.until(m.Follow, lambda follow: follow.port == server.own.port)
     server.takes_it(epoch=1)
     server.until(m.Held)
     server.sends(1, COPY)
@@ -168,15 +175,13 @@ def test_a_server_that_continued_alone_is_not_replaced_by_an_older_state(server,
     server.takes_it(epoch)
     server.until(m.Held)
     server.dies()
-    assert standby._verdict(HOST.clock.monotonic() + later) == verdict
+    assert standby.verdict(HOST.clock.monotonic() + later) == verdict
 
 
 def taken(server):
     """A standby that holds nothing, and that the server has taken."""
-    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts())
-    server.primary.close()
-    server.primary = standby._primary
-    server.until(m.Follow, lambda follow: follow.port == server._own.port)
+    standby = server.followed_by()
+    server.until(m.Follow, lambda follow: follow.port == server.own.port)
     server.takes_it(epoch=1)
     return standby
 
@@ -197,29 +202,28 @@ def standby(server):
 def test_a_message_from_before_a_sleep_proves_nothing(server, standby):
     """The server's process has ended, but it may have gone on alone in that time."""
     now = HOST.clock.monotonic()
-    assert standby._verdict(now) == "its process has ended"
-    assert standby._verdict(now + 100) is None, "too long ago"
+    assert standby.verdict(now) == "its process has ended"
+    assert standby.verdict(now + 100) is None, "too long ago"
     standby._nap.over(now)
-    standby._woke(now)
+    standby.woke(now)
     server.primary.refuses = True
-    assert standby._verdict(now) is None
+    assert standby.verdict(now) is None
 
 
 def test_a_process_that_has_slept_gives_workers_their_time_again(server):
     """A server that was started again, whose standby has ended: workers may know of a later one."""
-    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
-    server.primary.close()
-    server.primary, now = standby._primary, HOST.clock.monotonic()
+    standby = server.followed_by(OWN)
+    now = HOST.clock.monotonic()
     ended(standby)
-    come(standby, 0, "a", 1)
-    come(standby, 1, "b", 1)
-    assert standby._verdict(now + timeouts.ELECTION + 1) == "its process has ended"
-    standby._woke(now + timeouts.ELECTION + 1)
+    come(standby, server, 0, "a", 1)
+    come(standby, server, 1, "b", 1)
+    assert standby.verdict(now + timeouts.ELECTION + 1) == "its process has ended"
+    standby.woke(now + timeouts.ELECTION + 1)
     ended(standby)
-    come(standby, 0, "a", 1)
-    come(standby, 1, "b", 1)
-    assert standby._verdict(now + timeouts.ELECTION + 2) is None
-    assert standby._verdict(now + 2 * timeouts.ELECTION + 2) == "its process has ended"
+    come(standby, server, 0, "a", 1)
+    come(standby, server, 1, "b", 1)
+    assert standby.verdict(now + timeouts.ELECTION + 2) is None
+    assert standby.verdict(now + 2 * timeouts.ELECTION + 2) == "its process has ended"
 
 
 def test_a_standby_makes_the_last_files_when_all_have_the_final_version(server):
@@ -234,7 +238,7 @@ def test_a_standby_makes_the_last_files_when_all_have_the_final_version(server):
     until(lambda: server.primary.poll(HOST.clock.monotonic())
           or server.primary.copy.saved.state.over, "a word")
     server.dies()
-    assert standby._verdict(HOST.clock.monotonic() + 60) == (
+    assert standby.verdict(HOST.clock.monotonic() + 60) == (
         "its process has ended, and all workers have the final version")
 
 
@@ -286,9 +290,7 @@ def test_a_standby_that_cannot_have_the_memory_is_sent_its_copies(server):
     (m.WireError("a copy of 3 floats for 5"), "a copy of 3 floats for 5")])
 def test_a_copy_that_cannot_be_taken_is_said_and_asked_for_again(server, monkeypatch, caplog, error,
                                                                  reason):
-    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts())
-    server.primary.close()
-    server.primary = standby._primary
+    standby = server.followed_by()
 
     def fails(head):
         raise error
@@ -300,7 +302,7 @@ def test_a_copy_that_cannot_be_taken_is_said_and_asked_for_again(server, monkeyp
         for _ in range(2):
             server.sends(1, COPY)
             server.until(m.Follow)
-            assert standby._verdict(HOST.clock.monotonic()) is None
+            assert standby.verdict(HOST.clock.monotonic()) is None
             server.takes_it(epoch=1)
             server.until(m.Held)
     server.sends(2, COPY)
@@ -312,9 +314,7 @@ def test_a_copy_that_cannot_be_taken_is_said_and_asked_for_again(server, monkeyp
 def test_a_standby_ignores_a_stranger_at_the_servers_address(server):
     """No end of the run, no refusal, no copy, and no sign of life."""
     own = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), SERVER_STEP, secret=SECRET)
-    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
-    server.primary.close()
-    server.primary = standby._primary
+    standby = server.followed_by(own)
     server.keys = [b"none of its keys"]
     heard = server.primary.liveness.heard
     for follow in server.claims():
@@ -329,16 +329,14 @@ def test_a_standby_ignores_a_stranger_at_the_servers_address(server):
     primary = server.primary
     assert primary.over is None and primary.refusal is None and not primary.vacant
     assert primary.rank == 0 and primary.liveness.heard == heard and not primary.follows
-    assert standby._verdict(heard) is None
+    assert standby.verdict(heard) is None
 
 
 def test_a_standby_without_a_state_ends_where_it_is_not_of_the_same_user(server, capfd):
-    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts())
-    server.primary.close()
-    server.primary = standby._primary
+    standby = server.followed_by()
     server.keys = [b"another user's"]
     assert list(server.claims())
-    assert standby._verdict(HOST.clock.monotonic()) == 1
+    assert standby.verdict(HOST.clock.monotonic()) == 1
     assert "as the same user, or both with the same --token_file" in server.primary.doubt
 
 
@@ -350,35 +348,40 @@ def test_a_standby_without_a_state_ends_where_it_is_not_of_the_same_user(server,
 def test_only_the_process_in_the_server_s_place_says_that_it_waits(server, rank, verdict):
     """Another one that follows this standby, with a lower rank, says nothing of the server."""
     own = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), STANDBY_STEP, secret=SECRET)
-    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
-    server.primary.close()
-    server.primary = standby._primary
+    standby = server.followed_by(own)
     server.until(m.Follow)
     claim = Claim(os.urandom, SECRET)
-    standby._followed(Peer(b"other", None), m.Follow(m.PROTOCOL, {}, 1, "ab12", 1))
+    told(standby, server, b"other", m.Follow(m.PROTOCOL, {}, 1, "ab12", 1))
     for _ in range(2):
         follow = claim.sealed(m.Follow(m.PROTOCOL, {}, 1, "ab12", 1))
-        standby._followed(Peer(b"other", None), follow)
-        claim.meets(server._own.challenges.challenge(b"other", follow.nonce, SECRET))
-    assert standby._verdict(HOST.clock.monotonic()) is None
+        told(standby, server, b"other", follow)
+        claim.meets(server.own.challenges.challenge(b"other", follow.nonce, SECRET))
+    assert standby.verdict(HOST.clock.monotonic()) is None
     server.say(m.NotServing("waits, too", rank=rank))
     end = HOST.clock.monotonic() + (20 if rank else 0.3)
     while not server.primary.rank and HOST.clock.monotonic() < end:
         server.primary.poll(HOST.clock.monotonic())
-    assert standby._verdict(HOST.clock.monotonic()) == verdict
+    assert standby.verdict(HOST.clock.monotonic()) == verdict
     if rank == rank_of(1, True):
         server.takes_it(epoch=3)
         server.until(m.Held)
-        assert standby._verdict(HOST.clock.monotonic()) is None, "it serves by now"
+        assert standby.verdict(HOST.clock.monotonic()) is None, "it serves by now"
 
 
-def come(standby, worker, place, epoch, key=SECRET, line="line", all_of_it=False):
+def told(standby, server, identity, message):
+    """What a peer is answered to a message."""
+    said = []
+    with mock.patch.object(server.own, "reaches", lambda to, data: said.append(
+            m.decode(m.FromServer, data))):
+        standby.handle(identity, [zmq.Frame(m.encode(message))])
+    return said
+
+
+def come(standby, server, worker, place, epoch, key=SECRET, all_of_it=False):
     """A worker comes, and proves itself by `key`; what the standby has it do, or says to it."""
-    identity, said = bytes([worker + 1]) * 5, []
-    standby._send = lambda identity, message: said.append(message)
-    claim = Claim(os.urandom, ticket(key, worker, place, epoch))
+    claim, said = Claim(os.urandom, ticket(key, worker, place, epoch)), []
     for _ in range(2):
-        standby._came(Peer(identity, line), claim.sealed(m.Reattach(
+        said += told(standby, server, bytes([worker + 1]) * 5, claim.sealed(m.Reattach(
             m.PROTOCOL, worker, "ab12", epoch, LAYOUT, 0, 0, 0, 0, False, False, 1.0, "", place)))
         if not (said and isinstance(said[-1], m.Challenge) and claim.meets(said[-1])):
             break
@@ -387,27 +390,30 @@ def come(standby, worker, place, epoch, key=SECRET, line="line", all_of_it=False
 
 def ended(standby):
     """The process that it follows has ended."""
-    standby._primary.refuses, standby._primary.gone_since = True, HOST.clock.monotonic()
+    standby.primary.refuses, standby.primary.gone_since = True, HOST.clock.monotonic()
+
+
+def proven(standby, now):
+    """True if it serves because it knows that the other process has ended, and none came since."""
+    return standby.verdict(now) == "its process has ended"
 
 
 def test_processes_that_the_state_names_vote_and_no_others(server):
     own = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), STANDBY_STEP, secret=SECRET)
-    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
-    server.primary.close()
-    server.primary = standby._primary
-    standby._verdict(HOST.clock.monotonic() + timeouts.ELECTION + 1)
-    candidate = standby._candidate
+    standby = server.followed_by(own)
+    standby.verdict(HOST.clock.monotonic() + timeouts.ELECTION + 1)
+    candidate = standby.candidate
     for worker, place, key, answered in (
             (0, "a", bytes([1]) * 32, m.Challenge), (0, "later", SECRET, m.NotServing),
             (1, "a", SECRET, m.NotServing), (7, "a", SECRET, m.NotServing)):
-        assert isinstance(come(standby, worker, place, 1, key), answered)
-        candidate.promised(Peer(bytes([worker + 1]) * 5, "line"), m.Elected(2))
+        assert isinstance(come(standby, server, worker, place, 1, key), answered)
+        candidate.promised(Peer(bytes([worker + 1]) * 5, None), m.Elected(2))
     assert not candidate.came and not candidate.votes.promised
     for worker, place in ((0, "a"), (1, "b")):
-        come(standby, worker, place, 1)
+        come(standby, server, worker, place, 1)
         candidate.promised(Peer(bytes([worker + 1]) * 5, "another line"), m.Elected(2))
         assert not candidate.votes.won
-        candidate.promised(Peer(bytes([worker + 1]) * 5, "line"), m.Elected(2))
+        candidate.promised(Peer(bytes([worker + 1]) * 5, None), m.Elected(2))
     assert candidate.votes.won
 
 
@@ -416,18 +422,16 @@ def test_a_server_that_was_started_again_waits_for_a_newer_state_that_a_worker_k
     """Half of the workers are enough, and would lose what the others know to be durable."""
     workers = [(0, "a"), (1, "b"), (2, "c")]
     own = Standing("ab12", 1, frozenset(workers), step, secret=SECRET)
-    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
-    server.primary.close()
-    server.primary = standby._primary
+    standby = server.followed_by(own)
     now = HOST.clock.monotonic() + timeouts.ELECTION + 1
-    standby._verdict(now)
+    standby.verdict(now)
     for worker, place in workers:
-        come(standby, worker, place, 1)
-    assert standby._verdict(now + 2) is None
+        come(standby, server, worker, place, 1)
+    assert standby.verdict(now + 2) is None
     for worker in (0, 1):
-        standby._candidate.promised(Peer(bytes([worker + 1]) * 5, "line"), m.Elected(1 + step))
-    assert (standby._verdict(now + 3) is not None) == (step == STANDBY_STEP)
-    assert standby._verdict(now + 70) == "2 of 3 workers voted for this standby"  # no more withheld
+        standby.candidate.promised(Peer(bytes([worker + 1]) * 5, None), m.Elected(1 + step))
+    assert (standby.verdict(now + 3) is not None) == (step == STANDBY_STEP)
+    assert standby.verdict(now + 70) == "2 of 3 workers voted for this standby"  # no more withheld
 
 
 def test_votes_from_before_a_full_disk_elect_nobody(server, monkeypatch):
@@ -437,129 +441,112 @@ def test_votes_from_before_a_full_disk_elect_nobody(server, monkeypatch):
     interrupts, asked = Interrupts(), []
 
     def full(held, above, elected):
-        asked.append((elected, standby._candidate.votes.promised.copy()))
+        asked.append((elected, standby.candidate.votes.promised.copy()))
         raise OSError(errno.ENOSPC, "No space left on device")
-    standby = Standby(server._own, f"localhost:{server.port}", {}, full, interrupts, own)
-    server.primary.close()
-    server.primary = standby._primary
-    standby._verdict(HOST.clock.monotonic() + timeouts.ELECTION + 1)
-    come(standby, 0, "a", 1)
-    standby._candidate.votes.promised.add((0, "a"))
+    standby = server.followed_by(own, serve=full, interrupts=interrupts)
+    standby.verdict(HOST.clock.monotonic() + timeouts.ELECTION + 1)
+    come(standby, server, 0, "a", 1)
+    standby.candidate.votes.promised.add((0, "a"))
     verdicts = iter(["1 of 1 workers voted for this standby", None, None])
 
     def verdict(now):
         found = next(verdicts, "over")
         interrupts.first = signal.SIGTERM if found == "over" else None
         return None if found == "over" else found
-    monkeypatch.setattr(standby, "_verdict", verdict)
-    assert standby._elected() == 128 + signal.SIGTERM
-    assert asked == [(True, {(0, "a")})] and not standby._candidate.votes.promised
+    monkeypatch.setattr(standby, "verdict", verdict)
+    assert standby.run() == 128 + signal.SIGTERM
+    server.primary = SimpleNamespace(close=lambda: None)  # it has closed its own
+    assert asked == [(True, {(0, "a")})] and not standby.candidate.votes.promised
 
 
 def test_workers_that_were_asked_to_vote_are_sent_away_once_the_other_process_is_heard(server):
     """It may hold nothing, and not serve: then it is counted that they come, and come again."""
     own = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), SERVER_STEP, secret=SECRET)
-    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
-    server.primary.close()
-    server.primary = standby._primary
+    standby = server.followed_by(own)
     now = HOST.clock.monotonic() + timeouts.ELECTION + 1
-    standby._verdict(now)
+    standby.verdict(now)
     for worker, place in ((0, "a"), (1, "b")):
-        assert isinstance(come(standby, worker, place, 1), m.Challenge), "and no answer: it waits"
-    assert len(standby._candidate.came) == 2
-    standby._primary.vacant, standby._primary.gone_since = True, HOST.clock.monotonic()
-    standby._primary.liveness.hear(now)
-    assert standby._verdict(now) is None and standby._candidate is None
+        said = come(standby, server, worker, place, 1)
+        assert isinstance(said, m.Challenge), "and no answer: it waits"
+    assert len(standby.candidate.came) == 2
+    standby.primary.vacant, standby.primary.gone_since = True, HOST.clock.monotonic()
+    standby.primary.liveness.hear(now)
+    assert standby.verdict(now) is None and standby.candidate is None
     for worker, place in ((0, "a"), (1, "b")):
-        assert isinstance(come(standby, worker, place, 1), m.NotServing)
-    assert standby._verdict(now) == "its process has ended"
+        assert isinstance(come(standby, server, worker, place, 1), m.NotServing)
+    assert standby.verdict(now) == "its process has ended"
 
 
 def test_a_worker_of_a_later_server_proves_it_and_is_waited_for(server):
-    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
-    server.primary.close()
-    server.primary = standby._primary
+    standby = server.followed_by(OWN)
     now = HOST.clock.monotonic() + timeouts.ELECTION + 1
     ended(standby)
-    come(standby, 0, "a", 1)
-    come(standby, 1, "b", 1)
-    assert isinstance(come(standby, 0, "a", 1 << 40, bytes([1]) * 32), m.Challenge)
-    assert standby._proves(standby._primary, OWN, now)
-    come(standby, 0, "another process", 3)
-    come(standby, 0, "another process", 3)
-    assert list(standby._later) == [0] and not standby._proves(standby._primary, OWN, now)
-    assert standby._proves(standby._primary, OWN, now + 60), "it has not come again"
+    come(standby, server, 0, "a", 1)
+    come(standby, server, 1, "b", 1)
+    assert isinstance(come(standby, server, 0, "a", 1 << 40, bytes([1]) * 32), m.Challenge)
+    assert proven(standby, now)
+    come(standby, server, 0, "another process", 3)
+    come(standby, server, 0, "another process", 3)
+    assert not proven(standby, now)
+    assert proven(standby, now + 60), "it has not come again"
 
 
 def test_a_standby_that_has_taken_over_and_waits_for_shards_says_so(server):
     """So that the other one, which was started again, hears of it, and no worker elects that."""
     own = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), STANDBY_STEP, secret=SECRET)
-    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
-    server.primary.close()
-    server.primary = standby._primary
-    standby._primary.close()
+    standby = server.followed_by(own)
+    standby.primary.close()
     server.primary = SimpleNamespace(close=lambda: None)
     standby._epoch = 2
     standby._attend("the server is waiting for the shard at x:1")
-    said = come(standby, 0, "a", 1, all_of_it=True)[-2:]
+    said = come(standby, server, 0, "a", 1, all_of_it=True)[-2:]
     assert said == [m.Leading(2, ticket(SECRET, 0, "a", 2)),
                     m.NotServing("the server is waiting for the shard at x:1")]
-    assert come(standby, 0, "a", 2, all_of_it=True)[-2:] == said, "it knows by now"
+    assert come(standby, server, 0, "a", 2, all_of_it=True)[-2:] == said, "it knows by now"
     assert not standby._later
-    assert isinstance(come(standby, 1, "b", 1, bytes([1]) * 32), m.Challenge), "a stranger"
-    claim, said = Claim(os.urandom, SECRET), []
-    standby._send = lambda identity, message: said.append(message)
+    assert isinstance(come(standby, server, 1, "b", 1, bytes([1]) * 32), m.Challenge), "a stranger"
+    claim = Claim(os.urandom, SECRET)
     follow = m.Follow(m.PROTOCOL, {}, 1, "ab12", 2)
-    standby._followed(Peer(b"other", None), follow)
-    standby._followed(Peer(b"other", None), claim.sealed(follow))
-    assert claim.meets(said[-1])
-    standby._followed(Peer(b"other", None), claim.sealed(follow))
-    assert said[-1].rank == rank_of(2, True), (
+    told(standby, server, b"other", follow)
+    assert claim.meets(told(standby, server, b"other", claim.sealed(follow))[-1])
+    assert told(standby, server, b"other", claim.sealed(follow))[-1].rank == rank_of(2, True), (
         "as a server's of epoch 2: more than a standby's of epoch 1")
 
 
 @pytest.mark.parametrize("fit", [1, 2, 7])
 def test_a_waiting_process_gives_way_to_one_with_a_later_fit_of_its_series(server, fit):
     """However many fits it has missed; both would wait for each other otherwise."""
-    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
-    server.primary.close()
-    said = []
-    server.primary = standby._primary = SimpleNamespace(
-        close=lambda: None, state=None, address="x:1",
-        liveness=SimpleNamespace(hear=lambda now: said.append("the other one serves")))
-    standby._send = lambda identity, message: said.append(message)
-    for key in (standby._socket.contact, SECRET):
+    standby = server.followed_by(OWN)
+    standby.primary.liveness.heard = 0.0
+    for key in (server.own.contact, SECRET):
         claim, follow = Claim(os.urandom, key), m.Follow(
             m.PROTOCOL, {}, 1, run_id(SECRET.hex(), fit), 5, fit=fit)
         for _ in range(2):
-            standby._followed(Peer(b"other", None), claim.sealed(follow))
+            said = told(standby, server, b"other", claim.sealed(follow))
             if isinstance(said[-1], m.Challenge):
                 claim.meets(said[-1])
         later = key == SECRET and fit > 1
         assert said[-1].rank == (1 if later else 0)
-        assert ("the other one serves" in said) == later
+        assert (standby.primary.liveness.heard > 0) == later, "the other one serves"
 
 
 @pytest.mark.parametrize("new", [False, True], ids=["the process that it was", "a new process"])
 def test_a_run_that_may_have_ended_without_a_worker_does_not_continue_with_it(server, new):
     """From the checkpoint of a server that was started again: the other one has ended, and those
     that have its final version do not come again."""
-    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), OWN)
-    server.primary.close()
-    server.primary = standby._primary
+    standby = server.followed_by(OWN)
     now = HOST.clock.monotonic() + timeouts.ELECTION + 1
-    come(standby, 0, "a", 1)
-    come(standby, 1, "b", 1)  # while the other one may serve it yet
+    come(standby, server, 0, "a", 1)
+    come(standby, server, 1, "b", 1)  # while the other one may serve it yet
     ended(standby)
-    assert not standby._proves(standby._primary, OWN, now)
-    come(standby, 0, "a", 1)
-    assert not standby._proves(standby._primary, OWN, now)
+    assert not proven(standby, now)
+    come(standby, server, 0, "a", 1)
+    assert not proven(standby, now)
     if new:
-        hello = m.encode(m.Hello(m.PROTOCOL, 1, {}))
-        standby._handle(b"new", [zmq.Frame(hello)])
+        told(standby, server, b"new", m.Hello(m.PROTOCOL, 1, {}))
     else:
-        come(standby, 1, "b", 1)
-    assert standby._proves(standby._primary, OWN, now)
+        come(standby, server, 1, "b", 1)
+    assert proven(standby, now)
 
 
 def test_the_standby_keeps_the_time_since_the_server_refuses_connections(server):
@@ -572,8 +559,8 @@ def test_the_standby_keeps_the_time_since_the_server_refuses_connections(server)
     primary.poll(30.0)
     assert primary.gone_since == 30.0, "another one may have been there between"
     primary._probe.refused = lambda now, failed: False
-    server._socket.close(0)
-    server._socket = ServerSocket("localhost", server.port, None, 1)
+    server.there.close(0)
+    server.there = ServerSocket("localhost", server.port, None, 1)
     made = primary.made
     until(lambda: primary.poll(HOST.clock.monotonic()) or primary.made > made, "a connection")
     assert primary.gone_since is None, "a process is there"
@@ -582,23 +569,22 @@ def test_the_standby_keeps_the_time_since_the_server_refuses_connections(server)
 def test_a_standby_serves_for_most_workers_once_their_server_has_ended_too_late_for_a_proof(server):
     """As after a machine with the server and a worker was restarted: some voters are no more."""
     own = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), STANDBY_STEP, secret=SECRET)
-    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(), own)
-    server.primary.close()
-    server.primary, now = standby._primary, HOST.clock.monotonic()
+    standby = server.followed_by(own)
+    now = HOST.clock.monotonic()
     places = {0: IndexOwner("a", None), 1: IndexOwner("b", None)}
-    standby._primary._copies.newest = RunCopy(
+    standby.primary._copies.newest = RunCopy(
         1, {"id": "ab12", "epoch": 1, "workers": 2, "secret": SECRET.hex()},
         Checkpoint(np.zeros(3, np.float32), LAYOUT, RunState(
             version=7, elapsed=1.0, next_seq={}, totals=(0, 0), places=places), {}, NOTHING))
     ended(standby)
     later = now + timeouts.ELECTION + 1
-    come(standby, 0, "a", 1)
-    assert not standby._proves(standby._primary, own, later), "half of the workers"
-    standby._handle(b"new", [zmq.Frame(m.encode(m.Hello(m.PROTOCOL, 1, {})))])
-    assert not standby._proves(standby._primary, own, now + 1), "others may know more"
-    assert standby._proves(standby._primary, own, later)
-    come(standby, 1, "b", 3)
-    assert not standby._proves(standby._primary, own, later), "that server went on alone"
+    come(standby, server, 0, "a", 1)
+    assert not proven(standby, later), "half of the workers"
+    standby.handle(b"new", [zmq.Frame(m.encode(m.Hello(m.PROTOCOL, 1, {})))])
+    assert not proven(standby, now + 1), "others may know more"
+    assert proven(standby, later)
+    come(standby, server, 1, "b", 3)
+    assert not proven(standby, later), "that server went on alone"
 
 
 # Between two fits.
@@ -611,11 +597,8 @@ SERIES = {"id": "ab12", "epoch": 4, "workers": 2, "secret": SECRET.hex(), "serie
 def ends_a_fit(server):
     """A standby whose server has ended fit 1, behind which both workers come again."""
     kept = []
-    standby = Standby(server._own, f"localhost:{server.port}", {}, None, Interrupts(),
-                      keep=kept.append)
-    server.primary.close()
-    server.primary = standby._primary
-    server.until(m.Follow, lambda follow: follow.port == server._own.port)
+    standby = server.followed_by(keep=kept.append)
+    server.until(m.Follow, lambda follow: follow.port == server.own.port)
     server.say(m.Following(json.dumps(SERIES | {"living": []})))
     server.until(m.Held)
     server.sends(1, COPY)
@@ -625,7 +608,7 @@ def ends_a_fit(server):
     server.until(m.Held, lambda later: later.answered == held.beat)
     server.say(m.Over("the epoch is trained", True))
     until(lambda: server.primary.poll(HOST.clock.monotonic()) or server.primary.over, "the end")
-    assert standby._verdict(HOST.clock.monotonic()) is None and len(kept) == 1
+    assert standby.verdict(HOST.clock.monotonic()) is None and len(kept) == 1
     assert server.primary.copy is None
     return standby
 
@@ -637,7 +620,7 @@ def test_a_standby_begins_the_next_fit_when_its_server_has_ended(server):
     assert follow.run == run["id"] == run_id(SECRET.hex(), 2)
     assert (run["fit"], run["epoch"]) == (2, SERIES["epoch"] + SERVER_STEP)
     server.dies()
-    assert standby._verdict(HOST.clock.monotonic()) == "its process has ended"
+    assert standby.verdict(HOST.clock.monotonic()) == "its process has ended"
 
 
 def test_a_standby_proves_the_series_to_the_server_that_it_first_met_without_one(server):
@@ -654,20 +637,20 @@ def test_a_refusal_before_the_server_took_the_standby_ends_nothing(server, capfd
     server.primary.claim.keys = b"later", *server.primary.claim.keys  # not of the run it knows
     server.say(m.Refused("it holds a state of another run"))
     until(lambda: server.primary.poll(HOST.clock.monotonic()) or server.primary.doubt, "a refusal")
-    assert standby._verdict(now) is None, "it has a state, and waits"
+    assert standby.verdict(now) is None, "it has a state, and waits"
     server.say(m.Following(json.dumps(server.primary.note.run)))
     server.until(m.Held)
     assert server.primary.state is None, "the server has begun the fit"
-    assert standby._verdict(now) is None and server.primary.why is None
+    assert standby.verdict(now) is None and server.primary.why is None
 
 
 def test_a_server_that_is_silent_between_two_fits_is_waited_for(server):
     """Nobody votes there."""
     standby, now = ends_a_fit(server), HOST.clock.monotonic()
-    assert standby._verdict(now + 60) is None
+    assert standby.verdict(now + 60) is None
     for worker in (0, 1):
-        standby._handle(b"new", [zmq.Frame(m.encode(m.Hello(m.PROTOCOL, worker, {})))])
-    assert standby._verdict(now + 120) is None
+        standby.handle(b"new", [zmq.Frame(m.encode(m.Hello(m.PROTOCOL, worker, {})))])
+    assert standby.verdict(now + 120) is None
 
 
 def test_a_fit_that_has_begun_is_not_begun_once_more(server):
@@ -681,7 +664,7 @@ def test_a_fit_that_has_begun_is_not_begun_once_more(server):
     until(lambda: server.primary.poll(HOST.clock.monotonic()) or server.primary.note is None,
           "the begin")
     server.dies()
-    assert standby._verdict(HOST.clock.monotonic()) is None
+    assert standby.verdict(HOST.clock.monotonic()) is None
 
 
 @pytest.mark.parametrize("text", [
@@ -703,13 +686,9 @@ def follows(server):
     """A standby without a state: of a server that waits, or of another address."""
     def follows(token=None, address="", **more):
         if token is not None:
-            server._socket.close(0)
-            server._socket = ServerSocket("localhost", server.port, token, 1)
-        standby = Standby(server._own, address or f"localhost:{server.port}", {}, None,
-                          Interrupts(), **more)
-        server.primary.close()
-        server.primary = standby._primary
-        return standby
+            server.there.close(0)
+            server.there = ServerSocket("localhost", server.port, token, 1)
+        return server.followed_by(address=address, **more)
     return follows
 
 
@@ -722,11 +701,11 @@ def test_another_token_is_said_at_once_and_at_the_end(server, follows, caplog):
     standby = follows(token=b"a token of the test, long enough")
     has_why(server)
     now = HOST.clock.monotonic()
-    assert standby._verdict(now) is None and standby._verdict(now) is None
+    assert standby.verdict(now) is None and standby.verdict(now) is None
     [line] = caplog.messages
     assert line.startswith(f"no server at localhost:{server.port} yet; this process holds no ")
     assert "it has another token" in line
-    assert standby._verdict(now + 601) == 1
+    assert standby.verdict(now + 601) == 1
     assert "it has another token" in caplog.messages[-1]
 
 
@@ -736,7 +715,7 @@ def test_the_reason_of_the_process_there_is_one_line(server, follows, caplog):
     server.until(m.Follow)
     server.say(m.NotServing("the process at port 1 is a shard,\n\x1b[2Jand no server"))
     has_why(server)
-    assert standby._verdict(HOST.clock.monotonic()) is None
+    assert standby.verdict(HOST.clock.monotonic()) is None
     assert caplog.messages[-1].endswith(
         "its reason: the process at port 1 is a shard,??[2Jand no server")
     server.takes_it(epoch=1)
@@ -746,13 +725,9 @@ def test_the_reason_of_the_process_there_is_one_line(server, follows, caplog):
 
 def test_a_standby_of_itself_ends(server, follows, caplog):
     caplog.set_level("INFO")
-    standby = follows(address=f"localhost:{server._own.port}")
-    end = HOST.clock.monotonic() + 20
-    while not standby._itself:
-        assert HOST.clock.monotonic() < end
-        server.primary.poll(HOST.clock.monotonic())
-        standby._receive()
-    assert standby._verdict(HOST.clock.monotonic()) == 1
+    standby = follows(address=f"localhost:{server.own.port}")
+    until(lambda: (server.primary.poll(HOST.clock.monotonic()), standby.receive(),
+                   standby.verdict(HOST.clock.monotonic()))[-1] == 1, "its end")
     assert "is the address of this process itself" in caplog.messages[-1]
 
 
@@ -760,11 +735,11 @@ def test_a_standby_of_itself_ends(server, follows, caplog):
     (Lead(m.PROTOCOL, "ab12", 1, 1), FromShard, "and no shard"),
     (m.Ask("ab12"), m.FromServer, "is a standby of the server at")])
 def test_a_standby_says_what_it_is(server, follows, message, kind, said):
-    asks = server._own.context.socket(zmq.DEALER)
-    asks.connect(f"tcp://127.0.0.1:{server._own.port}")
+    asks = server.own.context.socket(zmq.DEALER)
+    asks.connect(f"tcp://127.0.0.1:{server.own.port}")
     asks.send(m.encode(message))
     standby = follows()
-    until(lambda: standby._receive() or asks.poll(0), "an answer")
+    until(lambda: standby.receive() or asks.poll(0), "an answer")
     assert said in m.decode(kind, asks.recv()).reason
     asks.close(0)
 
@@ -782,6 +757,6 @@ def test_a_server_that_was_never_there_is_waited_for_as_long_as_workers(server, 
     now = HOST.clock.monotonic()
     server.primary.liveness.heard = standby._silent_since = now
     server.primary.follows = False
-    assert standby._verdict(now + ends - 1) is None
-    assert standby._verdict(now + ends + 1) == 1
+    assert standby.verdict(now + ends - 1) is None
+    assert standby.verdict(now + ends + 1) == 1
     assert f"for {ends} s, and " in caplog.messages[-1]

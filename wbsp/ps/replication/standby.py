@@ -305,6 +305,8 @@ class Standby:
         first: seconds to wait for a server that this process has no state of yet.
 
     Attributes:
+        primary: the connection to the server that may serve.
+        candidate: the election, while that server is silent; else None.
         serves: this process has taken over.
     """
 
@@ -327,13 +329,13 @@ class Standby:
         self.serves = False
         self._own = own
         self._first = first
-        self._primary = PrimaryLink(socket, *split_address(follow), m.Follow(
+        self.primary = PrimaryLink(socket, *split_address(follow), m.Follow(
             m.PROTOCOL, settings, socket.port, own.run if own else "", own.rank if own else 0,
             fit=own.fit if own else 0),
             share, own and own.secret)
-        self._identity = self._primary.socket.routing_id  # the socket loses it when it is closed
+        self._identity = self.primary.socket.routing_id  # the socket loses it when it is closed
         self._itself = False  # this process has been told to follow itself
-        self._candidate: Candidate | None = None  # while the server is silent
+        self.candidate: Candidate | None = None  # while the server is silent
         self._silent_since = self._socket.on.clock.monotonic()
         self._silence = Throttle(_NOTICE)
         self._said: set[str] = set()  # lines that are printed once, or their subjects
@@ -352,17 +354,17 @@ class Standby:
     def run(self) -> int:
         """Wait, and serve when this process is elected; return the exit code."""
         say(f"listening on port {self._socket.port}, following the server at "
-            f"{self._primary.address}")
+            f"{self.primary.address}")
         try:
             server = self._elected()
         finally:
-            self._primary.close()
+            self.primary.close()
         if isinstance(server, int):
             self._socket.close(1.0)
             return server
         self._epoch = server.epoch
         self.serves = True
-        for peer, request in self._candidate.came.values() if self._candidate else ():
+        for peer, request in self.candidate.came.values() if self.candidate else ():
             self._lead(peer.identity, request)
         return server.run(self._attend, self._earlier)
 
@@ -378,22 +380,22 @@ class Standby:
                 if self._unwritten is not None and self._interrupts.first is not None:
                     say("stopping: interrupted before the newest state could be written")
                 return why
-            self._say_once(f"taking over from the server at {self._primary.address}: {why}")
+            self._say_once(f"taking over from the server at {self.primary.address}: {why}")
             try:
-                return self._serve(self._primary.copy or self._primary.note, self._primary.newest,
-                                   self._candidate is not None and self._candidate.won)
+                return self._serve(self.primary.copy or self.primary.note, self.primary.newest,
+                                   self.candidate is not None and self.candidate.won)
             except OSError as error:
                 self._unwritten = error.strerror or str(error)
                 self._say_once(f"cannot take over yet: {self._unwritten}; the newest state stays "
                                f"in memory, trying again every {timeouts.SERVE_AGAIN:g} s")
             self._serves_at = self._socket.on.clock.monotonic() + timeouts.SERVE_AGAIN
-            if self._candidate is not None:
-                self._candidate.begin_anew()
+            if self.candidate is not None:
+                self.candidate.begin_anew()
 
     def _earlier(self) -> list[tuple[Peer, m.Message]]:
         """Return the peers that have connected, for the server to answer once it is ready."""
         return [*([self._follower] if self._follower else []),
-                *(self._candidate.came.values() if self._candidate else [])]
+                *(self.candidate.came.values() if self.candidate else [])]
 
     def _attend(self, reason: str) -> None:
         """Answer peers after taking over and before serving, with the reason of the delay.
@@ -402,7 +404,7 @@ class Standby:
         """
         self._delay = reason
         self._socket.watch()
-        self._receive()
+        self.receive()
 
     def _lead(self, identity: bytes, request: m.Reattach) -> None:
         """Inform a proven worker that this process has taken over.
@@ -416,38 +418,38 @@ class Standby:
     @property
     def _state(self) -> Standing | None:
         """Return the state that this process could continue from, or None."""
-        return self._primary.state or self._own
+        return self.primary.state or self._own
 
     def _wait(self) -> int | str:
         """Follow until this process must serve; return why, in one line, or an exit code."""
         loop = Loop(self._socket, self._socket.watch, POLL)
-        loop.register(self._primary.socket)
+        loop.register(self.primary.socket)
         while True:
             loop.wait(POLL)
             self._socket.watch()
             now = self._socket.on.clock.monotonic()
             if self._nap.over(now):
-                self._woke(now)
-            self._primary.poll(now)
-            self._receive()
+                self.woke(now)
+            self.primary.poll(now)
+            self.receive()
             if self._interrupts.first is not None:
                 return 128 + self._interrupts.first
             now = self._socket.on.clock.monotonic()  # it has advanced
-            verdict = self._verdict(now)
+            verdict = self.verdict(now)
             if isinstance(verdict, str) and self._serves_at is not None and now < self._serves_at:
                 verdict = self._wait_on(now)
             if verdict is not None:
                 return verdict
 
-    def _woke(self, now: float) -> None:
+    def woke(self, now: float) -> None:
         """Handle the end of a suspension: silence, patience and proofs start at `now`."""
-        self._primary.woke(now)
+        self.primary.woke(now)
         self._began = now
         self._silent_since += self._nap.seconds
 
-    def _verdict(self, now: float) -> int | str | None:
+    def verdict(self, now: float) -> int | str | None:
         """Return why to serve now, or an exit code; None: continue waiting."""
-        primary = self._primary
+        primary = self.primary
         state = self._state
         if primary.over is not None:
             say(f"the run has ended: {primary.over}")
@@ -491,24 +493,24 @@ class Standby:
                 if self._serves_at is not None and (
                         primary.liveness.heard > self._serves_at - timeouts.SERVE_AGAIN):
                     self._serves_at = self._unwritten = None  # that server is back
-            if self._candidate is not None:  # waiting workers have no other server
-                self._candidate.withdraw(self._reason)
-                self._candidate = None
+            if self.candidate is not None:  # waiting workers have no other server
+                self.candidate.withdraw(self._reason)
+                self.candidate = None
         elif state is not None:
-            self._candidate = self._candidate or Candidate(state, self._socket)
-            self._candidate.poll(now)
-            if self._candidate.won:
-                return f"{self._candidate.votes} voted for this standby"
+            self.candidate = self.candidate or Candidate(state, self._socket)
+            self.candidate.poll(now)
+            if self.candidate.won:
+                return f"{self.candidate.votes} voted for this standby"
         return self._wait_on(now)
 
     def _await_next_run(self, now: float) -> None:
         """Follow the server to its next run."""
-        if self._primary.copy is not None:
-            self._keep(self._primary.copy)
+        if self.primary.copy is not None:
+            self._keep(self.primary.copy)
         elif self._own is not None:
             self._close()
-        self._primary.next_run()
-        self._own = self._candidate = self._follower = None
+        self.primary.next_run()
+        self._own = self.candidate = self._follower = None
         self._began = self._silent_since = now
         self._came_at.clear()
         self._unnamed.clear()
@@ -527,21 +529,21 @@ class Standby:
         # version have ended, and do not connect.
         later = any(now < since + timeouts.LATER_SERVER for since in self._later.values())
         named = {worker for worker, _ in state.voters}
-        since = self._primary.gone_since if held else self._began
+        since = self.primary.gone_since if held else self._began
         return (not later and since is not None and now > since + timeouts.ELECTION
                 and (2 * self._here(named) > len(named) or not (held or named)))
 
     def _lost_all(self, state: Standing) -> bool:
         """Return whether no version of the run is left: this process has served it and saved none,
         as on a full disk, and the process that may have held one has none."""
-        return not state.begun and self._primary.state is None and self._primary.vacant
+        return not state.begun and self.primary.state is None and self.primary.vacant
 
     def _here(self, named: Collection[int]) -> int:
         """Return how many of these workers have connected since the other process ended.
 
         They may be old or new processes; the other process has not sent them the final version.
         """
-        ended = self._primary.gone_since
+        ended = self.primary.gone_since
         if ended is None:
             return 0
         here = sum(self._came_at.get(worker, -math.inf) > ended for worker in named)
@@ -551,30 +553,30 @@ class Standby:
         """Wait while no server is known, up to a limit; return an exit code then, or None."""
         waited = now - self._silent_since
         state = self._state
-        epoch = self._primary.epoch
+        epoch = self.primary.epoch
         patience = self._first if state is None and not epoch else timeouts.PRIMARY_MISSING
         missing = ("this process holds no state" if state is None else
                    f"the newest state is in this process's memory only: {self._unwritten}; free "
                    "some space on its disk" if self._unwritten else
                    f"the state here is of epoch {state.epoch}, and that one had epoch {epoch}"
                    if epoch > state.epoch else
-                   self._too_few(state) if self._primary.vacant else
-                   "that process does not serve yet" if self._candidate is None else
-                   self._candidate.missing)
-        why = self._primary.why
+                   self._too_few(state) if self.primary.vacant else
+                   "that process does not serve yet" if self.candidate is None else
+                   self.candidate.missing)
+        why = self.primary.why
         if why is not None:
             missing = f"{missing}; {why}"
         if waited > patience:
             if why is None and state is None and not epoch:
-                missing = f"{missing}; {to_check(self._primary.address)}"
-            say(f"no server at {self._primary.address} for {patience:g} s, and {missing}"
+                missing = f"{missing}; {to_check(self.primary.address)}"
+            say(f"no server at {self.primary.address} for {patience:g} s, and {missing}"
                 + ("; that state ends with this process: start that server with --resume, to "
                    "continue from its own" if self._unwritten else ""))
             return 1
         if why is not None:
-            self._say_once(f"no server at {self._primary.address} yet; {missing}", why)
+            self._say_once(f"no server at {self.primary.address} yet; {missing}", why)
         if waited > _NOTICE and self._silence.due(now):
-            say(f"no server at {self._primary.address} for {waited:.0f} of {patience:g} s; "
+            say(f"no server at {self.primary.address} for {waited:.0f} of {patience:g} s; "
                 f"{missing}")
         return None
 
@@ -590,19 +592,25 @@ class Standby:
     def _reason(self) -> str:
         """Return why workers are refused."""
         here = f"the process at port {self._socket.port}"
-        server = f"the server at {self._primary.address}"
+        server = f"the server at {self.primary.address}"
         return self._delay or (f"{here} cannot take over from {server} yet: {self._unwritten}"
                                if self._unwritten else f"{here} is a standby of {server}")
 
     # Messages of workers, and of other waiting processes.
 
-    def _receive(self) -> None:
+    def receive(self) -> None:
+        """Handle the messages that have arrived."""
         for identity, *frames in self._socket.messages():
             with contextlib.suppress(m.WireError):
-                self._handle(identity.bytes, frames)
+                self.handle(identity.bytes, frames)
 
-    def _handle(self, identity: bytes, frames: list[zmq.Frame]) -> None:
-        candidate = self._candidate
+    def handle(self, identity: bytes, frames: list[zmq.Frame]) -> None:
+        """Handle one message from the socket with this identity.
+
+        Raises:
+            WireError: the message is invalid.
+        """
+        candidate = self.candidate
         if not frames:
             return
         line = self._socket.received(
@@ -635,7 +643,7 @@ class Standby:
         check_reattach(request)
         identity = peer.identity
         state = self._state
-        candidate = self._candidate
+        candidate = self.candidate
         if (state is not None and state.secret is not None and request.run == state.run
                 and request.protocol == m.PROTOCOL):
             key = ticket(state.secret, request.worker, request.owner, request.epoch)
@@ -650,7 +658,7 @@ class Standby:
                     f"epoch {state.epoch} of the state here: start that server again"
                     if state.begun or request.epoch > state.epoch else
                     f"worker {request.worker} trains this run, of which no version is here: asking "
-                    f"the process at {self._primary.address} for one", "later")
+                    f"the process at {self.primary.address} for one", "later")
             else:
                 self._note(request.worker)
                 if candidate is not None and candidate.come(peer, request):
@@ -712,7 +720,7 @@ class Standby:
             rank = 0
         if later or (follow.run == state.run and follow.rank > rank):
             # It has the newer state, and serves once it knows: both must not be elected meanwhile.
-            self._primary.liveness.hear(self._socket.on.clock.monotonic())
+            self.primary.liveness.hear(self._socket.on.clock.monotonic())
         self._send(identity, m.NotServing(self._reason, rank=rank))
 
     def _say_once(self, line: str, about: str = "") -> None:
