@@ -26,12 +26,9 @@ from wbsp.core.work.sequence import WorkSequence
 from wbsp.core.work_ledger import WorkLedger, WorkState
 from wbsp.sync import create
 from wbsp.sync.base import Push
+from wbsp.testing.once import assert_each, in_spans
 
 DATA = SharedData(n=100, batch=10, epochs=2)
-
-
-def spread(spans):
-    return Counter(g for span in spans for g in range(*span))
 
 
 def plain(state):
@@ -140,9 +137,9 @@ class World:
         if due < answered:
             spans = [span for _, seq, spans in me.kept if seq >= due for span in spans]
             valid = self.top.resent(sorted(spans))
-            assert valid != any(self.model[g] for g in spread(spans))
+            assert valid != any(self.model[g] for g in in_spans(spans))
             if valid:
-                self.model += spread(spans)
+                self.model += in_spans(spans)
             self.count["void"] += not valid
             me.kept = [(self.mark, seq, spans if valid else ()) for _, seq, spans in me.kept
                        if seq >= due]
@@ -167,7 +164,7 @@ class World:
             mine = Positions().with_all((r.start, r.stop) for r in self.top._holders[index].held
                                          if r.own)
             owns = self.top.owns_all(index, spans)
-            assert owns == (not spread(spans) - spread(mine.spans))
+            assert owns == (not in_spans(spans) - in_spans(mine.spans))
             accepted = owns and self.random.random() < 0.85
             self.count["accepted" if accepted else "rejected" if owns else "not its own"] += 1
             if accepted:
@@ -216,12 +213,12 @@ class World:
             spans = work.spans(work.answered, to)
             work.answer(to)
             if accepted:
-                me.uncut += spread(spans)
+                me.uncut += in_spans(spans)
 
     def cut(self, index, me):
         if me.cut is None and me.ledger.uncut.spans:
             spans = me.ledger.cut()
-            assert spread(spans) == me.uncut, "a cut is of whole pushes"
+            assert in_spans(spans) == me.uncut, "a cut is of whole pushes"
             me.cut, me.sent, me.uncut = (me.seq, spans), me.uncut, Counter()
             me.seq += 1
             me.saves = me.left = False
@@ -278,20 +275,20 @@ class World:
 
     def check(self):
         assert self.model == Counter(set(range(self.n * self.epochs)) - set(
-            spread(self.top.undone.spans)))
+            in_spans(self.top.undone.spans)))
         for site in filter(None, self.sites.values()):
             ledger = site.ledger
-            assert spread(ledger.uncut.spans) == site.uncut
-            assert spread(ledger.sent.spans) == site.sent
-            apart = spread([*ledger.undone.spans, *ledger.uncut.spans, *ledger.sent.spans])
+            assert in_spans(ledger.uncut.spans) == site.uncut
+            assert in_spans(ledger.sent.spans) == site.sent
+            apart = in_spans([*ledger.undone.spans, *ledger.uncut.spans, *ledger.sent.spans])
             assert not apart or max(apart.values()) == 1
             held = [(r.start, r.stop) for holder in ledger._holders.values() for r in holder.held
                     if r.own]
-            assert spread([*ledger.free.spans, *held]) == spread(ledger.undone.spans)
+            assert in_spans([*ledger.free.spans, *held]) == in_spans(ledger.undone.spans)
 
     def run(self):
         play(self, lambda: self.top, 200_000, 4000)
-        assert self.model == Counter(range(self.n * self.epochs))
+        assert_each(self.model, self.n * self.epochs)
         return self.count
 
 

@@ -20,6 +20,7 @@ from wbsp.core.work.sequence import WorkSequence
 from wbsp.core.work.strikes import Strikes, StruckState
 from wbsp.core.work_ledger import WorkLedger, WorkState
 from wbsp.limits import SPANS
+from wbsp.testing.once import assert_each, in_spans
 
 DATA = SharedData(n=100, batch=10, epochs=2)
 
@@ -80,7 +81,7 @@ class World:
         due = max(self.seqs.get(index, 0), me.first)
         if due < me.seq:  # these decisions are lost here
             spans = [span for _, seq, spans in me.kept if seq >= due for span in spans]
-            news = [g for span in spans for g in range(*span)]
+            news = in_spans(spans)
             valid = self.ledger.resent(spans)
             taken = any(self.model[g] or self.given_up[g] for g in news)
             assert valid != taken, "void for nothing, or not void"
@@ -110,7 +111,7 @@ class World:
             if accepted:
                 self.model.update(mine)
             lost = self.ledger.settle(index, to, accepted, finite)
-            self.given_up.update(g for span in lost for g in range(*span))
+            self.given_up += in_spans(lost)
             self.seqs[index], self.answers[index] = seq + 1, (seq, accepted, self.mark)
         if self.random.random() < 0.1:  # the answer is lost, and with it the connection
             me.attached = False
@@ -194,6 +195,7 @@ class World:
 
     def run(self):
         play(self, lambda: self.ledger, 100_000, 3000)
+        assert_each(self.model + self.given_up, self.n * self.epochs)
         return self.count
 
 

@@ -17,11 +17,13 @@ import forked
 import numpy as np
 import pytest
 from jobs import ROOT, until
+from one_an_example import dense
 from server_and_standby import OFTEN, ServerAndStandby
-from sharing_worker import Plan, Trained
+from sharing_worker import Plan
 
 from wbsp.runlog.reader import read_run
 from wbsp.sync import MODELS
+from wbsp.testing.once import Pushes, assert_each
 
 RUNS = int(os.environ.get("WBSP_SHARED_RUNS", "1"))
 SEED = int(os.environ.get("WBSP_KILLS_SEED", "0"))
@@ -31,6 +33,25 @@ N, BATCH, EPOCHS = 96, 4, 3
 OPTIONS = {"adsp": ["--sync_option=period=0.2"], "lbbsp": [f"--sync_option=batch={BATCH}"]}
 SECONDS = 0.01, 0.1  # of a step, of each worker
 STRIKES = "server", "server", "standby", "kill 0", "kill 1", "end 0", "end 1"
+
+
+def pushes_of(path):
+    """What one worker has pushed, over all its processes, and was told of it, as its notes say."""
+    pushes, first = Pushes(path.stem), 0
+    for line in path.read_text().splitlines():
+        what, seq, *rest = json.loads(line)
+        if what == "begins":  # what an earlier process cut behind that is no more
+            first = seq
+            for known in (pushes.made, pushes.weights):
+                for later in [later for later in known if later >= seq]:
+                    del known[later]
+        elif what == "cut":
+            pushes.made[seq] = dense(N, *rest)
+        elif what == "told":
+            pushes.weights[seq] = rest[0]
+        else:
+            pushes.weights |= {push: 0.0 for push in pushes.weights if push >= max(seq, first)}
+    return pushes
 
 
 class SharedRun(ServerAndStandby):
@@ -97,23 +118,24 @@ class SharedRun(ServerAndStandby):
         """
         events = [event for path in (self.jobs.folder / "runs").rglob("events.jsonl")
                   for event in read_run(path.parent).events]
-        logged = {(event["worker"], event["seq"]): kind == "accept" for kind in ("reject", "accept")
-                  for event in events if event["kind"] == kind}
+        logged = {(event["worker"], event["seq"]): event.get("weight", 0.0)
+                  for kind in ("reject", "accept") for event in events if event["kind"] == kind}
         lost = {(event["worker"], seq) for event in events if event["kind"] == "lost"
                 for seq in range(event["first"], event["last"] + 1)}
         total, unknown = np.zeros(N), []
         for index in range(2):
-            notes = Trained(self.jobs.folder / f"notes-{index}.jsonl")
-            said = {seq: notes.told.get(seq, logged.get((index, seq))) for seq in notes.cuts
+            pushes = pushes_of(self.jobs.folder / f"notes-{index}.jsonl")
+            told = {seq: pushes.weights.get(seq, logged.get((index, seq))) for seq in pushes.made
                     if (index, seq) not in lost}
-            total += notes.once(N, [seq for seq, accepted in said.items() if accepted])
-            unknown += [notes.once(N, [seq]) for seq, accepted in said.items()
-                        if accepted is None and self.killed >= {index, "server"}]
+            pushes.weights = {seq: weight for seq, weight in told.items() if weight is not None}
+            total += pushes.plain
+            if self.killed >= {index, "server"}:
+                unknown += [pushes.made[seq] for seq in told.keys() - pushes.weights.keys()]
         for some in itertools.product((0, 1), repeat=len(unknown)):
-            whole = total + sum(map(np.multiply, some, unknown))
+            whole = np.round(total + sum(map(np.multiply, some, unknown)))
             if (whole == EPOCHS).all():
                 return whole
-        return total
+        return np.round(total)
 
 
 @pytest.mark.slow
@@ -132,6 +154,6 @@ def test_each_example_is_in_the_model_once_an_epoch_whoever_is_killed(jobs, numb
     run.go()
     for job in (*run.workers, run.serving):
         job.ends_well()
-    assert (run.trained() == EPOCHS).all(), (sync, standby, strikes)
+    assert_each(run.trained(), N, EPOCHS)
     finals = [np.load(jobs.folder / f"final-{index}.npy") for index in range(2)]
     assert finals[0].tobytes() == finals[1].tobytes() and (finals[0] > 0).all()

@@ -15,6 +15,7 @@ from jobs import ServerJob
 from wbsp.core.state import EngineState
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.reader import read_run
+from wbsp.testing.once import Pushes
 
 
 def steps_of(state: EngineState) -> dict[int, int]:
@@ -52,7 +53,7 @@ class IntegerRun:
                    {worker: np.frombuffer(replica.adopted[0][1], np.float32)
                     for worker, replica in replicas.items()},
                    {worker: replica.x for worker, replica in replicas.items()},
-                   _logged(server.folder))
+                   logged(server.folder))
 
     @classmethod
     def of_processes(cls, folder: Path, record: Path, told: bool = False) -> IntegerRun:
@@ -68,8 +69,8 @@ class IntegerRun:
                    {worker: np.array(one["first"], np.float32) for worker, one in ended.items()},
                    {worker: np.array(one["final"], np.float32) for worker, one in ended.items()
                     if not one["interrupted"]},
-                   {worker: _told(record, worker) for worker in workers} if told
-                   else _logged(folder))
+                   {worker: told_of(record, worker) for worker in workers} if told
+                   else logged(folder))
 
 
 def assert_conserved(run: IntegerRun) -> checkpoint.Checkpoint:
@@ -81,20 +82,15 @@ def assert_conserved(run: IntegerRun) -> checkpoint.Checkpoint:
     saved = checkpoint.load(run.folder / "checkpoint.safetensors")
     settings = read_run(run.folder).settings
     total = 0.0
-    for worker, weights in run.weights.items():
-        cuts = run.cuts.get(worker, [])
-        for seq, weight in weights.items():
-            assert not weight or seq < len(cuts), f"worker {worker} has cut no push {seq}"
-            share = UNIT * weight * np.asarray(cuts[seq] if weight else 0)
-            assert settings["sync"] in UNEVEN or (np.abs(share - np.rint(share)) < 1e-9).all()
-            total = total + (share if settings["sync"] in UNEVEN else np.rint(share))
-    for worker, cuts in run.cuts.items():
-        counted = sorted(run.weights.get(worker, {}))
-        lost = len(cuts) - len(counted)
-        assert lost == 0 or (lost == 1 and worker not in run.firsts), (
-            f"worker {worker} has cut {len(cuts)} pushes, of which {counted} count")
-        assert counted == list(range(len(counted)))
-        assert saved.state.next_seq[worker] == len(counted)
+    for worker in run.cuts.keys() | run.weights.keys():
+        pushes = Pushes(f"worker {worker}", dict(enumerate(run.cuts.get(worker, []))),
+                        run.weights.get(worker, {}))
+        pushes.check(lost=worker not in run.firsts)
+        assert saved.state.next_seq[worker] == len(pushes.weights)
+        for part in pushes.parts(UNIT):
+            whole = part if settings["sync"] in UNEVEN else np.rint(part)
+            assert (np.abs(part - whole) < 1e-9).all()
+            total = total + whole
     for worker, final in run.finals.items():
         assert final.tobytes() == saved.vector.tobytes(), f"worker {worker} has another version"
     size = saved.vector.size
@@ -114,19 +110,19 @@ def _is_initial(vector: np.ndarray, run: IntegerRun, tolerance: float) -> None:
         f"without what was pushed the final version is {vector[:5]}, and W_0 was {began}")
 
 
-def _logged(folder: Path) -> dict[int, dict[int, float]]:
-    """The weights of all pushes by the server's log."""
-    found: dict[int, dict[int, float]] = {}
+def logged(folder: Path) -> dict[int, dict[int, float]]:
+    """The weights of all pushes by the server's log, by worker and number."""
+    found: dict[int, Pushes] = {}
     for event in read_run(folder).events:
         if event["kind"] in ("accept", "reject"):
-            mine, seq = found.setdefault(event["worker"], {}), event["seq"]
-            assert seq not in mine, f"push {seq} of worker {event['worker']} was counted twice"
-            mine[seq] = event.get("weight", 0.0)
-    return found
+            found.setdefault(event["worker"], Pushes(f"worker {event['worker']}")).answer(
+                event["seq"], event.get("weight", 0.0))
+    return {worker: pushes.weights for worker, pushes in found.items()}
 
 
-def _told(record: Path, worker: int) -> dict[int, float]:
+def told_of(record: Path, worker: int) -> dict[int, float]:
     """The weights of a worker's pushes by what it was told of them."""
-    told = [json.loads(line) for line in (record / f"acks-{worker}.jsonl").read_text().splitlines()]
-    assert len({seq for seq, _ in told}) == len(told), "the agent heard of a push twice"
-    return dict(told)
+    pushes = Pushes(f"worker {worker}")
+    for line in (record / f"acks-{worker}.jsonl").read_text().splitlines():
+        pushes.answer(*json.loads(line))
+    return pushes.weights

@@ -1,9 +1,18 @@
-"""A workload in virtual time with one float an example: a step adds 1 at each of its examples."""
+"""Models with one float an example: a step adds 1 at each of its examples."""
 
 import numpy as np
 
 
+def dense(n, places, values):
+    """An update float64 [n] of which these values are not 0."""
+    update = np.zeros(n)
+    update[places] = values
+    return update
+
+
 class OneAnExample:
+    """A workload in virtual time."""
+
     sgd = False
     statistics = ()
 

@@ -10,13 +10,12 @@ from collections import Counter
 
 import forked
 import numpy as np
-from conservation import _logged
 from jobs import ROOT, Job
 from sharing_worker import Plan
-from site_server import noted
 from sites import Sites
 
 from wbsp.core.permutation import examples
+from wbsp.testing.once import Pushes, assert_each
 
 WORKER = ROOT / "tests/helpers/sharing_worker.py"
 N, BATCH, EPOCHS = 96, 4, 3
@@ -37,35 +36,28 @@ class SharedSites(Sites):
         self.workers[site][worker:worker + 1] = [job]
         return job
 
-    def cuts(self, site: int) -> dict[int, tuple[list[list[int]], np.ndarray]]:
-        """seq -> positions and update of a site's cuts, over all lives of its server."""
+    def shared(self, site: int) -> Pushes:
+        """A site's cuts, over all lives of its server."""
         lines = (self.record(site) / "spans.jsonl").read_text().splitlines()
-        return {seq: (spans, np.array(update)) for seq, spans, update in map(json.loads, lines)}
-
-    def trained(self) -> Counter[int]:
-        """How often each position is in a push that the server above has accepted."""
-        weights, total = _logged(self.top.folder), Counter[int]()
-        for site in range(self.number):
-            known = weights.get(site, {}) | noted(self.record(site) / "answers.jsonl")
-            for seq, weight in known.items():
-                if weight:
-                    for span in self.cuts(site)[seq][0]:
-                        total.update(range(*span))
-        return total
+        cuts = {seq: (spans, np.array(update)) for seq, spans, update in map(json.loads, lines)}
+        pushes = self.cuts(site, {seq: update for seq, (_, update) in cuts.items()})
+        pushes.spans = {seq: spans for seq, (spans, _) in cuts.items()}
+        return pushes
 
     def check(self) -> np.ndarray:
         """Each example is once an epoch in what the server above has accepted, each cut holds what
         it names, and all end with one version."""
-        assert self.trained() == Counter(range(N * EPOCHS))
+        cuts = [self.shared(site) for site in range(self.number)]
+        assert_each(sum((one.trained for one in cuts), Counter()), N * EPOCHS)
         finals = [np.load(self.record(site) / f"final-{worker}.npy")
                   for site in range(self.number) for worker in range(self.each)]
         assert len({final.tobytes() for final in finals}) == 1
-        for site in range(self.number) if self.inside == "asp" else ():
-            for spans, update in self.cuts(site).values():
+        for one in cuts if self.inside == "asp" else ():
+            for seq, update in one.made.items():
                 held = np.zeros(N)
-                for start, stop in spans:
+                for start, stop in one.spans[seq]:
                     for part in range(start, stop):  # of one epoch each
                         held[examples(part, part + 1, N, 0)] += 1
                 # by how many workers the site had
-                assert ((held / self.each <= update) & (update <= held)).all(), (spans, update)
+                assert ((held / self.each <= update) & (update <= held)).all(), (seq, update)
         return finals[0]

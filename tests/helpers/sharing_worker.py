@@ -2,7 +2,7 @@
 step there raises it by 1.
 
 PLAN is JSON, see `Plan`. What was pushed and what was answered is noted, push by push, before it is
-sent and before anybody acts on it; so what is in the model is known from outside: `Trained`.
+sent and before anybody acts on it; so what is in the model is known from outside.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,40 +107,6 @@ class NotingTransport(Transport):
                 note("told", ack.seq, ack.weight)
                 return listener.acked(ack, seconds)
         super().listen(Noting(), layout)
-
-
-class Trained:
-    """What one worker has pushed, over all its processes, as its notes say.
-
-    cuts: of each push: example -> how often it was trained
-    told: push -> the weight with which it counts, as the worker was told
-    """
-
-    def __init__(self, path: Path):
-        self.cuts: dict[int, dict[int, float]] = {}
-        self.told: dict[int, float] = {}
-        first = 0
-        for line in path.read_text().splitlines():
-            what, seq, *rest = json.loads(line)
-            if what == "begins":  # what an earlier process cut behind that is no more
-                first = seq
-                for known in (self.cuts, self.told):
-                    for later in [later for later in known if later >= seq]:
-                        del known[later]
-            elif what == "cut":
-                self.cuts[seq] = dict(zip(*rest, strict=True))
-            elif what == "told":
-                self.told[seq] = rest[0]
-            else:
-                self.told |= {push: 0.0 for push in self.told if push >= max(seq, first)}
-
-    def once(self, n: int, accepted: Iterable[int]) -> np.ndarray:
-        """How often each example was trained in these pushes: [n]."""
-        total = np.zeros(n)
-        for seq in accepted:
-            for place, times in self.cuts[seq].items():
-                total[place] += np.round(times)
-        return total
 
 
 def say(text: str) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import forked
 import numpy as np
-from conservation import _logged, _told
+from conservation import logged, told_of
 from hosts import Hosts
 from integer_replica import UNIT, pattern, read_result, recorded
 from jobs import PLAIN, Job, Jobs, ServerJob, free_port
@@ -19,6 +20,7 @@ from site_server import noted
 
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.runlog.reader import read_run
+from wbsp.testing.once import Pushes
 
 SITE_SERVER = Path(__file__).with_name("site_server.py")
 INTEGER_FIT = Path(__file__).with_name("integer_fit.py")
@@ -141,17 +143,13 @@ class Sites:
     def conserved(self, told: bool = False) -> checkpoint.Checkpoint:
         """Judge the run; return the last version. `told`: as in `IntegerRun.of_processes`."""
         saved = checkpoint.load(self.top.folder / "checkpoint.safetensors")
-        weights = _logged(self.top.folder)
         total = 0.0
         for site, job in enumerate(self.sites):
-            cuts = noted(self.record(site) / "cuts.jsonl")
-            # a server above that was killed may not have logged what it had answered
-            mine = weights.get(site, {}) | noted(self.record(site) / "answers.jsonl")
-            assert sorted(mine) == list(range(len(mine))), f"site {site}: {sorted(mine)}"
-            assert set(mine) == set(cuts), f"site {site} cut {sorted(cuts)}"
-            assert saved.state.next_seq[site] == len(mine)
-            total += sum(weight * cuts[seq] for seq, weight in mine.items())
-            assert sum(cuts.values()) == self.accepted(site, told), f"site {site}"
+            cuts = self.cuts(site, noted(self.record(site) / "cuts.jsonl"))
+            cuts.check()
+            assert saved.state.next_seq[site] == len(cuts.made)
+            total += cuts.total()
+            assert sum(cuts.made.values()) == self.accepted(site, told), f"site {site}"
             own = checkpoint.load(job.folder / "checkpoint.safetensors")
             assert own.vector.tobytes() == saved.vector.tobytes(), "the sites end with one version"
             for worker in range(self.each):
@@ -160,6 +158,12 @@ class Sites:
         rest = saved.vector.astype(np.float64) - total * pattern(saved.vector.size)
         assert np.ptp(rest) == 0 and 1 <= rest[0] <= self.each, f"W_0 was {rest}"
         return saved
+
+    def cuts(self, site: int, made: dict[int, Any]) -> Pushes:
+        """These cuts of a site, and how the server above has answered them."""
+        # one that was killed may not have logged what it had answered
+        return Pushes(f"site {site}", made, logged(self.top.folder).get(site, {})
+                      | noted(self.record(site) / "answers.jsonl"))
 
     def answered(self, site: int) -> int:
         """How many cuts of this site the server above has answered."""
@@ -173,13 +177,12 @@ class Sites:
         was killed may not have been told what the log has.
         """
         record = self.record(site)
-        weights = _logged(self.sites[site].folder)
+        weights = logged(self.sites[site].folder)
         if told:
-            weights = {worker: weights.get(worker, {}) | _told(record, worker)
+            weights = {worker: weights.get(worker, {}) | told_of(record, worker)
                        for worker in range(self.each)}
-        return sum(UNIT * weight * recorded(record, worker)[seq]
-                   for worker, pushes in weights.items() for seq, weight in pushes.items()
-                   if weight)
+        return sum(Pushes(f"worker {worker}", dict(enumerate(recorded(record, worker))),
+                          mine).total(UNIT) for worker, mine in weights.items())
 
     def _space(self, name: str) -> str | None:
         return self.hosts.space(name) if self.hosts else None

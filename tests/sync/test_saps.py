@@ -25,7 +25,8 @@ class Bounded(Witness):
         super().__init__(plan, model, Bounded.judge, self.weighs, rejects=True)
         members = self.cluster.engine.members.values()
         assert self.rejected == sum(sum(m.rejected.values()) for m in members)
-        assert self.accepted + self.rejected == sum(m.pushes for m in members) == sum(self.due)
+        assert self.accepted + self.rejected == sum(m.pushes for m in members) == sum(
+            len(pushes.made) for pushes in self.pushes)
         assert model.version == self.accepted == len(self.merged)
         self.assert_waits_for_itself_only()
 

@@ -18,6 +18,7 @@ from wbsp.core.messages import Ack, AskWork, Fetch, Granted, SharedData, Work
 from wbsp.core.participant import Participant
 from wbsp.core.shared_work import SharedWork
 from wbsp.sync import create
+from wbsp.testing.once import assert_each, in_spans
 
 jnp = pytest.importorskip("jax.numpy")
 
@@ -156,7 +157,7 @@ class World:
         self.work.granted(me.index)
         self.version += 1
         if accepted:
-            self.trained.update(g for span in spans for g in range(*span))
+            self.trained += in_spans(spans)
         me.follow(me.one.received(Ack(push.seq, accepted, granted=self.version), self.now))
 
     def play(self, faulty):
@@ -184,7 +185,7 @@ class World:
             for _ in me.loop:
                 pass
             assert me.seen == sorted({*me.seen}), "each epoch at most once, in order"
-        assert self.trained == Counter(range(self.n * self.epochs)), "each example once an epoch"
+        assert_each(self.trained, self.n * self.epochs)
 
 
 @pytest.mark.parametrize("sync", ["pcc", "bsp"])

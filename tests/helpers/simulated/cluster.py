@@ -49,6 +49,7 @@ from wbsp.ps.sharding.process import prepare_shard
 from wbsp.sync import create
 from wbsp.sync.base import UNFIT
 from wbsp.tensors.codecs import parse
+from wbsp.testing.once import Pushes, in_spans
 from wbsp.timeouts import NEXT_RUN
 from wbsp.wire import assembly, sockets
 from wbsp.wire.client import SendUpdate
@@ -411,8 +412,13 @@ class Member:
     def acked(self, ack):
         assert ack.seq not in self.weights, f"worker {self.index} heard of push {ack.seq} twice"
         if ack.reason in UNFIT and self.cluster.plan.data is not None:
-            self.unfit.update(g for span in self.spans[ack.seq] for g in range(*span))
+            self.unfit += in_spans(self.spans[ack.seq])
         self.weights[ack.seq] = ack.weight
+
+    def pushes(self, weights=None):
+        """Its pushes, with these weights; None: those that it was told."""
+        return Pushes(f"worker {self.index}", dict(enumerate(self.cuts)),
+                      self.weights if weights is None else weights, dict(enumerate(self.spans)))
 
     def fetched(self, version, vector):
         if self.first is None and version == 0:

@@ -53,6 +53,7 @@ from wbsp.core.store import UNSENT
 from wbsp.core.work.strikes import STRIKES
 from wbsp.ps.checkpoint.format import _OUTER
 from wbsp.ps.series import SERVER_STEP
+from wbsp.testing.once import NotOnce, Pushes, differences, in_spans
 from wbsp.timeouts import REATTACH
 from wbsp.wire.messages import codec as m
 
@@ -81,6 +82,15 @@ class Broken(AssertionError):
     def __init__(self, law, text):
         super().__init__(f"law {law}: {text}")
         self.law = law
+
+
+@contextlib.contextmanager
+def law(number):
+    """What is not exactly once breaks this law."""
+    try:
+        yield
+    except NotOnce as error:
+        raise Broken(number, str(error)) from None
 
 
 def state_in(data):
@@ -485,19 +495,16 @@ class Laws:
             if self.two_deaths or member.lives > 1:
                 dead = self._lost(member.index)
                 known |= dict.fromkeys(dead, 0.0)
-                gone.update(g for seq in dead if seq < len(member.spans)
-                            for span in member.spans[seq] for g in range(*span))
-            if sorted(known) != list(range(len(member.cuts))):
-                raise Broken(1, f"worker {member.index} has cut {len(member.cuts)} pushes, and was "
-                             f"answered {sorted(known)}")
+                gone += in_spans(span for seq in dead if seq < len(member.spans)
+                                 for span in member.spans[seq])
+            pushes = member.pushes(known)
+            with law(1):
+                pushes.check()
             if cluster.plan.data is not None:
-                trained.update(g for seq, weight in known.items() if weight
-                               for span in member.spans[seq] for g in range(*span))
+                trained += pushes.trained
             if not cluster.wire.lossless:
-                sent += [known[seq] * part.astype(np.float64)
-                         for seq, part in enumerate(member.sent) if known.get(seq)]
-            parts = [UNIT * known[seq] * cut if known[seq] else 0.0  # a rejected one may be NaN
-                     for seq, cut in enumerate(member.cuts)]
+                sent += Pushes(pushes.who, dict(enumerate(member.sent)), known).parts()
+            parts = pushes.parts(UNIT)
             total = total + sum(parts)
             most += 5 * sum(float(np.abs(part).max()) for part in parts)
         if cluster.plan.data is not None and not unlogged:
@@ -551,17 +558,17 @@ class Laws:
         of two workers or three of one, may be given up, and what is `gone` is said to be missing.
         """
         n, _, epochs = self.cluster.plan.data
-        all_of_them = Counter(range(n * epochs))
+        often, seldom = differences(trained, n * epochs)
         unfit = [member.unfit for member in self.cluster.members]
-        seldom = Counter({g: 1 for g in all_of_them - trained
+        seldom = Counter({g: 1 for g in seldom
                           if sum(one[g] > 0 for one in unfit) < 2
                           and max(one[g] for one in unfit) < STRIKES})
         said = [line for line in self.cluster.said if "not trained: " in line]
         if said and seldom and f"not trained: {len(seldom):,} of" in said[-1]:
             seldom -= gone
-        if seldom or trained - all_of_them:
+        if seldom or often:
             raise Broken(17, "examples are not once an epoch in accepted pushes: "
-                         f"{trained - all_of_them} too often, {seldom} too seldom")
+                         f"{often} too often, {seldom} too seldom")
 
     def _lost_with(self, member):
         """The first push of a worker without which the run has ended that the final version need

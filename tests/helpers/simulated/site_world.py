@@ -19,7 +19,7 @@ from integer_replica import UNIT, IntegerReplica, pattern
 
 from simulated.cluster import ROOT, Lines, Member, _derive_keys, alone
 from simulated.disk import Disk, Machine
-from simulated.laws import Broken
+from simulated.laws import Broken, law
 from simulated.memory import Memory
 from simulated.network import Network
 from simulated.plan import PORT, Plan
@@ -31,6 +31,7 @@ from wbsp.ps.config import ServerConfig
 from wbsp.ps.launch import prepare_server
 from wbsp.site.upstream import Upstream, Way
 from wbsp.sync import create
+from wbsp.testing.once import Pushes, differences, in_spans
 
 _UPDATE = b"\xa6Update"
 _HELD, _FINAL, _LEAVING, _GOODBYE = b"\xa4Held", b"\xa5Final", b"\xa7Leaving", b"\xa7Goodbye"
@@ -200,13 +201,14 @@ class Site:
             self.lost += self.cuts.pop(seq, 0.0)
             self.weights.pop(seq, None)
             self.void.add(seq)
-            self.gone.update(g for span in self.spans.pop(seq, None) or () for g in range(*span))
+            self.gone += in_spans(self.spans.pop(seq, None) or ())
 
-    def known(self, logged):
-        """The weight of each of its cuts that is in the model, or was rejected."""
+    def pushes(self, logged):
+        """Its cuts, and the weight of each that is in the model, or was rejected."""
         known = logged.get(self.index, {}) | self.weights
-        return {seq: weight for seq, weight in known.items()
-                if seq in self.cuts or seq not in self.void}
+        return Pushes(self.name, self.cuts, {seq: weight for seq, weight in known.items()
+                                             if seq in self.cuts or seq not in self.void},
+                      self.spans)
 
     def say(self, text):
         self.all.say(f"{self.name} {text}")
@@ -613,31 +615,32 @@ class Sites:
         self._read_is_what_is(finals)
         final, logged, total = stayed[0].final.astype(np.float64), self._logged(), 0.0
         for site in self.sites:
-            weights = site.known(logged)
+            cuts = site.pushes(logged)
             if self._is_late(site):
-                total += sum(weight * site.cuts[seq] for seq, weight in weights.items())
+                total += cuts.total()
                 continue
             lacks = any(f"site {site.index}: the run above has ended without this site's" in line
                         for line in self.said)
             if self.plan.data is not None and not lacks:
                 self._cuts_are_whole(site)
-            if sorted(weights) != sorted(site.cuts):
-                raise Broken(1, f"{site.name} has cut {sorted(site.cuts)}, and was answered "
-                             f"{sorted(weights)}")
-            total += sum(weights[seq] * cut for seq, cut in site.cuts.items())
-            accepted = 0.0
-            for member in site.members if not self.plan.loses_workers else ():
-                if sorted(member.weights) != list(range(len(member.cuts))):
-                    raise Broken(1, f"{site.name}: worker {member.index} has cut "
-                                 f"{len(member.cuts)}, and was answered {sorted(member.weights)}")
-                accepted += sum(UNIT * member.weights[seq] * cut
-                                for seq, cut in enumerate(member.cuts))
+            with law(1):
+                cuts.check(void=site.void)
+                pushes = [member.pushes() for member in site.members]
+                for one in pushes if not self.plan.loses_workers else ():
+                    one.check()
+            total += cuts.total()
             if lacks:
                 continue
             if self.plan.loses_workers:
-                self._logged_pushes(site)
-                continue
-            self._examples(site)
+                # What the last push of a dead worker weighs, the site's log says.
+                known = self._logged(site.names)
+                pushes = [member.pushes(known.get(member.index, {}) | member.weights)
+                          for member in site.members]
+                if any(one.made.keys() - one.weights.keys() for one in pushes):
+                    continue  # the log's end was lost with the site's process
+            else:
+                self._examples(site)
+            accepted = sum(one.total(UNIT) for one in pushes)
             if abs(accepted - sum(site.cuts.values()) - site.lost) > 1e-6:
                 raise Broken(1, f"{site.name} has accepted {accepted} in all, and its cuts are "
                              f"{site.cuts}")
@@ -667,18 +670,6 @@ class Sites:
                 raise Broken(20, f"workers {one[3:]} and {other[3:]} validate epoch {one[0]} at "
                              "once")
 
-    def _logged_pushes(self, site):
-        """As where no worker dies; what the last push of a dead one weighs, the site's log says."""
-        logged, accepted = self._logged(site.names), 0.0
-        for member in site.members:
-            known = logged.get(member.index, {}) | member.weights
-            if not known.keys() >= set(range(len(member.cuts))):
-                return  # its end was lost with the site's process
-            accepted += sum(UNIT * known[seq] * cut for seq, cut in enumerate(member.cuts))
-        if abs(accepted - sum(site.cuts.values()) - site.lost) > 1e-6:
-            raise Broken(1, f"{site.name} has accepted {accepted} in all, by its log, and its cuts "
-                         f"are {site.cuts}")
-
     def _examples(self, site):
         """A site's cuts count the examples of what it has accepted, and no others."""
         trained = sum(member.samples[seq] for member in site.members
@@ -691,15 +682,9 @@ class Sites:
     def _once(self, logged):
         """Each example is once an epoch in the cuts that the server above has accepted."""
         n, _, epochs = self.plan.data
-        done = Counter()
-        for site in self.sites:
-            for seq, weight in site.known(logged).items():
-                for span in site.spans[seq] if weight else ():
-                    done.update(range(*span))
-        gone = Counter()
-        for site in self.sites:
-            gone.update(site.gone)
-        lacks = Counter(range(n * epochs)) - done
+        often, lacks = differences(sum((site.pushes(logged).trained for site in self.sites),
+                                       Counter()), n * epochs)
+        gone = sum((site.gone for site in self.sites), Counter())
         claims = {int(found[1].replace(",", "")) for line in self.said if (
             found := re.search(r" top: not trained: ([\d,]+) of", line))}
         if claims and not self.plan.top_standby and claims != {lacks.total()}:
@@ -708,14 +693,14 @@ class Sites:
         # a server above that was killed, and not started again, had no time to say it; the site has
         dead = not any(self.codes.get(name) for name in self.tops)
         said = dead or any(f"not trained: {lacks.total():,} of" in line for line in self.said)
-        if done + lacks == Counter(range(n * epochs)) and not lacks - gone and said:
+        if not often and not lacks - gone and said:
             if lacks and any(0 in self.codes.get(name, []) for name in self.tops):
                 raise Broken(17, "a server above has ended with 0, and counts examples as not "
                              f"trained: {self.codes}")
             return  # all had finished when they were lost
-        if done != Counter(range(n * epochs)) and not self.stopped_early:
-            wrong = {g: done[g] for g in range(n * epochs) if done[g] != 1}
-            raise Broken(17, f"positions that are not once in the model: {wrong}")
+        if (often or lacks) and not self.stopped_early:
+            raise Broken(17, "positions that are not once in the model: "
+                         f"{often} too often, {lacks} too seldom")
 
     @property
     def stopped_early(self):
@@ -726,10 +711,8 @@ class Sites:
         """A site's cuts name what it has accepted of its workers, and nothing else."""
         if self.plan.loses_workers:
             return
-        named = Counter(g for spans in site.spans.values() for span in spans for g in range(*span))
-        accepted = Counter(g for member in site.members for seq, weight in member.weights.items()
-                           if weight for span in member.spans[seq] for g in range(*span))
-        named += site.gone
+        named = in_spans(itertools.chain(*site.spans.values())) + site.gone
+        accepted = sum((member.pushes().trained for member in site.members), Counter())
         if named != accepted:
             raise Broken(17, f"{site.name} has accepted {accepted - named} that no cut names, and "
                          f"cuts name {named - accepted}")

@@ -12,49 +12,42 @@ import numpy as np
 import pytest
 from one_an_example import OneAnExample
 
-from wbsp.core.agent import Cut
 from wbsp.core.messages import SharedData
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.world.machine import Incarnation, Machine, constant, lognormal
 from wbsp.simulate.world.server import ServerSpec
 from wbsp.sync import MODELS, create
+from wbsp.testing.once import EnginePushes, assert_each
 
 
 class Run:
     def __init__(self, sync, machines, data, options=(), **more):
-        self.trained, self.came, self.log = np.zeros(data.n), {}, []
-        self.data = data
+        self.data, self.log, self.pushes = data, [], EnginePushes()
         self.newest, self.due = 0, None  # versions: made, and of an epoch that is complete
         self.cluster = Cluster(create(sync, **dict(options)), machines,
                                OneAnExample(data.n, data.batch, len(machines)), log=self._log,
                                data=data, **more)
-        receive = self.cluster.server.receive
-
-        def arrived(worker, message, update=None):
-            if isinstance(message, Cut):  # versions hold fractions
-                self.came[message.push.worker, message.push.seq] = np.rint(update)
-            receive(worker, message, update)
-        self.cluster.server.receive = arrived
+        self.pushes.watch(self.cluster.engine)
         assert self.cluster.run()
 
     def _log(self, now, kind, **fields):
         self.log.append((kind, now, fields))
+        self.pushes.log(now, kind, **fields)
         if kind == "accept":
-            self.trained += self.came[fields["worker"], fields["seq"]]
             assert self.due is None, "the epoch's version is made first"
         if kind == "commit":
             assert self.due in (None, fields["version"])
             self.newest, self.due = fields["version"], None
         if kind == "epoch" and self.data.validate == "wait":
-            assert (self.trained == fields["epoch"]).all(), "and nothing of the next one"
+            assert_each(np.rint(self.pushes.plain), self.data.n, fields["epoch"])
             self.due = fields["version"] if fields["version"] > self.newest else None
 
     def told(self, kind):
         return [fields for what, _, fields in self.log if what == kind]
 
     def check(self):
-        assert (self.trained == self.data.epochs).all(), self.trained
         epochs = self.data.epochs
+        assert_each(np.rint(self.pushes.plain), self.data.n, epochs)
         reason = "the epoch is trained" if epochs == 1 else f"all {epochs} epochs are trained"
         assert [fields["reason"] for fields in self.told("stop")] == [reason]
         assert [fields["epoch"] for fields in self.told("epoch")][-1] == epochs

@@ -7,7 +7,6 @@ cut before. And nobody stands for a round trip of a slow line.
 """
 
 import os
-from collections import Counter
 from random import Random
 
 import numpy as np
@@ -20,6 +19,7 @@ from wbsp.simulate.nodes.site import Site
 from wbsp.simulate.world.machine import Incarnation, Line, Machine, constant, lognormal
 from wbsp.simulate.world.server import ServerSpec
 from wbsp.sync import MODELS, create
+from wbsp.testing.once import EnginePushes, assert_each, in_spans
 
 REFUSED = "lbbsp", "saps"
 SEEDS = 25 if "WBSP_LONG" in os.environ else 4  # of each model above
@@ -29,16 +29,14 @@ MODELS_ABOVE = [name for name in MODELS if name not in REFUSED]
 class Run:
     """A run, whose books are kept as its pushes come in.
 
-    done: position -> how often it is in accepted pushes above
-    inside: of each site, how often each example is in what it accepted since its last cut
-    cut: (site, seq) -> the same, when that cut was taken
+    above, inside: the pushes that reached the server above, and those that reached each site
+    cut: (site, seq) -> what the site had accepted when that cut was taken
     """
 
     def __init__(self, above, inside, machines, data, divided, latency=0.05, options=(), **more):
         self.data, self.log = data, []
-        self.done = Counter()
-        self.pushed, self.came, self.cut = {}, {}, {}
-        self.inside = [np.zeros(data.n) for _ in divided]
+        self.above, self.inside = EnginePushes(), [EnginePushes() for _ in divided]
+        self.cut = {(k, -1): np.zeros(data.n) for k, _ in enumerate(divided)}
         sites = [Site(workers, create(inside, **({"batch": data.batch} if inside == "lbbsp"
                                                  else {})),
                       Machine(constant(0.0), latency, line=Line(k, 1e6, 1e6)),
@@ -47,50 +45,33 @@ class Run:
         self.cluster = Cluster(create(above, **dict(options)), machines,
                                OneAnExample(data.n, data.batch, len(machines)), data=data,
                                sites=sites, log=self._above, **more)
-        for workers in divided:
-            self._note(self.cluster.servers[workers[0]].engine, self._within_comes)
-        self._note(self.cluster.engine, self._above_comes)
+        for workers, pushes in zip(divided, self.inside, strict=True):
+            pushes.watch(self.cluster.servers[workers[0]].engine)
+        self.above.watch(self.cluster.engine)
         assert self.cluster.run()
-
-    def _note(self, engine, comes):
-        push = engine.push
-
-        def pushed(one, update, now, fetch=0):
-            comes(one, update)
-            return push(one, update, now, fetch)
-        vars(engine).update(push=pushed)
-
-    def _within_comes(self, push, update):
-        self.came[push.worker, push.seq] = np.rint(update)
-
-    def _above_comes(self, push, update):
-        counts = np.zeros(self.data.n)
-        for start, stop in push.spans:
-            np.add.at(counts, np.arange(start, stop) % self.data.n, 1)
-        assert (counts == self.cut[push.worker, push.seq]).all(), "a cut is of whole pushes"
-        self.pushed[push.worker, push.seq] = push.spans
 
     def _within(self, site):
         def log(now, kind, **fields):
-            if kind == "accept":
-                self.inside[site] += self.came[fields["worker"], fields["seq"]]
-            elif kind == "cut":
-                self.cut[site, fields["seq"]] = self.inside[site].copy()
-                self.inside[site] = np.zeros(self.data.n)
+            self.inside[site].log(now, kind, **fields)
+            if kind == "cut":
+                self.cut[site, fields["seq"]] = np.rint(self.inside[site].plain)
         return log
 
     def _above(self, now, kind, **fields):
         self.log.append((kind, now, fields))
-        if kind == "accept":
-            for start, stop in self.pushed[fields["worker"], fields["seq"]]:
-                self.done.update(range(start, stop))
+        self.above.log(now, kind, **fields)
 
     def told(self, kind):
         return [fields for what, _, fields in self.log if what == kind]
 
     def check(self):
-        assert self.done == Counter(range(self.data.n * self.data.epochs))
-        epochs = self.data.epochs
+        n, epochs = self.data.n, self.data.epochs
+        assert_each(self.above.trained, n * epochs)
+        for site, cuts in self.above.of.items():
+            for seq, spans in cuts.spans.items():
+                named = np.bincount([g % n for g in in_spans(spans)], minlength=n)
+                assert (named == self.cut[site, seq] - self.cut[site, seq - 1]).all(), (
+                    "a cut is of whole pushes")
         reason = "the epoch is trained" if epochs == 1 else f"all {epochs} epochs are trained"
         assert [fields["reason"] for fields in self.told("stop")] == [reason]
         assert self.cluster.engine.done

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from one_an_example import OneAnExample
 
-from wbsp.core.agent import Cut
 from wbsp.core.messages import SharedData
 from wbsp.core.permutation import Order, examples
 from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.nodes.site import Site
 from wbsp.simulate.world.machine import Machine, constant, lognormal
 from wbsp.sync import MODELS, create
+from wbsp.testing.once import EnginePushes, assert_each
 
 
 class Spoiled(OneAnExample):
@@ -43,24 +43,16 @@ class Run:
     """A run, and what its server has logged."""
 
     def __init__(self, sync, machines, data, workload, sites=(), shared=True):
-        self.trained, self.came, self.log = np.zeros(data.n), {}, []
+        self.log, self.pushes = [], EnginePushes()
         sized = {"batch": data.batch} if sync == "lbbsp" else {}
         self.cluster = Cluster(create(sync, **sized), machines, workload, log=self._log,
                                data=data if shared else None, sites=sites)
-        receive = self.cluster.server.receive
-
-        def arrived(worker, message, update=None):
-            if isinstance(message, Cut):
-                self.came[message.push.worker, message.push.seq] = np.rint(update)
-            receive(worker, message, update)
-        if not sites:
-            self.cluster.server.receive = arrived
+        self.pushes.watch(self.cluster.engine)
         assert self.cluster.run(100_000.0)
 
     def _log(self, now, kind, **fields):
         self.log.append((kind, fields))
-        if kind == "accept" and self.came:
-            self.trained += self.came[fields["worker"], fields["seq"]]
+        self.pushes.log(now, kind, **fields)
 
     def told(self, kind):
         return [fields for what, fields in self.log if what == kind]
@@ -91,7 +83,7 @@ def test_sick_workers_cost_no_example_while_one_is_sound(sync):
                 for worker in random.sample(workers, random.randint(1, len(machines) - 1))}
         run = Run(sync, machines, data, Spoiled(data.n, data.batch, len(machines), sick))
         assert not run.told("give_up"), seed
-        assert (run.trained == data.epochs).all(), seed
+        assert_each(np.rint(run.pushes.plain), data.n, data.epochs)
         assert run.let_go <= sick.keys() and not run.cluster.engine.failed, seed
         gone += len(run.let_go)
     assert gone or sync == "adsp", "no worker was sick for long enough"  # it pushes seldom
@@ -108,7 +100,7 @@ def test_an_example_that_makes_nan_on_every_worker_is_given_up_and_costs_no_work
             np.add.at(given_up, np.arange(fields["start"], fields["stop"]) % data.n, 1)
         assert sum(bad in examples(g, g + 1, data.n, 0) for fields in run.told("give_up")
                    for g in range(fields["start"], fields["stop"])) == data.epochs, seed
-        assert (run.trained + given_up == data.epochs).all(), seed
+        assert_each(np.rint(run.pushes.plain) + given_up, data.n, data.epochs)
         assert not run.let_go and run.told("stop")[-1]["reason"].endswith(
             f"but for {int(given_up.sum()):,} examples that were given up"), seed
 
@@ -143,7 +135,7 @@ def test_a_worker_that_recovers_is_not_let_go():
         data = SharedData(400, 4, 1)
         run = Run(sync, machines, data, Once(data.n, 4, 2))
         assert not run.let_go and not run.told("give_up"), sync
-        assert (run.trained == 1).all(), sync
+        assert_each(np.rint(run.pushes.plain), data.n)
 
 
 def test_a_site_lets_go_of_its_own_sick_worker():

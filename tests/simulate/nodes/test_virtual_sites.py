@@ -14,6 +14,7 @@ from wbsp.simulate.world.server import ServerSpec
 from wbsp.sync import create
 from wbsp.tensors.codecs import parse
 from wbsp.testing import IntegerWorkload
+from wbsp.testing.once import EnginePushes
 
 EXACT = "bsp", "asp", "ssp", "dssp", "wbsp", "pcc", "nbsync", "localsgd", "esync", "ksync", "adsp"
 
@@ -27,15 +28,15 @@ class Books:
 
     Steps are multiples of 60 and weights those of 1, 2 or 4 peers, so that no sum is rounded.
 
-    cuts[site]: of weight * update, as the server above has them; all_cut[site]: of the updates
-    accepted[site]: of weight * update, as the site's server has them; sent[worker]: of the updates
+    above, inside: the pushes of the sites, and those of each site's workers
     """
 
     def __init__(self, above, inside, seed=0, sites=2, workers=2, lives=None,
                  workload=IntegerWorkload, **more):
         n = sites * workers
         self.workload = workload(n)
-        self.events, self.weight = [], {}
+        self.events, self.above, self.inside = [], EnginePushes(), [
+            EnginePushes() for _ in range(sites)]
         machines = [Machine(lognormal(1.0 + worker / 3, 0.3, 100 * seed + worker), 0.01, 20.0, 30.0,
                             (lives or {}).get(worker, (Incarnation(),))) for worker in range(n)]
         within = [Site(range(workers * k, workers * (k + 1)), create(inside), line(k),
@@ -43,33 +44,21 @@ class Books:
         self.cluster = Cluster(create(above), machines, self.workload, ServerSpec(50.0, 50.0, 0.05),
                                model_bytes=3.0, sites=within, log=self._logs("above"),
                                **{"stop_samples": 90, **more})
-        self.cuts = np.zeros((sites, 3))
-        self.all_cut, self.accepted, self.sent = (np.zeros((size, 3)) for size in (sites, sites, n))
-        self._watch("above", self.cluster.engine, self.cuts, self.all_cut)
-        for k in range(sites):
-            engine = self.cluster.servers[workers * k].engine
-            self._watch(k, engine, np.zeros((n, 3)), self.sent, self.accepted[k])
+        self.above.watch(self.cluster.engine)
+        for k, pushes in enumerate(self.inside):
+            pushes.watch(self.cluster.servers[workers * k].engine)
         self.cluster.run()
 
     def _logs(self, level):
         def log(now, kind, **fields):
             self.events.append((level, now, kind, fields))
-            if kind in ("accept", "reject"):
-                self.weight[level] = fields.get("weight", 0.0)
+            (self.above if level == "above" else self.inside[level]).log(now, kind, **fields)
         return log
 
-    def _watch(self, level, engine, weighted, plain, total=None):
-        push = engine.push
-
-        def pushed(one, update, now, fetch=0):
-            exact = update.astype(np.float64)
-            outgoing = push(one, update, now, fetch)
-            plain[one.worker] += exact
-            weighted[one.worker] += self.weight[level] * exact
-            if total is not None:
-                total[:] += self.weight[level] * exact
-            return outgoing
-        vars(engine).update(push=pushed)
+    def sent(self, worker):
+        """The sum of all that a worker has pushed."""
+        (mine,) = (pushes.of[worker] for pushes in self.inside if worker in pushes.of)
+        return sum(mine.made.values())
 
     @property
     def final(self):
@@ -79,8 +68,12 @@ class Books:
 def assert_conserved(books):
     """W = W_0 + the sum of weight * cut, and a site's cuts are what it has accepted, exactly."""
     assert books.cluster.ended is not None and books.cluster.engine.done
-    assert np.array_equal(books.cuts.sum(0), books.final) and books.final.any()
-    assert np.array_equal(books.accepted, books.all_cut)
+    assert np.array_equal(books.above.total, books.final) and books.final.any()
+    for site, pushes in enumerate(books.inside):
+        cuts = books.above.of.get(site)
+        assert np.array_equal(pushes.total, sum(cuts.made.values()) if cuts else 0.0)
+    for pushes in (books.above, *books.inside):
+        pushes.check()
 
 
 @pytest.mark.parametrize("above", EXACT)
@@ -89,7 +82,8 @@ def test_both_levels_are_exact_in_whole_numbers(above):
         inside = EXACT[(EXACT.index(above) + 3 * seed) % len(EXACT)]
         books = Books(above, inside, seed, workers=[2, 4][seed % 2])
         assert_conserved(books)
-        assert np.array_equal(books.sent, books.workload.progress)
+        for worker, progress in enumerate(books.workload.progress):
+            assert np.array_equal(books.sent(worker), progress)
         for x in books.workload.x:
             assert x.tobytes() == books.final.tobytes()
         counted, trained = books.cluster.engine.samples, sum(
@@ -124,7 +118,7 @@ def test_workers_that_die_return_leave_and_come_late_lose_nothing_of_the_others(
     assert_conserved(books)
     for worker in (1, 3, 6, 7):
         assert books.workload.x[worker].tobytes() == books.final.tobytes()
-        assert np.array_equal(books.sent[worker], books.workload.progress[worker])
+        assert np.array_equal(books.sent(worker), books.workload.progress[worker])
 
 
 def test_a_site_without_a_worker_left_leaves_and_the_others_go_on():

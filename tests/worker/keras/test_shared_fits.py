@@ -11,12 +11,15 @@ import forked
 import numpy as np
 import pytest
 from back_ends import JAX_AT_NIGHT, TORCH
+from conservation import logged
 from counting_worker import Plan
 from docs_code import python_of
 from jobs import ROOT, free_port, until
+from one_an_example import dense
 
 import wbsp
 from wbsp.ps.checkpoint import format as checkpoint
+from wbsp.testing.once import Pushes, assert_each
 
 pytestmark = pytest.mark.slow  # a back end takes its seconds to start
 
@@ -38,18 +41,13 @@ def worker(jobs):
 
 def trained(server, folder, n=N):
     """How often each example is in the run's accepted pushes: [n]."""
-    total = np.zeros(n)
-    accepted = {(event["worker"], event["seq"]) for event in server.events("accept")}
+    weights, total = logged(server.folder), np.zeros(n)
     for path in folder.glob("cuts-*.jsonl"):
         worker = int(path.stem.rpartition("-")[2])
-        cuts = {}
-        for line in path.read_text().splitlines():
-            seq, places, values = json.loads(line)
-            cuts[seq] = places, values
-        for seq, (places, values) in cuts.items():
-            if (worker, seq) in accepted:
-                total[places] += np.round(values)
-    return total
+        cuts = {seq: dense(n, *cut) for seq, *cut in map(json.loads, path.read_text().splitlines())}
+        known = {seq: weight for seq, weight in weights.get(worker, {}).items() if seq in cuts}
+        total += Pushes(path.stem, cuts, known).plain
+    return np.round(total)
 
 
 def validated(history):
@@ -78,7 +76,7 @@ def test_each_example_is_in_the_model_once_an_epoch(jobs, worker, sync, back_end
                for index in range(2)]
     for job in (*workers, server):
         job.ends_well()
-    assert (trained(server, jobs.folder) == EPOCHS).all()
+    assert_each(trained(server, jobs.folder), N, EPOCHS)
     finals = [np.load(jobs.folder / f"final-{index}.npy") for index in range(2)]
     assert finals[0].tobytes() == finals[1].tobytes()
     for job in workers:
@@ -93,7 +91,7 @@ def test_a_worker_of_two_devices_trains_each_example_once_an_epoch(jobs, worker)
     server = jobs.server(workers=1).listens()
     for job in (worker(server, 0, devices=2), server):
         job.ends_well()
-    assert (trained(server, jobs.folder) == EPOCHS).all()
+    assert_each(trained(server, jobs.folder), N, EPOCHS)
     assert (np.load(jobs.folder / "final-0.npy") == EPOCHS).all()
 
 
@@ -110,7 +108,7 @@ def test_the_examples_of_a_killed_worker_are_trained_by_others(jobs, worker, bac
     (jobs.folder / "go").touch()
     for job in (stays, again, server):
         job.ends_well()
-    assert (trained(server, jobs.folder) == 4).all()
+    assert_each(trained(server, jobs.folder), N, 4)
 
 
 @pytest.mark.parametrize("back_end", ["tensorflow", JAX_AT_NIGHT, TORCH])
@@ -127,7 +125,7 @@ def test_a_worker_that_comes_when_nothing_is_left_gets_the_final_version(jobs, w
     (jobs.folder / "go").touch()
     for job in (holds, late, server):
         job.ends_well()
-    assert (trained(server, jobs.folder) == 1).all()
+    assert_each(trained(server, jobs.folder), N)
     finals = [np.load(jobs.folder / f"final-{index}.npy") for index in range(2)]
     assert finals[0].tobytes() == finals[1].tobytes() == np.ones((N, 1), "float32").tobytes()
     assert "at the end of training" not in late.text
@@ -193,7 +191,7 @@ def test_where_all_wait_for_a_validation_each_has_the_results_of_each_epoch(jobs
                for index in range(2)]
     for job in (*workers, server):
         job.ends_well()
-    assert (trained(server, jobs.folder) == EPOCHS).all()
+    assert_each(trained(server, jobs.folder), N, EPOCHS)
     measured = {event["epoch"]: event["values"]["val_loss"] for event in server.events("measured")}
     assert [*measured] == [*range(EPOCHS)] and len(server.events("measured")) == EPOCHS
     for epoch, loss in measured.items():
@@ -215,7 +213,7 @@ def test_no_worker_waits_for_one_that_dies_in_its_validation(jobs, worker):
     assert [event["epoch"] for event in measured] == [0, 1, 2]
     assert [event["worker"] for event in measured[1:]] == [1, 1]
     assert told(stays, "history")["val_epoch"] == [1, 2, 3]
-    assert (trained(server, jobs.folder) == EPOCHS).all()
+    assert_each(trained(server, jobs.folder), N, EPOCHS)
 
 
 def test_a_fit_without_a_validation_waits_for_none(jobs, worker):
