@@ -218,7 +218,7 @@ def a_device(path):
 @pytest.mark.parametrize("kind", [a_pipe, a_folder, a_circle, a_hole, a_device],
                          ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("name, reader", CASES)
-def test_what_is_no_file_of_a_run_is_read_as_none(good, name, reader, kind):
+def test_a_file_that_is_not_a_runs_is_read_as_none(good, name, reader, kind):
     undo = replaced(good, name, kind)
     try:
         error = attempt(READERS[name][reader], good)
@@ -268,7 +268,7 @@ def test_a_header_that_does_not_fit_its_file_is_found_before_a_tensor_is_read(tm
     assert isinstance(error, ValueError) and says in str(error)
 
 
-def test_one_bad_run_is_a_line_beside_the_good_ones(tmp_path):
+def test_one_bad_run_is_one_line_among_the_good_ones(tmp_path):
     runs = tmp_path / "bsp"
     for number in (1, 2, 3):
         write_run(runs / f"run-00{number}", "bsp", seed=number)

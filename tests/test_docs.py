@@ -100,7 +100,7 @@ def test_every_file_and_room_that_the_page_names_exists():
         assert (ROOT / path).exists() or (ROOT / "wbsp" / path).exists(), path
 
 
-def test_the_pages_picture_shows_what_a_room_may_import():
+def test_the_pages_picture_shows_the_allowed_imports():
     walls = runpy.run_path(str(ROOT / "tests/test_project.py"))["WALLS"]
     picture = PAGE.read_text().partition("```mermaid")[2].partition("```")[0]
     arrows = [(source, target)

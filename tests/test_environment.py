@@ -113,7 +113,7 @@ def test_memory_is_shared_unless_tcp_is_asked_for(say, given, variable, shared):
     assert shares_memory(given) == shared
 
 
-def test_a_transport_that_there_is_not_is_one_line(say):
+def test_an_unknown_transport_is_refused_in_one_line(say):
     with pytest.raises(ValueError, match="^transport is 'udp': not one of auto, tcp$"):
         shares_memory("udp")
     say(WBSP_TRANSPORT="TCP")
@@ -121,7 +121,7 @@ def test_a_transport_that_there_is_not_is_one_line(say):
         shares_memory(None)
 
 
-def test_an_empty_variable_says_nothing(say):
+def test_an_empty_environment_variable_is_ignored(say):
     say(**dict.fromkeys(VARIABLES, " "))
     test_unset_variables_give_none()
 
@@ -160,7 +160,7 @@ def test_a_bad_variable_is_named_with_its_value(say, said, says):
     ("server.example:2607", ("*", 2607)), ("10.0.0.1:2607", ("*", 2607)),
     ("a.example:2607,b.example:2607", ("*", 2607)), ("localhost:2607,b.example:2607", ("*", 2607)),
 ])
-def test_a_server_listens_where_workers_are_told_it_is(say, server, listens):
+def test_a_server_listens_at_the_address_in_the_workers_environment(say, server, listens):
     say(WBSP_SERVER=server)
     assert where_to_listen(None, None, 2606) == listens
 
@@ -279,7 +279,7 @@ def test_a_server_from_a_bad_tf_config_is_one_line_and_exit_code_1(tmp_path, kin
     assert line.startswith("wbsp.ps: ") and says in line
 
 
-def test_a_server_and_its_workers_are_told_by_the_environment_alone(tmp_path):
+def test_a_server_and_its_workers_need_only_the_environment(tmp_path):
     path, port = tmp_path / "token", free_port()
     path.write_text("0123456789abcdef")
     with Jobs(tmp_path) as jobs:
@@ -310,7 +310,7 @@ def test_the_launcher_refuses_a_bad_variable_in_one_line(tmp_path, job, said, sa
     (None, 0, "a task of type None, not a worker"), ("", 0, "a task of type '', not a worker"),
     ("ps", 0, "a task of type 'ps', not a worker"), ("worker", None, "no task index"),
 ])
-def test_a_resolver_that_does_not_say_worker_names_none(kind, index, says):
+def test_a_resolver_of_another_task_names_no_worker(kind, index, says):
     """Most resolvers count tasks of all types, the ps among them, and leave the type to the user.
     """
     spec = SimpleNamespace(as_dict=lambda: CLUSTER)

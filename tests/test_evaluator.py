@@ -77,7 +77,7 @@ def test_a_full_disk_is_waited_for_with_the_model(tmp_path, said):
     assert [one.read_text() for one in tmp_path.iterdir()] == ["all"]
 
 
-def test_a_disk_that_stays_full_leaves_the_model_before_and_says_why(tmp_path, said, monkeypatch):
+def test_a_full_disk_keeps_the_previous_model_and_is_reported(tmp_path, said, monkeypatch):
     monkeypatch.setattr(timeouts, "LAST_SAVE", 0.0)
     path = tmp_path / "model.keras"
     path.write_text("the one before")

@@ -60,7 +60,8 @@ def test_variables_have_the_names_of_their_framework(tmp_path, capsys):
     ("run", "none/a.safetensors", [], "cannot write .*a.safetensors: No such file or directory"),
     ("run", "a.safetensors", ["--best"], "run holds no best version"),
     ("damaged", "a.safetensors", [], "is not a wbsp checkpoint")])
-def test_what_cannot_be_exported_is_one_line(tmp_path, capsys, run, out, options, line):
+def test_a_version_that_cannot_be_exported_is_reported_in_one_line(
+        tmp_path, capsys, run, out, options, line):
     for name in ("run", "damaged"):
         (tmp_path / name).mkdir()
         saved(tmp_path / name)

@@ -29,7 +29,7 @@ def check(jobs, *flags, back_end, code):
     return job.lines
 
 
-def test_without_a_gpu_one_line_says_what_was_looked_for(jobs):
+def test_without_a_gpu_one_line_names_the_checked_devices(jobs):
     (line,) = check(jobs, back_end="jax", code=1)
     assert line.startswith("gpu_check: no GPU: jax sees none. Look at `nvidia-smi`")
 

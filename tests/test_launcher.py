@@ -235,7 +235,8 @@ def test_interrupts(jobs):
 
 @pytest.mark.parametrize("runner, seconds, workers", [
     ("runcifar10gpu.py", "0.5", 2), ("runalexgpu.py", "0.5", 8), ("runimagenetgpu.py", "200", 8)])
-def test_odd_workers_sleep_as_published_and_the_first_lines_say_so(jobs, runner, seconds, workers):
+def test_odd_workers_sleep_as_published_and_the_first_lines_report_it(
+        jobs, runner, seconds, workers):
     server = jobs.start("ps", ROOT / runner, "--job_name=ps", f"--port_base={free_port()}",
                         "--model=small", "--dataset=shapes10", "--use_bn", kind=ServerJob,
                         fork=forked.WBSP)
@@ -369,7 +370,7 @@ def test_a_worker_that_waits_for_its_server_may_be_interrupted(jobs):
 
 
 @pytest.mark.slow
-def test_a_server_for_models_of_any_kind_is_none_for_this_worker(jobs):
+def test_a_launchers_worker_refuses_a_plain_server(jobs):
     server = jobs.server().listens()
     stranger = worker(jobs, int(server.address.rpartition(":")[2]), 0)
     assert stranger.ends() == 1
@@ -410,7 +411,7 @@ def test_a_flag_that_has_no_effect_on_a_job_is_refused(jobs, job, flags, says):
 
 
 @pytest.mark.parametrize("job, flag", [("ps", "worker_index"), ("worker", "worker_num")])
-def test_a_flag_of_the_published_commands_gets_a_line_where_it_has_no_effect(jobs, job, flag):
+def test_a_published_flag_without_effect_prints_a_line(jobs, job, flag):
     process = jobs.start(job, LAUNCHER, f"--job_name={job}", f"--port_base={free_port()}",
                          f"--{flag}=1", "--dataset=shapes10", "--connect_timeout=1",
                          fork=forked.WBSP)

@@ -56,7 +56,7 @@ def test_a_model_that_forgets_a_waiting_worker_is_found(folder):
     assert done.returncode == 1 and "FAILED test_kasync.py::test_laws" in done.stdout
 
 
-def test_the_pages_model_runs_in_virtual_time_beside_the_packages(folder):
+def test_the_pages_model_runs_in_virtual_time_with_the_packages_models(folder):
     done = run(folder, *command("-m wbsp.simulate"), "--nofigures", "--out=o")
     assert done.returncode == 0, done.stderr
     rows = re.findall(r"^\| (\w+)(?: k=4)? \|", done.stdout, re.MULTILINE)
@@ -144,7 +144,7 @@ def test_a_model_that_cannot_be_taken_is_one_line(tmp_path, monkeypatch, path, s
     sys.modules.pop("own", None)
 
 
-def test_an_error_inside_the_module_comes_through(tmp_path, monkeypatch):
+def test_an_error_inside_the_module_is_raised(tmp_path, monkeypatch):
     (tmp_path / "broken.py").write_text(OWN.format(imports="no_such_module"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -161,14 +161,14 @@ def test_a_model_of_the_package_may_be_named_by_its_class():
     (["-m", "wbsp.simulate", "--model=timing", "--until=1s"], "simulate: "),
     ([ROOT / "runcifar10gpu.py", "--job_name=ps"], "runcifar10gpu: "),
 ])
-def test_every_entry_point_says_so_in_one_line(tmp_path, arguments, says):
+def test_every_entry_point_reports_it_in_one_line(tmp_path, arguments, says):
     done = run(tmp_path, *arguments, "--sync=absent:Mine")
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"{says}synchronization model 'absent:Mine': no module 'absent' in ")
 
 
-def test_adsp_says_what_to_install(monkeypatch):
+def test_adsp_names_the_missing_package(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="adsp .* not installed: pip install scipy"):
         create("adsp")

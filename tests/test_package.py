@@ -51,7 +51,7 @@ def test_the_wheel_advises_for_a_cluster_that_it_ships(wbsp, tmp_path):
     assert (tmp_path / "runs/simulate/pcc/run-001/run.json").exists()
 
 
-def test_the_wheel_trains_beside_the_users_folders_models_and_data(wbsp, tmp_path):
+def test_the_wheel_trains_with_users_folders_named_models_and_data(wbsp, tmp_path):
     (tmp_path / "models").mkdir()
     (tmp_path / "data").mkdir()
     (tmp_path / "data/__init__.py").write_text("raise AssertionError('this is a user`s own')")

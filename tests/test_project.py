@@ -124,7 +124,7 @@ def wrong(paths, of):
     return {name(path): found for path in paths if (found := of(path))}
 
 
-def test_a_module_imports_what_its_room_may():
+def test_a_module_imports_only_what_its_folder_may():
     def beyond(path):
         room = name(path).split("/")[1].removesuffix(".py")
         may = [f"wbsp.{one}." for one in [room, *WALLS[room].split()]]
@@ -239,7 +239,7 @@ def test_only_the_laboratory_needs_the_laboratory():
                   if not name(path).startswith("lab/")], lambda path: roots(path) & {"lab"}) == {}
 
 
-def test_every_module_says_why_it_exists():
+def test_every_module_has_a_docstring():
     def silent(path):
         tree = ast.parse(path.read_text())
         return tree.body and not ast.get_docstring(tree)

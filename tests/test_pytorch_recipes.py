@@ -112,7 +112,7 @@ def test_an_optimizers_state_outlives_its_process(jobs):
     assert not (jobs.folder / "optimizer-0.pt").exists()
 
 
-def test_versions_are_validated_beside_the_training(jobs):
+def test_versions_are_validated_during_the_training(jobs):
     server = jobs.server("--best=accuracy", workers=1, sync="pcc").listens()
     validates = jobs.start("validates", "-c", python_below(PAGE, "Validate"),
                            WBSP_SERVER=server.address, CUDA_VISIBLE_DEVICES="")

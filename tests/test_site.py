@@ -23,7 +23,7 @@ def _script(name):
         sys.path.remove(str(ROOT / "scripts"))
 
 
-def test_the_reference_is_what_the_code_says(reference):
+def test_the_reference_pages_match_the_code(reference):
     pytest.importorskip("ray")  # the flags of `wbsp ray` are its own
     old = [path.relative_to(ROOT).as_posix() for path, text in reference.pages().items()
            if not path.exists() or path.read_text() != text]
@@ -42,7 +42,7 @@ def test_every_variable_of_the_environment_is_described(reference):
             } == set()
 
 
-def test_the_page_of_messages_has_what_processes_say(reference):
+def test_the_page_of_messages_has_every_message(reference):
     page = reference.messages()
     for text, who in [("saving the final version", "server"),
                       ("no worker was connected for … s; ending the run", "server"),

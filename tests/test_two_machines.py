@@ -53,7 +53,7 @@ def machine(jobs):
 
 
 @apart
-def test_two_machines_train_together_as_the_server_says(machines):
+def test_two_machines_train_together_by_the_lines_that_the_server_prints(machines):
     """Its lines lead there: who has no token yet is told where to get it."""
     here, there = machines
     server = here.server("--host=0.0.0.0", workers=2)
@@ -113,7 +113,7 @@ def test_a_server_at_one_of_its_addresses_is_found_there(machines):
     server.ends_well()
 
 
-def test_whoever_runs_beside_an_open_server_finds_its_token(machine, monkeypatch):
+def test_a_process_on_an_open_servers_machine_finds_its_token(machine, monkeypatch):
     """A worker and a reader, which name no address of the network."""
     port = free_port()
     server = machine.server("--host=*", f"--port_base={port}")
@@ -125,7 +125,7 @@ def test_whoever_runs_beside_an_open_server_finds_its_token(machine, monkeypatch
     assert numbers[-1] == 100
 
 
-def test_a_site_beside_an_open_server_finds_its_token(machine):
+def test_a_site_on_the_machine_of_an_open_server_finds_its_token(machine):
     above, below = free_port(), free_port()
     top = machine.server("--host=0.0.0.0", f"--port_base={above}")
     site = machine.start("site", "-m", "wbsp.ps", "--worker_num=1", f"--upstream=localhost:{above}",
@@ -136,7 +136,7 @@ def test_a_site_beside_an_open_server_finds_its_token(machine):
     top.ends_well()
 
 
-def test_a_worker_beside_an_open_server_of_another_user_is_refused(machine, jobs):
+def test_a_worker_on_the_machine_of_another_users_open_server_is_refused(machine, jobs):
     port = free_port()
     server = machine.server("--host=0.0.0.0", f"--port_base={port}")
     other = Machine(jobs, "other")

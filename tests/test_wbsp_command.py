@@ -19,7 +19,7 @@ def wbsp(*arguments, **environment):
 
 
 @pytest.mark.parametrize("arguments", [[], ["help"], ["--help"]])
-def test_without_a_command_it_says_which_there_are(arguments):
+def test_without_a_command_all_commands_are_listed(arguments):
     done = wbsp(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
     assert all(f"\n  {name} " in done.stdout for name in COMMANDS)
@@ -70,7 +70,7 @@ def test_help_imports_no_framework(arguments, without):
     (["ps", "--shard", "--sync=asp"], 1, "wbsp.ps: --sync has no effect on a shard, which has its"),
     (["ps"], 1, "wbsp.ps: the number of workers is unknown: set --worker_num=2, or the env"),
 ])
-def test_a_bad_command_gets_one_line(arguments, code, says):
+def test_a_bad_command_ends_in_one_line(arguments, code, says):
     done = wbsp(*arguments, TF_CONFIG="", WBSP_WORKER_NUM="")
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith(says) and done.stderr.count("\n") == 1
@@ -93,7 +93,7 @@ def test_the_help_of_ray_needs_no_ray(tmp_path):
     assert (done.returncode, done.stderr) == (0, "") and "--max_restarts" in done.stdout
 
 
-def test_without_ray_its_command_says_what_to_install(tmp_path):
+def test_without_ray_its_command_names_the_installation(tmp_path):
     (tmp_path / "ray.py").write_text("raise ModuleNotFoundError('No module named ray', name='ray')")
     done = wbsp("ray", "--workers=1", "train.py", PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (1, "")

@@ -114,7 +114,7 @@ def test_worth_is_read_off_the_best_lone_machines_runs_of_several_lengths(tmp_pa
     (["--settings=batch=4"], "'batch=4' is no setting"),
     (["--settings=batch=4:lr=1e-3:beta3=1"], "'beta3=1' is no option of adamw"),
     (["--entries=ddp:buckets=0"], "buckets=0 is below 1")])
-def test_bad_input_gets_one_line(flags, words):
+def test_bad_input_is_refused_in_one_line(flags, words):
     done = lm("--list", *flags)
     assert done.returncode == 1 and words in done.stderr and done.stderr.count("\n") == 1
 

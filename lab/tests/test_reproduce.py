@@ -365,7 +365,7 @@ def test_stopped_it_leaves_no_process_behind_and_writes_the_report(tmp_path):
     (["--budget=soon"], "--budget: 'soon' is not a time"),
     (["quick"], "unknown argument 'quick'"),
 ])
-def test_bad_input_gets_one_line(flags, words):
+def test_bad_input_is_refused_in_one_line(flags, words):
     done = reproduce(*flags)
     assert done.returncode == 1
     assert words in done.stderr and done.stderr.count("\n") == 1

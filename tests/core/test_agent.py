@@ -47,7 +47,7 @@ def cut(seq, base=0, steps=1, loss=2.0):
     return Cut(Push(3, seq, base, steps, 10 * steps, 0.5 * steps, loss), ANY)
 
 
-def test_steps_of_all_workers_are_those_of_the_newest_answer_and_own_ones_since():
+def test_run_steps_are_those_of_the_newest_answer_plus_own_later_ones():
     agent = Agent(3, PCC, run_steps=90)
     agent.granted(0), agent.fetched(0)
     assert step(agent) == [cut(0)] and step(agent) == []
@@ -87,7 +87,7 @@ def test_progress_that_is_not_finite_is_no_part_of_the_next_version():
 
 @pytest.mark.parametrize("rule", [PCC, ON_ADOPT, replace(ON_ADOPT, adopt="rebase")],
                          ids=["when idle", "on adopt", "on adopt, rebasing"])
-def test_a_push_says_which_of_its_examples_were_dropped_with_a_model_that_was_not_finite(rule):
+def test_a_push_names_examples_dropped_with_a_model_that_was_not_finite(rule):
     work = WorkSequence(100)
     work.give(Range(100, 0, 1000)), work.take(1000)
     agent = Agent(3, rule, work=work)
@@ -158,7 +158,7 @@ def test_ack_waiters_granted_in_mid_step_pull_after_their_next_push():
     assert step(agent) == [cut(1, base=2)]
 
 
-def test_a_grant_met_by_an_earlier_fetch_is_not_fetched_again():
+def test_a_grant_satisfied_by_an_earlier_fetch_causes_no_fetch():
     agent = started(WBSP)
     step(agent)
     assert agent.acked(1) == [FETCH]
@@ -238,7 +238,7 @@ def test_overlapped_workers_do_not_fetch_a_version_that_they_have():
     assert step(agent) == [cut(2, base=2)]
 
 
-def test_on_adopt_cuts_first_and_then_only_when_a_model_has_come():
+def test_on_adopt_cuts_first_and_then_at_each_received_model():
     agent = started(ON_ADOPT)
     assert step(agent) == [cut(0), Adopt(0, "replace")], "the first step counts once: W_0 again"
     assert agent.acked(None) == []
@@ -453,7 +453,7 @@ def test_a_worker_pushes_though_a_newer_version_is_granted_in_each_of_its_steps(
     assert [push.steps for push in pushed] == [2, 2, 2]
 
 
-def test_a_version_that_came_too_late_is_not_expected_as_the_last_one():
+def test_a_version_that_arrived_late_is_not_awaited_as_the_last_one():
     agent = started(BSP)
     step(agent)
     agent.stop("enough")
@@ -464,7 +464,7 @@ def test_a_version_that_came_too_late_is_not_expected_as_the_last_one():
 
 
 @pytest.mark.parametrize("by", ["answer", "grant"])
-def test_a_worker_that_is_granted_the_version_that_it_has_goes_back_to_it(by):
+def test_a_worker_granted_its_own_version_returns_to_it(by):
     agent = started(RETURN, version=4)
     [push] = step(agent)
     if by == "answer":

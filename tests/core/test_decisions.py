@@ -52,7 +52,7 @@ def driven(sync, events):
 @pytest.mark.parametrize("sync", MODELS)
 @settings(max_examples=settings.default.max_examples // 4)
 @given(EVENTS)
-def test_a_follower_comes_to_the_same_versions(sync, events):
+def test_a_shard_that_follows_the_log_makes_the_same_versions(sync, events):
     store = driven(sync, events)
     initial = np.random.default_rng(len(events)).standard_normal(SIZE).astype(np.float32)
     whole, half = Store(initial), Store(initial[:SIZE // 2])

@@ -77,7 +77,7 @@ def ack(outgoing):
     return answer
 
 
-def test_no_worker_starts_before_all_have_come():
+def test_no_worker_starts_before_all_have_joined():
     engine = Engine(create("bsp"), Store(None), expected=3)
     assert engine.join(2, 0.0) == engine.join(0, 1.0) == []
     with pytest.raises(ValueError, match="worker 0 pushed without having been started"):
@@ -129,7 +129,7 @@ def test_at_least_one_worker_is_expected():
         Engine(create("bsp"), Store(None), expected=0)
 
 
-def test_the_answer_holds_the_pushers_grant_and_others_are_told_apart():
+def test_an_answer_carries_the_pushers_grant_and_others_get_their_own_message():
     engine, _ = engine_with("bsp")
     assert engine.push(push(0), f32(2, 0), 1.0) == [
         (0, Ack(0, True, weight=0.5, steps=1, examples=10))]
@@ -149,7 +149,7 @@ def test_the_books_of_a_worker():
     assert log.kinds() == ["join", "start", "accept", "commit", "accept", "commit"]
 
 
-def test_the_stop_rule_counts_pushed_samples_and_tells_everyone_once():
+def test_the_stop_rule_counts_pushed_samples_and_stops_every_worker_once():
     engine, log = engine_with("asp", stop_samples=25)
     assert not any(isinstance(message, Stop) for _, message in engine.push(push(0), f32(1, 1), 1.0))
     assert not any(isinstance(message, Stop) for _, message in engine.push(push(1), f32(1, 1), 2.0))
@@ -162,7 +162,7 @@ def test_the_stop_rule_counts_pushed_samples_and_tells_everyone_once():
     assert log.kinds().count("stop") == 1
 
 
-def test_a_worker_that_comes_after_the_stop_is_told_to_stop():
+def test_a_worker_that_joins_after_the_stop_is_stopped():
     engine, _ = engine_with()
     engine.stop("enough", 1.0)
     assert engine.join(2, 2.0) == [(2, Stop("enough"))]
@@ -180,7 +180,7 @@ def test_the_pending_rest_becomes_the_final_version():
     assert log.only("commit") == {"version": 1, "merged": 1, "norm2": 2.0}
 
 
-def test_a_run_ends_when_those_that_are_left_are_lost_after_the_stop():
+def test_a_run_ends_when_its_last_workers_are_lost_after_the_stop():
     engine, _ = engine_with("asp")
     engine.leave(0, 1.0, "finished", finished=True)
     engine.stop("enough", 2.0)
@@ -216,7 +216,7 @@ def test_all_workers_lost_is_no_end():
     assert engine.join(1, 2.0) == [(1, Granted(0))]
 
 
-def test_a_push_that_comes_twice_gets_the_same_answer_and_changes_nothing():
+def test_a_repeated_push_gets_the_same_answer_and_changes_nothing():
     engine, log = engine_with("bsp")
     engine.push(push(0), f32(2, 2), 1.0)
     answer = engine.push(push(1), f32(2, 2), 2.0)
@@ -226,7 +226,7 @@ def test_a_push_that_comes_twice_gets_the_same_answer_and_changes_nothing():
     assert log.only("duplicate") == {"worker": 1, "seq": 0}
 
 
-def test_an_older_push_that_comes_again_gets_no_answer():
+def test_a_repeated_older_push_gets_no_answer():
     engine, _ = engine_with("asp")
     engine.push(push(0), f32(1, 1), 1.0)
     engine.push(push(0, 1), f32(1, 1), 2.0)
@@ -317,7 +317,7 @@ def test_an_order_to_hold_travels_in_the_answer_and_others_apart():
         (0, Ack(0, True, hold=True, weight=1.0, steps=1, examples=10))]
 
 
-def test_a_tick_carries_out_what_the_model_wants():
+def test_a_tick_carries_out_the_models_actions():
     assert strict()[0].tick(3.0) == [(1, Directed(Direct(1, cut=True)))]
 
 
@@ -377,7 +377,7 @@ def test_the_fetch_of_a_waiting_worker_is_kept_until_its_grant():
     assert engine.push(push(2, 2), f32(3, 0), 10.0)[0] == (0, Granted(3)), "it waits no more"
 
 
-def test_a_worker_that_goes_back_to_its_version_is_sent_none():
+def test_a_worker_that_returns_to_its_version_is_sent_none():
     engine, _ = strict(lambda p: Accept(p, 1.0), lambda p: Grant(0))
     engine.model.rule = WorkerRule("every_step", "model", "return")
     assert engine.push(push(0), f32(1, 1), 1.0, fetch=5) == [
@@ -413,7 +413,7 @@ def test_a_question_is_the_models():
     assert model.heard == [(0, 1, 0.5, 1.0), (0, 3, 0.5, 3.0)]
 
 
-def test_after_the_stop_no_worker_is_told_to_cut():
+def test_after_the_stop_no_worker_is_directed_to_cut():
     engine = Engine(model := Asked(), Store(None), 2)
     engine.join(0, 0.0), engine.join(1, 0.0)
     engine.stop("enough", 1.0)
@@ -449,7 +449,7 @@ def given(outgoing, worker):
     (DATA._replace(epochs=3), 0, None, "trains epochs=3, and the run has 2"),
     (DATA, 1, None, "would end after 1 more epochs, and the run has 2 left of 2"),
     (DATA, 0, 3, "would end after 2 more epochs, and the run has 3 left of 3")])
-def test_a_worker_that_has_other_data_than_the_run_is_told_in_what(data, first, epochs, reason):
+def test_a_worker_with_other_data_is_refused_with_the_difference(data, first, epochs, reason):
     engine = Engine(create("asp"), Store(f32(0, 0)), 3, epochs=epochs)
     engine.open(0, DATA._replace(epochs=epochs or 2), 0)
     engine.join(0, 0.0)
@@ -486,7 +486,7 @@ def test_a_push_has_no_more_examples_than_its_worker_was_given():
     assert engine.members[0].samples == engine.samples == stop - start
 
 
-def test_work_comes_with_the_grant_where_workers_wait_for_versions():
+def test_work_arrives_with_the_grant_where_workers_wait_for_versions():
     engine, _ = sharing("bsp")
     assert given(engine.ask_work(0, AskWork(0, 0), 0.0), 0) == (0, 10)
     assert given(engine.ask_work(1, AskWork(0, 0), 0.0), 1) == (10, 20)
@@ -495,7 +495,7 @@ def test_work_comes_with_the_grant_where_workers_wait_for_versions():
     assert given(engine.push(push(1, to=10), f32(1, 1), 2.0), 0) == (20, 30)
 
 
-def test_a_worker_is_given_what_lasts_for_a_round_trip_but_no_more_than_its_share_of_the_rest():
+def test_a_worker_is_given_work_for_a_round_trip_and_at_most_its_share_of_the_rest():
     engine, _ = sharing("pcc")
     assert given(engine.ask_work(0, AskWork(0, 0, ahead=64), 0.0), 0) == (0, 70)
     assert given(engine.ask_work(1, AskWork(0, 0, ahead=64), 0.0), 1) == (70, 100)
@@ -585,12 +585,12 @@ def test_a_number_of_a_version_is_not_given_twice_where_another_server_may_give_
     assert engine.store.latest.version == 5 + LEAP
 
 
-def test_versions_are_numbered_on_where_all_are_back():
+def test_version_numbers_continue_if_all_workers_reconnect():
     engine, _ = resumed(0, 1, 2)
     assert engine.store.latest.version == 7
 
 
-def test_new_processes_train_what_was_lost_when_all_workers_had_finished():
+def test_new_processes_train_examples_lost_after_all_workers_had_finished():
     """Their loops have ended, so the old ones cannot; without the work, they get no final version.
     """
     data = SharedData(8, 4, 1, 0)
@@ -637,7 +637,7 @@ def test_a_run_waits_for_the_next_process_of_one_that_dies_after_all_others_have
     assert given(told, 0) == (0, 4), "it trains what the process before has lost"
 
 
-def test_workers_that_have_finished_train_the_rest_anew_where_none_comes():
+def test_finished_workers_train_the_rest_anew_if_no_other_joins():
     engine, _, data = lonely()
     assert engine.await_anew(40.0) == [1]
     assert not engine.lacks_work, "nobody has finished now"
@@ -651,7 +651,7 @@ def test_a_run_of_sites_ends_without_the_work_of_one_that_dies_last():
     assert engine.done and told == [(1, Final(engine.store.latest.version))]
 
 
-def test_sites_are_not_asked_to_train_what_was_lost_when_all_had_finished():
+def test_sites_do_not_train_examples_lost_after_all_had_finished():
     """Their workers have gone; a site says what it is when it reconnects, before any report."""
     data = SharedData(8, 4, 1, 0)
     engine = Engine(create("asp"), Store(f32(0, 0)), 1)
@@ -690,7 +690,7 @@ def listening(store):
     return engine, log
 
 
-def test_a_model_is_told_the_norms_of_pushes_and_of_the_sum_of_a_version():
+def test_a_model_receives_the_norms_of_pushes_and_of_a_versions_sum():
     engine, log = listening(Store(f32(0, 0)))
     engine.push(push(0), f32(3, 4), 1.0)
     engine.push(push(1)._replace(norm2=7.0), f32(3, -4), 2.0)  # what a worker says does not count
@@ -705,13 +705,13 @@ def test_norms_have_five_digits():
     assert engine.model.norms == [1.5242]
 
 
-def test_a_model_hears_none_of_an_update_that_is_not_finite():
+def test_a_model_receives_no_norm_of_an_update_that_is_not_finite():
     engine, _ = listening(Store(f32(0)))
     engine.push(push(0), f32(np.nan), 1.0)
     assert engine.model.norms == [None] and engine.members[0].rejected == {"not finite": 1}
 
 
-def test_a_model_hears_none_where_there_are_no_tensors():
+def test_a_model_receives_no_norm_without_tensors():
     engine, log = listening(Store(None))
     for worker in range(2):
         engine.push(push(worker), None, 1.0)
@@ -719,7 +719,7 @@ def test_a_model_hears_none_where_there_are_no_tensors():
     assert not [fields for _, fields in log.lines if "norm2" in fields]
 
 
-def test_a_norm_that_comes_late_is_told_at_the_next_event_and_logged():
+def test_a_late_norm_is_reported_at_the_next_event_and_logged():
     """As with shards, which measure their ranges."""
     engine, log = listening(Store(None))
     for worker in range(2):
@@ -730,7 +730,7 @@ def test_a_norm_that_comes_late_is_told_at_the_next_event_and_logged():
     assert log.only("norm") == {"version": 1, "norm2": 9.0}
 
 
-def test_an_error_in_what_a_model_does_with_a_norm_is_a_fault_of_the_model():
+def test_an_error_in_a_models_handling_of_a_norm_is_the_models_fault():
     class Broken(Listener):
         def committed(self, version, norm2, now):
             raise ZeroDivisionError
@@ -798,7 +798,7 @@ def test_the_pushes_of_a_sick_worker_are_counted_across_a_restart():
     assert log.only("sick") == {"worker": 0, "all": False}
 
 
-def test_a_resumed_run_that_has_ended_says_so_in_its_own_state():
+def test_a_resumed_run_that_has_ended_records_that_in_its_state():
     """Its server may be lost, too, while it waits for workers without the last version."""
     engine = Engine(create("asp"), Store(f32(0, 0)), 2)
     for worker in (0, 1):
@@ -833,13 +833,13 @@ def again(before):
     return engine
 
 
-def test_a_server_that_waits_with_the_last_version_notes_who_has_it():
+def test_a_server_that_waits_at_the_end_records_which_workers_have_the_last_version():
     engine = ended()
     engine.has_final(1, 2.0)
     assert again(engine).rendezvous.owed == {0}
 
 
-def test_a_process_that_was_admitted_for_the_last_version_gets_it_of_the_next_server():
+def test_a_process_admitted_for_the_last_version_receives_it_from_the_next_server():
     engine = ended()
     answer, stop = (one.message for one in engine.attach(0, 0, False, False, 2.0))
     assert answer.joined and isinstance(stop, Stop)

@@ -12,7 +12,7 @@ from wbsp.core.goal import Goal, plain, validation
     ("bits_per_byte:2.5", Goal("bits_per_byte", False, 2.5)),
     ("min:rate:-2", Goal("rate", False, -2.0)),
     ("max:top1_error:3", Goal("top1_error", True, 3.0))])
-def test_a_target_names_a_metric_and_what_is_better(text, goal):
+def test_a_target_names_a_metric_and_its_direction(text, goal):
     assert Goal.parse("target", text, valued=True) == goal
     name = text.rpartition(":")[0]
     assert Goal.parse("best", name, valued=False) == goal._replace(target=None)

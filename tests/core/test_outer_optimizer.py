@@ -90,7 +90,7 @@ def test_the_memory_of_qhm_outlasts_the_momentum_of_updates_of_few_steps(weight,
     assert np.allclose(moved, 8 * SUMS[0] + fixed.state()["owed"], atol=1e-2)
 
 
-def test_a_store_tells_the_outer_step_the_mean_steps_of_a_version():
+def test_the_outer_step_receives_the_mean_steps_of_a_version():
     """By weight; and of the next version alone."""
     outer = create_outer("qhm", nu=1, momentum=0.5, outlast=20)
     store = Store(np.zeros(1, np.float32), outer=outer)

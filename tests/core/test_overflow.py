@@ -47,7 +47,7 @@ def pushed(engine, vector, seq):
 
 @pytest.mark.parametrize("outer", OUTERS, ids=str)
 @pytest.mark.parametrize("wire", ["float32", "bfloat16", "int8", "topk:0.01"])
-def test_no_version_is_infinite_whatever_finite_updates_come(outer, wire):
+def test_finite_updates_never_make_an_infinite_version(outer, wire):
     random = np.random.default_rng(0)
     model = Patient()
     engine = begun(model, Store(np.zeros(SIZE, np.float32), 0, create_outer(outer[0], **outer[1]),
@@ -86,7 +86,7 @@ def test_the_bounds_are_above_the_values(outer, wire):
         assert store.reach.pending >= largest(store._pending)
 
 
-def test_bounds_that_have_grown_are_measured_again():
+def test_grown_bounds_are_measured_again():
     """Updates that take each other back leave the values where they were, and no bound stops."""
     model = Patient()
     model.commits = True

@@ -76,14 +76,14 @@ def test_no_work_is_requested_in_a_step_during_a_decision_and_at_the_end():
         assert one.due(9.9) == []
 
 
-def test_a_range_that_comes_twice_or_does_not_follow_is_nothing_new():
+def test_a_repeated_range_or_one_with_a_gap_changes_nothing():
     one = member()
     for work in (Work(100, 0, 4, 0), Work(100, 0, 4, 0), Work(108, 4, 8, 0)):
         one.received(work, 0.0)
     assert one.work.held == [Range(100, 0, 4)] and one.take() == (4, 0) and one.take() is None
 
 
-def test_the_answer_to_a_push_frees_what_is_in_it_and_no_more():
+def test_the_answer_to_a_push_frees_only_its_examples():
     one = member()
     one.received(Work(100, 0, 4, 0), 0.0), one.received(Work(104, 8, 16, 0), 0.0)
     assert cuts(step(one)) == [(4, 104, ((0, 4),))]
@@ -95,7 +95,7 @@ def test_the_answer_to_a_push_frees_what_is_in_it_and_no_more():
     assert one.work.held == [] and one.work.answered == 112
 
 
-def test_a_worker_without_work_pushes_what_it_has_once_the_server_has_none():
+def test_a_worker_without_work_pushes_its_progress_if_the_server_has_none():
     one = member()
     one.due(0.0), one.received(Work(100, 0, 8, 0), 0.1)
     step(one), step(one)

@@ -85,6 +85,6 @@ def test_positions_of_two_epochs_are_refused(start, stop, n):
 
 
 @pytest.mark.parametrize("n", [0, -1, LARGEST + 1])
-def test_a_number_of_examples_that_there_cannot_be_is_refused(n):
+def test_an_impossible_number_of_examples_is_refused(n):
     with pytest.raises(ValueError, match=f"n={n} examples"):
         examples(0, 0, n, 0)

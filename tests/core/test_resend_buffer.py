@@ -63,7 +63,7 @@ def test_a_durable_push_leaves_the_resend_buffer():
     assert kept.vectors == 0 and kept.answered == 5
 
 
-def test_memory_of_sums_is_used_again():
+def test_memory_of_sums_is_reused():
     """Where an update cannot be written to, as those of JAX, and where there is a standby."""
     kept, update, seen = ResendBuffer(), np.full(2, 2.0, np.float32), []
     update.flags.writeable = False
@@ -84,7 +84,7 @@ def test_checkpoints_that_failed_divide_nothing():
 
 
 @pytest.mark.parametrize("seq, sum_", [(0, [2.0, 2.0]), (1, [1.0, 1.0]), (2, None)])
-def test_a_server_gets_what_its_checkpoint_lacks(seq, sum_):
+def test_a_server_receives_the_pushes_that_its_checkpoint_lacks(seq, sum_):
     kept = ResendBuffer()
     add(kept, 0, 2.0, 1)
     add(kept, 1, 2.0, 2)
@@ -113,7 +113,7 @@ def test_rejected_pushes_are_counted_and_take_no_memory():
     assert kept_since(kept, 0) == (work(0, 2, {"not finite": 2}), [1.0, 1.0])
 
 
-def test_what_was_sent_to_a_server_that_has_not_answered_stays_apart():
+def test_pushes_to_a_server_without_an_answer_stay_separate():
     """A worker may go on with the server before. The other one then serves with what it was sent,
     and requests the rest."""
     kept = ResendBuffer()
@@ -126,7 +126,7 @@ def test_what_was_sent_to_a_server_that_has_not_answered_stays_apart():
     assert kept_since(kept, 2) == (work(2, 7), [6.0, 6.0])
 
 
-def test_a_server_that_took_nothing_of_what_it_was_sent_gets_all():
+def test_a_server_that_accepted_no_sent_push_receives_all_again():
     kept = ResendBuffer()
     add(kept, 0, 2.0, mark=1)
     assert kept_since(kept, 0) == (work(0, 0), [1.0, 1.0])

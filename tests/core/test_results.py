@@ -56,7 +56,7 @@ def test_a_goal_whose_metric_the_first_evaluation_lacks_is_named_once():
     assert found.lacking({"loss": 1.0}) == {}
 
 
-def test_a_resumed_run_goes_on_from_its_best_version():
+def test_a_resumed_run_continues_from_its_best_version():
     kept, saved = Best("val_score", 5, 7), Best("score", 5, 7, worse=3)
     found = results(target=SCORE, best=SCORE)
     assert not found.resume(kept, saved) and found.best == saved

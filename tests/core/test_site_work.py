@@ -309,7 +309,7 @@ def ledger():
     return ledger
 
 
-def test_a_cut_names_what_was_accepted_since_the_cut_before(ledger):
+def test_a_cut_names_the_positions_accepted_since_the_last_cut(ledger):
     ledger.open(1)
     assert ledger.give(1, 10) == Range(0, 10, 20)
     ledger.settle(1, 10, True)
@@ -326,7 +326,7 @@ def test_no_cut_is_taken_while_the_one_before_is_unanswered(ledger):
         ledger.cut()
 
 
-def test_what_the_server_above_rejects_may_come_again(ledger):
+def test_positions_rejected_above_may_be_given_again(ledger):
     ledger.settle(0, 10, True)
     ledger.cut()
     ledger.grant(0, 10)  # before the answer has come
@@ -335,7 +335,7 @@ def test_what_the_server_above_rejects_may_come_again(ledger):
     assert ledger.undone.spans == [(0, 40)] and ledger.give(0, 10) == Range(10, 0, 10)
 
 
-def test_what_was_given_up_is_in_the_next_cut(ledger):
+def test_given_up_positions_are_in_the_next_cut(ledger):
     ledger.keep([(0, 10)])
     for _ in range(3):
         ledger.settle(0, ledger.end(0), False, finite=False)
@@ -343,7 +343,7 @@ def test_what_was_given_up_is_in_the_next_cut(ledger):
     assert ledger.given_up == 10 and ledger.cut() == ((0, 10),)
 
 
-def test_what_is_others_now_is_no_workers_own(ledger):
+def test_positions_given_to_others_are_not_owned(ledger):
     ledger.keep([(5, 8), (50, 60)])
     assert ledger.undone.spans == [(5, 8), (50, 60)] and ledger.free.spans == [(50, 60)]
     assert not ledger.owns(0, 10)
@@ -371,7 +371,7 @@ def test_a_site_asks_ahead_where_the_server_above_lets_no_worker_wait():
     assert site.question(above, False, 2, 5, 10.0).have == 40
 
 
-def test_a_site_asks_for_what_its_workers_need_where_others_may_wait_for_it():
+def test_a_site_requests_only_its_workers_need_where_other_sites_may_wait():
     site, above = work(), create("bsp").rule
     assert site.question(above, False, 2, 5, 0.0) is None
     assert site.ask(0, 0, False, 0.0) == []
@@ -403,7 +403,7 @@ def test_a_site_that_waits_gives_no_work():
     assert len(site.feed(0.0)) == 1
 
 
-def test_the_end_comes_from_above():
+def test_the_server_above_ends_a_sites_run():
     site = work()
     assert site.ended is None and not site.ledger.over
     site.heard(Stop("enough", early=True), 0.0)

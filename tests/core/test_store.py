@@ -118,7 +118,7 @@ def committed(store, seed, pushes=2, **commit):
 
 @pytest.mark.parametrize("outer", ["identity", "nesterov"])
 @pytest.mark.parametrize("name", LOSSY)
-def test_a_version_is_what_was_sent_and_the_rest_stays_pending(name, outer):
+def test_a_version_is_its_sent_form_and_the_rest_stays_pending(name, outer):
     initial = np.random.default_rng(0).standard_normal(700).astype(np.float32)
     store, exact = (Store(initial, outer=create_outer(outer), wire=wire)
                     for wire in (parse(name), FLOAT32))
@@ -204,7 +204,7 @@ def test_without_tensors_it_counts_versions():
     assert store.commit() == (1, None, ())
 
 
-def test_the_ledger_knows_what_was_handled_and_what_is_missing():
+def test_the_ledger_knows_handled_and_missing_pushes():
     ledger = Ledger({1: 4})
     assert not ledger.seen(0, 0)
     ledger.record(0, 0, "answer")

@@ -221,7 +221,7 @@ def test_a_range_ends_where_its_epoch_does():
     assert ledger.give(0, 80) == Range(100, 100, 180)
 
 
-def test_a_lost_answer_is_given_again():
+def test_a_lost_answer_is_repeated():
     ledger = WorkLedger(DATA)
     ledger.open(0)
     first = ledger.give(0, 10)
@@ -269,7 +269,7 @@ def test_work_that_an_earlier_server_accepted_overrides_work_that_is_held():
 @pytest.mark.parametrize(("answered", "held"), [
     (0, [Range(5, 0, 10)]), (0, [Range(0, 95, 105)]), (0, [Range(0, 10, 10)]),
     (0, [Range(0, 195, 201)]), (0, [Range(0, 0, 10), Range(11, 10, 20)])])
-def test_no_worker_can_hold_what_cannot_be(answered, held):
+def test_impossible_holdings_are_refused(answered, held):
     ledger = WorkLedger(DATA)
     with pytest.raises(ValueError, match="cannot be"):
         ledger.claim(0, answered, held)
@@ -315,7 +315,7 @@ def test_examples_are_given_up_once_two_workers_have_proven_sound():
     assert given[1:] == (20, 30) and ledger.settle(1, given.end, True, True) == [(0, 10)]
 
 
-def test_what_a_sick_worker_has_spoiled_is_no_fault_of_examples():
+def test_a_sick_workers_pushes_do_not_count_against_examples():
     ledger = WorkLedger(DATA)
     ledger.open(0), ledger.open(1)
     for start in (0, 10, 20):
@@ -472,7 +472,7 @@ def test_a_site_holds_no_more_ranges_than_a_message_can_name():
             ledger.settle_all(0, spans, True)
 
 
-def test_a_push_of_more_examples_than_are_compared_doubts_those_that_are():
+def test_a_push_beyond_the_search_limit_doubts_the_compared_examples():
     n = 1 << 20
     ledger = WorkLedger(SharedData(n, 4, 9))
     ledger.open(0)
@@ -520,7 +520,7 @@ def test_a_position_is_added_once(start, stop):
     lambda ledger: ledger.free.add(0, 10), lambda ledger: ledger.undone.remove(3, 4)],
     ids=["free", "done"])
 @pytest.mark.parametrize("accepted", [True, False])
-def test_only_what_is_held_is_settled(spoil, accepted):
+def test_only_held_positions_are_settled(spoil, accepted):
     ledger = WorkLedger(DATA)
     ledger.open(0)
     assert ledger.give(0, 10) == Range(0, 0, 10)

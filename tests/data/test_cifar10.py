@@ -86,14 +86,14 @@ def test_a_given_folder_without_batches_is_named_and_nothing_is_downloaded(
         data.load("cifar10", tmp_path / folder)
 
 
-def test_keras_loads_what_no_folder_has(monkeypatch):
+def test_keras_downloads_data_that_no_folder_has(monkeypatch):
     splits = [(np.zeros((n, 32, 32, 3), np.uint8), np.zeros((n, 1), np.uint8)) for n in (5, 3)]
     monkeypatch.setattr(keras.datasets.cifar10, "load_data", lambda: splits)
     images, labels = data.load("cifar10", split="test")
     assert (images.shape, labels.shape, labels.dtype) == ((3, 32, 32, 3), (3,), np.int32)
 
 
-def test_a_failed_download_says_where_to_put_the_files(monkeypatch):
+def test_a_failed_download_names_the_folder_for_the_files(monkeypatch):
     def fail():
         raise Exception("URL fetch failure")
 

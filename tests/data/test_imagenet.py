@@ -118,7 +118,7 @@ def test_tensorflows_global_seed_changes_nothing(form, request):
     assert same(*streams)
 
 
-def test_the_shared_stream_is_the_same_in_whatever_batch(drawn):
+def test_the_shared_stream_is_the_same_for_any_batch_size(drawn):
     examples = data.shared_batch("imagenet", 1, drawn, look())
     whole = [part.numpy() for part in examples(0, 2 * TRAIN)]
     assert np.bincount(whole[1][:TRAIN]).tolist() == [COUNTS["train"]] * len(CLASSES)
@@ -246,7 +246,7 @@ def reason(home, **changes):
     return pictures.reason(caught.value)
 
 
-def test_a_broken_picture_is_told_once_and_grey_stands_in_its_place(changed):
+def test_a_broken_picture_is_reported_once_and_replaced_by_grey(changed):
     whole = batches(changed, 3, augment=False)
     broken = changed / "imagenet/train/ring/2-0.JPEG"
     broken.write_bytes(broken.read_bytes()[:60])
@@ -260,7 +260,7 @@ def test_a_broken_picture_is_told_once_and_grey_stands_in_its_place(changed):
         assert CLASSES[y[differs[0]]] == "ring"
 
 
-def test_many_broken_pictures_end_the_training_and_are_told_in_an_evaluation(changed):
+def test_many_broken_pictures_end_training_and_are_reported_by_an_evaluation(changed):
     for split, number in (("train", 4), ("validation", 1)):
         for name in CLASSES:
             for path in sorted((changed / "imagenet" / split / name).iterdir())[:number]:

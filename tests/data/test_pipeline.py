@@ -72,7 +72,7 @@ def test_training_batches_are_standardized_and_vary():
 
 
 @pytest.mark.parametrize("augmented", [True, False])
-def test_batches_made_when_asked_for_are_those_of_the_pipeline(augmented):
+def test_batches_made_on_demand_are_those_of_the_pipeline(augmented):
     """Through several passes over the set, for two workers that take turns."""
     labels = np.arange(100, dtype=np.int32)
     made = pipeline.batches(random_images(100), labels, 30, augmented)

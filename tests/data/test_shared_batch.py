@@ -58,7 +58,7 @@ def test_an_example_looks_the_same_in_whatever_batch_it_comes(sizes):
 
 
 @given(sizes, st.integers(1, 4))
-def test_each_pass_covers_the_set_once_whoever_trains_what(sizes, workers):
+def test_each_pass_covers_the_set_once_under_any_assignment(sizes, workers):
     """Positions are handed to the workers in turn, a piece of another size each time."""
     trained = [[] for _ in range(workers)]
     position, turn = 0, 0

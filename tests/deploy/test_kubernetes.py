@@ -143,7 +143,7 @@ def test_kubernetes_knows_all_that_the_files_say(version):
         check(resource, version)
 
 
-def test_jobset_knows_all_that_its_file_says():
+def test_jobset_knows_all_fields_of_its_file():
     check_jobset(jobset())
 
 
@@ -200,7 +200,7 @@ def test_both_variants_run_the_same():
         assert different == expected, name
 
 
-def test_server_and_workers_agree_on_who_they_are():
+def test_server_and_workers_have_matching_variables():
     for resources in ([resource["spec"] for resource in plain() if resource["kind"] == "Job"],
                       [found["template"]["spec"] for found in jobset()["spec"]["replicatedJobs"]]):
         ps, worker = resources

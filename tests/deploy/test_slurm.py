@@ -126,7 +126,7 @@ def test_the_published_experiment_runs_to_its_end(submit):
     assert all((batch.run / f"wk_loss_{index}_pcc.txt").exists() for index in range(2))
 
 
-def test_steps_that_are_killed_come_back_alone(submit, cluster):
+def test_killed_steps_of_a_job_are_restarted_alone(submit, cluster):
     batch = submit("--gres=gpu:1", BATCH, "light.py", '{"steps": 500, "seconds": 0.02}',
                    WBSP_PS="-m wbsp.ps --check_period=0.5")
     batch.until("worker-0", "step 50 done")
@@ -172,7 +172,7 @@ def test_a_command_that_keeps_failing_fails_the_job(submit):
     assert "pcc: unknown option 's'; known: commit" in batch.text(), "the server's own words"
 
 
-def test_a_job_without_a_script_says_so(submit):
+def test_a_job_without_a_script_is_refused_in_one_line(submit):
     batch = submit(BATCH)
     assert batch.ends() == "FAILED"
     assert batch.text() == "wbsp.sbatch: give the workers' script: sbatch wbsp.sbatch train.py\n"

@@ -44,7 +44,7 @@ def test_each_process_has_an_index_of_its_own_and_one_too_many_is_refused(jobs):
     assert_conserved(IntegerRun.of_processes(server.folder, jobs.folder))
 
 
-def test_a_killed_worker_that_is_started_again_waits_for_its_index(jobs):
+def test_a_restarted_worker_waits_for_its_index(jobs):
     server = jobs.server(sync="asp").listens()
     other = jobs.integer_worker(server.address, None, steps=60, hold_at=20, seconds=0.01)
     other.until("is a member")
@@ -91,7 +91,7 @@ def test_a_worker_that_is_cut_off_by_a_server_s_death_keeps_its_index(jobs):
     assert finals[0] == finals[1] == checkpoint.load(path).vector.tolist()
 
 
-def test_a_run_of_which_all_processes_have_died_continues_with_new_ones(jobs):
+def test_a_run_whose_processes_all_died_continues_with_new_ones(jobs):
     """As after a restart of the machine, with the same commands."""
     flags = "--worker_num=2", "--sync=pcc", "--check_period=0.1", "--one_run"
     server = jobs.server("--check_period=0.1").listens()

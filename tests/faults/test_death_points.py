@@ -34,7 +34,8 @@ SOME = [("pcc", 1, False, "decided", 5), ("asp", 1, False, "accepted", 5),
 
 @pytest.mark.parametrize(("sync", "shards", "standby", "point", "size"),
                          ALL if "WBSP_KILLS" in os.environ else SOME)
-def test_nothing_is_lost_and_nothing_counts_twice(jobs, sync, shards, standby, point, size):
+def test_a_death_at_any_point_loses_no_update_and_repeats_none(
+        jobs, sync, shards, standby, point, size):
     number = random.Random(f"{sync} {shards} {standby} {point}").randint(
         2, 5 if point in OF_VERSIONS else 12)
     flags = [OFTEN, *PLAIN, *([f"--sync_option={OPTIONS[sync]}"] if sync in OPTIONS else [])]

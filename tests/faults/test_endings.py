@@ -178,7 +178,7 @@ def test_the_first_signal_writes_a_checkpoint_before_any_worker_finishes(tmp_pat
     run.left()
 
 
-def test_a_signal_before_there_is_a_run(tmp_path):
+def test_a_signal_before_the_run_begins_ends_the_server(tmp_path):
     run = Run(tmp_path)
     run.interrupts.take(signal.SIGINT)
     assert run.starts().ends() == 128 + signal.SIGINT
@@ -246,7 +246,7 @@ def test_a_server_that_dies_at_the_farewell_is_followed_by_one_that_waits(tmp_pa
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_workers_have_their_time_from_when_a_server_woke_or_has_its_shards(tmp_path, begun):
+def test_workers_timeouts_begin_when_a_server_woke_or_has_its_shards(tmp_path, begun):
     """It was made 100 s ago, and turns its loop from now on."""
     run = Run(tmp_path, connect_timeout=50)
     server = run.server
@@ -274,7 +274,7 @@ def test_a_run_that_was_interrupted_is_not_over(tmp_path):
     assert not saved(run).state.ended and not saved(run).state.over
 
 
-def test_the_patience_with_the_workers_that_fetch_the_final_version_begins_when_they_may(tmp_path,
+def test_the_timeout_for_the_final_version_begins_when_workers_may_fetch_it(tmp_path,
                                                                                   monkeypatch):
     """A copy of it may take its time to a standby."""
     there = threading.Event()
@@ -303,7 +303,7 @@ class Seconds:
         self.scheduler = HOST.scheduler
 
 
-def test_an_evaluator_that_hangs_is_said_and_then_given_up():
+def test_a_hanging_evaluator_is_reported_and_then_given_up():
     on, said, judge = Seconds(), [], Judge(hangs=True)
     watch = EvaluatorWatch(lambda at: judge, "", None, Path(), said.append, on)
     watch.look("the evaluation of version 3")
@@ -321,7 +321,7 @@ def test_an_evaluator_that_hangs_is_said_and_then_given_up():
             watch.look("the evaluation of version 3")
 
 
-def test_an_evaluator_that_works_may_take_its_time():
+def test_a_working_evaluator_may_take_any_time():
     on, said, judge = Seconds(), [], Judge()
     watch = EvaluatorWatch(lambda at: judge, "", None, Path(), said.append, on)
     for _ in range(1000):
@@ -365,7 +365,7 @@ def test_a_run_continues_without_an_evaluator_that_died(tmp_path):
     assert run.left()["accuracy"] is None and not (tmp_path / "model.keras").exists()
 
 
-def test_the_evaluator_dies_at_last(tmp_path):
+def test_an_evaluator_that_dies_at_the_end_costs_only_the_saved_model(tmp_path):
     run = Run(tmp_path, Judge(fails=SAVE)).starts()
     run.member(steps=5).ends()
     assert run.ends() == 0
@@ -381,7 +381,7 @@ def test_a_good_end_is_evaluated_and_saved(tmp_path):
     assert "no model.keras" not in run.output.getvalue()
 
 
-def test_an_evaluator_that_cannot_begin_ends_the_run_and_tells_those_that_wait(tmp_path):
+def test_an_evaluator_that_cannot_begin_ends_the_run_with_a_line_for_waiting_workers(tmp_path):
     judge = Judge()
     judge.reads = lambda: None
     run = Run(tmp_path, judge).starts()
@@ -441,7 +441,7 @@ def fails_at_step_5(run):
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_a_run_that_has_lost_a_worker_says_so_last_and_by_its_code_where_that_is_asked(
+def test_a_lost_worker_is_in_the_last_line_and_in_the_exit_code_if_asked(
         tmp_path, caplog, asked):
     run = Run(tmp_path, workers=2, fail_if_lost=asked).starts()
     member = run.member(1)
@@ -457,7 +457,7 @@ def test_a_run_that_has_lost_a_worker_says_so_last_and_by_its_code_where_that_is
                                    "of its work")
 
 
-def test_a_worker_that_comes_again_and_finishes_is_not_missing(tmp_path):
+def test_a_worker_that_returns_and_finishes_is_not_missing(tmp_path):
     run = Run(tmp_path, workers=1, fail_if_lost=True).starts()
     fails_at_step_5(run)
     run.member(0, steps=5).ends()
@@ -490,7 +490,7 @@ def test_an_internal_error_of_the_server_is_reported_and_the_workers_finish(tmp_
     assert all(member.replica.x.tobytes() == model for member in members)
 
 
-def test_a_fault_that_comes_again_and_again_still_leaves_everything(tmp_path):
+def test_a_repeated_fault_still_writes_all_files(tmp_path):
     run = Run(tmp_path, sync="wbsp", workers=2).starts()
     go = threading.Event()
     run.member(0)
@@ -570,8 +570,8 @@ FAILED = "stopping: the synchronization model own failed: "
     ("join", lambda *_: [Grant(0)], BROKE + "does not have worker 0 in `active` after its join"),
     ("leave", lambda *_: [], BROKE + "still has worker "), ("leave", fails, FAILED + "ZeroDiv"),
 ])
-def test_a_model_of_ones_own_that_fails_ends_the_run_and_no_worker_waits(tmp_path, event, wrong,
-                                                                         says):
+def test_a_failing_user_defined_model_ends_the_run_and_no_worker_waits(tmp_path, event, wrong,
+                                                                       says):
     run = Run(tmp_path, sync=Own(event, wrong), workers=2).starts()
     members = [run.member(0, steps=3 if event == "leave" else 100_000)]
     told = threading.Event()  # who leaves is alone in it: what the run ends for is drawn by no race
@@ -603,7 +603,7 @@ def test_a_model_that_fails_as_the_last_worker_leaves_ends_the_run_as_failed(tmp
     assert member.replica.x.tobytes() == checkpoint.load(tmp_path / CHECKPOINT).vector.tobytes()
 
 
-def test_workers_are_told_of_a_fault_that_comes_again_and_again(tmp_path):
+def test_workers_learn_of_a_repeated_fault(tmp_path):
     run = Run(tmp_path, sync="asp").starts()
     member = run.member()
     pushed(member, 5)

@@ -119,7 +119,7 @@ def initial(members):
 @pytest.mark.parametrize("name, shards, size", [
     ("bfloat16", 1, SMALL), ("int8", 1, LARGE), ("topk:0.02", 1, SMALL), ("int8", 2, LARGE),
     ("topk:0.02", 2, SMALL)])
-def test_all_hold_the_same_versions_and_what_was_sent_is_conserved(jobs, name, shards, size):
+def test_all_workers_hold_equal_versions_and_sent_updates_are_conserved(jobs, name, shards, size):
     server = jobs.server(f"--wire={name}", f"--shards={shards}").listens()
     members = [Spy(server.address, worker, size) for worker in range(2)]
     all_end(members)

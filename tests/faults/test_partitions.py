@@ -25,7 +25,7 @@ def network():
         yield network
 
 
-def test_a_server_that_was_cut_off_finds_another_in_its_place(jobs, network):
+def test_a_server_that_was_cut_off_yields_to_the_elected_standby(jobs, network):
     """Both workers can reach the standby, which takes over; the first server knows nothing of it
     until it is back, and then ends without a word in the run's history."""
     pair = ServerAndStandby(jobs, hosts=network)
@@ -65,7 +65,7 @@ CUTS = list(itertools.product(("server", "standby", "w0"), (3, 12, 60), ("both",
 @pytest.mark.skipif(shutil.which("iptables") is None, reason="needs iptables")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("host", "seconds", "way"), CUTS)
-def test_a_cut_and_its_end(jobs, network, host, seconds, way):
+def test_a_network_cut_and_its_end_lose_nothing(jobs, network, host, seconds, way):
     """Whoever serves after it, both workers go on, and end with the same model."""
     pair = ServerAndStandby(jobs, hosts=network)
     for pace in (0.01, 0.02):

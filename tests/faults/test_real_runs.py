@@ -54,7 +54,7 @@ def test_every_push_counts_once_and_all_end_with_the_same_bytes(jobs, sync, work
 
 
 @pytest.mark.parametrize("sync", ["wbsp", "pcc"])
-def test_a_model_of_many_chunks(jobs, sync):
+def test_a_model_of_many_chunks_arrives_whole(jobs, sync):
     size = 2 * CHUNK + 7
     server = jobs.server(sync=sync).listens()
     members = [FakeWorker(server.address, worker, steps=4, replica=IntegerReplica(worker, size))
@@ -293,7 +293,7 @@ def test_a_worker_with_other_layer_values_is_refused_after_a_restart_too(jobs):
     again.ends_well()
 
 
-def test_the_server_starts_with_the_workers_that_came(jobs):
+def test_the_server_starts_with_the_workers_that_joined(jobs):
     server = jobs.server("--connect_timeout=2", sync="bsp", workers=3).listens()
     members = [FakeWorker(server.address, worker, steps=5) for worker in range(2)]
     all_end(members)

@@ -113,7 +113,7 @@ def test_a_step_under_way_answers_a_later_first_grant():
     assert granted(push(engine, 0, 1)) == {0: 3, 1: 3}
 
 
-def test_a_push_before_the_first_grant_makes_that_a_real_one():
+def test_a_push_before_the_first_grant_makes_that_grant_valid():
     engine = restarted()
     engine.resend(1, WORK, np.ones(SIZE, np.float32), 0.0)
     attached(engine, True, False)
@@ -122,7 +122,7 @@ def test_a_push_before_the_first_grant_makes_that_a_real_one():
     assert granted(push(engine, 0, 1)) == {0: 3, 1: 3}
 
 
-def test_another_process_of_a_worker_that_was_in_mid_step_waits():
+def test_a_new_process_of_a_worker_in_mid_step_waits():
     engine = restarted()
     engine.resend(1, WORK, np.ones(SIZE, np.float32), 0.0)
     attached(engine, True, False)
@@ -148,7 +148,7 @@ def test_a_worker_that_has_finished_ahead_of_the_others_counts_in_their_round():
 
 @pytest.mark.parametrize(("known", "left", "first"), [
     (5, True, 6), (5, False, 6), (0, True, 0), (0, False, 1)])
-def test_a_number_of_a_version_that_a_worker_knows_is_not_used_again(known, left, first):
+def test_a_version_number_that_a_worker_knows_is_not_reused(known, left, first):
     """Also where that worker has finished; the checkpoint's own version is the same one."""
     engine = restarted("asp", workers=2)
     engine.attach(0, known, left, False, 0.0)
@@ -198,7 +198,7 @@ def test_an_update_in_a_lossy_format_counts_once(sync, wire):
 
 
 @pytest.mark.parametrize("sync", MODELS)
-def test_workers_that_were_missed_are_taken_in_later(sync):
+def test_absent_workers_are_readmitted_later(sync):
     late, seeds = 0, max(SEEDS, 8)  # fewer do not show how often a worker is too late
     for seed in range(seeds):
         world = World(sync, seed, OPTIONS.get(sync), kills=2, steps=30, late=True).run()
@@ -212,7 +212,7 @@ def test_workers_that_were_missed_are_taken_in_later(sync):
 
 
 @pytest.mark.parametrize("sync", [*MODELS, "pcc late"])
-def test_connections_that_break_again_and_again(sync):
+def test_repeatedly_broken_connections_lose_nothing(sync):
     """Also while workers join, and while some rest until they are told."""
     name, _, late = sync.partition(" ")
     options = {"late": True, "trigger": "all_pushed"} if late else OPTIONS.get(name)
@@ -224,7 +224,7 @@ def test_connections_that_break_again_and_again(sync):
             check(world)
 
 
-def test_a_question_is_answered_once_and_the_answer_repeated():
+def test_a_cut_query_is_decided_once_and_its_answer_repeated():
     asked = 0
     for seed in range(10):
         world = World("esync", seed, kills=0, breaks=20, steps=20, brief=True)

@@ -22,7 +22,7 @@ def begun(jobs, sync="pcc", period=OFTEN):
 
 
 @pytest.mark.parametrize("sync", ["pcc", "wbsp", "bsp", "asp"])
-def test_a_killed_server_returns_and_nothing_is_lost(jobs, sync):
+def test_a_killed_server_resumes_and_loses_nothing(jobs, sync):
     run = begun(jobs, sync)
     workers = [run.worker(120, seconds=0.01, hold_at=90), run.worker(80, seconds=0.015)]
     workers[0].until("step 30 done")
@@ -156,7 +156,7 @@ def test_a_worker_that_is_missing_returns_later(jobs):
     run.ends(run.server)
 
 
-def test_a_server_of_another_run_takes_no_members_over_and_ends_no_training(jobs):
+def test_a_server_of_another_run_admits_no_members_and_ends_no_training(jobs):
     """As when the command of a server that has died is typed again, without --resume."""
     run = begun(jobs, "wbsp")
     workers = [run.worker(30, hold_at=5), run.worker(30, hold_at=5)]
@@ -171,7 +171,7 @@ def test_a_server_of_another_run_takes_no_members_over_and_ends_no_training(jobs
     run.ends(run.server)
 
 
-def test_a_server_that_was_to_continue_with_a_run_and_has_lost_it_refuses_its_members(jobs):
+def test_a_server_that_lost_its_run_refuses_the_runs_members(jobs):
     """So that a supervisor starts them again, in the run that begins."""
     run = begun(jobs, "wbsp")
     workers = [run.worker(1000, hold_at=5), run.worker(1000, hold_at=5)]
@@ -185,7 +185,7 @@ def test_a_server_that_was_to_continue_with_a_run_and_has_lost_it_refuses_its_me
         assert job.find(r"the server refused: worker \d is of run \w+, and this server's run is ")
 
 
-def test_a_checkpoint_that_is_not_there_is_a_run_that_begins(jobs):
+def test_resuming_without_a_checkpoint_begins_a_run(jobs):
     server = jobs.server("--base_dir=run", "--resume").listens()
     assert server.find("no checkpoint found; starting a new run")
     workers = [jobs.integer_worker(server.address, worker, steps=5) for worker in range(2)]

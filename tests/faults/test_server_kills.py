@@ -92,7 +92,7 @@ def check(story):
 @pytest.mark.slow
 @pytest.mark.timeout(120 + 30 * KILLS)
 @pytest.mark.parametrize("sync", ["bsp", "wbsp", "pcc", "adsp"])
-def test_a_killed_and_resumed_server_tells_one_story(tmp_path, sync):
+def test_a_killed_and_resumed_server_leaves_one_consistent_log(tmp_path, sync):
     draw = random.Random(f"{sync} {SEED}")
     with Jobs(tmp_path) as jobs:
         story = Story(jobs, sync, SEED)

@@ -88,7 +88,7 @@ def test_a_shard_may_die(jobs, sync, shards):
 
 
 @when_asked
-def test_the_server_of_shards_may_die_and_come_back_with_more(jobs):
+def test_the_server_of_shards_may_die_and_resume_with_more_shards(jobs):
     run = ServerAndStandby(jobs, shards=2, standby=False, flags=[OFTEN])
     run.trains()
     orphans = run.shards()
@@ -107,7 +107,7 @@ def test_the_server_of_shards_may_die_and_come_back_with_more(jobs):
 
 @pytest.mark.parametrize("victim", [
     "shard", pytest.param("server", marks=when_asked), pytest.param("standby", marks=when_asked)])
-def test_shards_and_a_standby_go_together(jobs, victim):
+def test_shards_work_with_a_standby(jobs, victim):
     pair = ServerAndStandby(jobs, shards=2)
     pair.trains()
     if victim == "shard":
@@ -124,7 +124,7 @@ def test_shards_and_a_standby_go_together(jobs, victim):
         pair.ends(pair.server if victim == "standby" else pair.standby)
 
 
-def test_shards_elsewhere_wait_for_one_server_after_the_other(jobs):
+def test_remote_shards_wait_for_one_server_after_the_other(jobs):
     ports = free_port(), free_port()
     shards = [jobs.shard(port) for port in ports]
     run = ServerAndStandby(jobs, shards=",".join(f"localhost:{port}" for port in ports),
@@ -145,7 +145,7 @@ def test_shards_elsewhere_wait_for_one_server_after_the_other(jobs):
         assert shard.find("the run has ended: all workers finished")
 
 
-def test_a_process_that_follows_a_server_that_waits_for_a_shard_waits_with_it(jobs):
+def test_a_standby_waits_with_a_server_that_waits_for_a_shard(jobs):
     """For longer than silence is taken for life; and it is told of an end that comes at once."""
     ports = free_port(), free_port()
     shards = [jobs.shard(port) for port in ports]
@@ -163,7 +163,7 @@ def test_a_process_that_follows_a_server_that_waits_for_a_shard_waits_with_it(jo
         shard.ends_well()
 
 
-def test_a_server_says_for_which_shard_it_waits(jobs):
+def test_a_server_prints_for_which_shard_it_waits(jobs):
     port = free_port()
     server = jobs.server("--base_dir=run", f"--shards=localhost:{port}").listens()
     server.until(f"waiting for the shard at localhost:{port}")
@@ -184,7 +184,7 @@ def test_a_server_says_for_which_shard_it_waits(jobs):
     shard.was_clean()
 
 
-def test_a_wrong_number_is_said_in_one_line(jobs):
+def test_a_wrong_number_of_shards_is_refused_in_one_line(jobs):
     server = jobs.server("--base_dir=run", "--shards=none")
     assert server.ends() == 1
     assert server.lines == ["wbsp.ps: shards='none' is neither a number from 1 to 64 nor a list of "
@@ -196,7 +196,7 @@ def test_a_wrong_number_is_said_in_one_line(jobs):
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", [2, 4])
 @pytest.mark.parametrize("victim", ["shard", "server", "server with a standby", "standby"])
-def test_fit_continues_whoever_dies(jobs, shards, victim):
+def test_fit_continues_when_any_process_dies(jobs, shards, victim):
     """Two workers with Keras, on the public interface."""
     victim, _, standby = victim.partition(" with ")
     run = ServerAndStandby(jobs, shards=shards, standby=bool(standby) or victim == "standby",

@@ -141,7 +141,7 @@ class SharedRun(ServerAndStandby):
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("number", range(RUNS))
-def test_each_example_is_in_the_model_once_an_epoch_whoever_is_killed(jobs, number):
+def test_each_example_counts_once_an_epoch_under_any_kill(jobs, number):
     sync = SYNC[number % len(SYNC)]
     draw = random.Random(f"{sync} {number} {SEED}")
     standby = draw.random() < 0.4

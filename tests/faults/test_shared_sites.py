@@ -79,7 +79,7 @@ def test_a_site_server_that_is_killed_and_resumed_trains_no_example_twice(tmp_pa
 @pytest.mark.parametrize("above, inside", [("asp", "asp")] + [("bsp", "bsp"), ("pcc", "pcc")] * (
     KILLS > 1))
 @pytest.mark.skipif(KILLS < 2, reason="takes minutes: WBSP_KILLS=2")
-def test_whatever_else_dies_no_example_is_trained_twice(tmp_path, above, inside, victim):
+def test_no_example_is_trained_twice_when_any_other_process_dies(tmp_path, above, inside, victim):
     draw = random.Random(f"{above} {inside} {victim}")
     with Jobs(tmp_path) as jobs, contextlib.ExitStack() as stack:
         sites = SharedSites(jobs, above, inside)

@@ -110,7 +110,7 @@ def left_behind(jobs):
             for name in os.listdir(place) if "wbsp" in name and not name.startswith("wbsp-check")}
 
 
-def test_workers_that_are_killed_leave_nothing_behind(jobs):
+def test_killed_workers_leave_no_shared_memory(jobs):
     """Not in the server either: each life of a worker has what the one before it had."""
     before = left_behind(jobs)
     server = jobs.server(workers=2, sync="asp").listens()
@@ -131,7 +131,7 @@ def test_workers_that_are_killed_leave_nothing_behind(jobs):
     assert left_behind(jobs) == before
 
 
-def test_workers_share_the_memory_of_the_server_that_follows_on_one_that_was_killed(jobs):
+def test_workers_share_memory_with_the_resumed_server(jobs):
     """No cut is lost or counted twice, and no worker keeps what the first server shared."""
     before = left_behind(jobs)
     pair = ServerAndStandby(jobs, sync="pcc", standby=False)
@@ -182,7 +182,7 @@ member.ends()
     assert len(server.events("accept")) == 20 and server.events("reattach") == []
 
 
-def test_memory_that_did_not_come_is_shared_from_the_next_connection_on(jobs, monkeypatch):
+def test_memory_that_did_not_arrive_is_shared_from_the_next_connection_on(jobs, monkeypatch):
     """Until then the worker is served over TCP; it asks once a connection, and no more."""
     opened, tries = Door.link, []
 
@@ -291,7 +291,7 @@ def test_a_place_outside_of_shared_memory_counts_as_a_malformed_message(jobs):
     assert sum(event["count"] for event in server.events("malformed")) == len(wrong)
 
 
-def test_a_member_whose_shared_message_does_not_decode_is_told_so(jobs):
+def test_a_member_whose_shared_message_does_not_decode_learns_the_reason(jobs):
     """A place that no message can name is one of these; the worker may come again."""
     server = jobs.server(workers=1, sync="asp").listens()
     undecoded = [push(-1), push(1, offset=-4), push(1, offset=1 << 62), push(1, nbytes=-4),

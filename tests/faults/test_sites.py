@@ -28,7 +28,7 @@ ONE_OF_TWO = [("bsp", "pcc"), *[("asp", "asp")] * (KILLS > 2)]
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("above, inside", [("asp", "asp"), ("bsp", "bsp")])
-def test_what_sites_learn_is_in_the_model_once(tmp_path, above, inside):
+def test_each_sites_progress_is_in_the_model_once(tmp_path, above, inside):
     with Jobs(tmp_path) as jobs:
         sites = Sites(jobs, above, inside).start(steps=12, seconds=0.01)
         sites.end_well()
@@ -86,7 +86,7 @@ def test_a_site_server_that_is_killed_and_resumed_pushes_nothing_twice(tmp_path,
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("above, inside", ONE_OF_TWO)
-def test_the_top_can_be_killed_and_resumed(tmp_path, above, inside):
+def test_the_server_above_can_be_killed_and_resumed(tmp_path, above, inside):
     draw = random.Random(f"top {above} {inside}")
     with Jobs(tmp_path) as jobs:
         sites = Sites(jobs, above, inside).start(stop_when_told=True, seconds=0.01)
@@ -103,7 +103,7 @@ def test_the_top_can_be_killed_and_resumed(tmp_path, above, inside):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("above, inside", ONE_OF_TWO)
-def test_a_standby_of_the_top_takes_over(tmp_path, above, inside):
+def test_a_standby_of_the_server_above_takes_over(tmp_path, above, inside):
     with Jobs(tmp_path) as jobs:
         sites = Sites(jobs, above, inside)
         standby = sites.start_top_standby()
@@ -124,7 +124,7 @@ def test_a_standby_of_the_top_takes_over(tmp_path, above, inside):
 
 
 @pytest.mark.timeout(300)
-def test_a_worker_of_a_site_can_be_killed_and_come_again(tmp_path):
+def test_a_worker_of_a_site_can_be_killed_and_restarted(tmp_path):
     with Jobs(tmp_path) as jobs:
         sites = Sites(jobs).start(stop_when_told=True, seconds=0.01)
         sites.workers[0][1].until("step 9 done")
@@ -144,7 +144,7 @@ def behind(sites, site):
 
 
 @pytest.mark.timeout(300)
-def test_a_site_that_is_cut_off_goes_on_and_comes_back(tmp_path):
+def test_a_site_that_is_cut_off_continues_and_reconnects(tmp_path):
     """Under a rule that never waits, it makes versions alone, and pushes all of it later."""
     with Jobs(tmp_path) as jobs, line_to_the_top(jobs, "pcc", "bsp") as (sites, proxy):
         cut_off(sites, proxy)
@@ -159,7 +159,7 @@ def test_a_site_that_is_cut_off_goes_on_and_comes_back(tmp_path):
 
 
 @pytest.mark.timeout(300)
-def test_a_site_that_is_cut_off_waits_where_the_rule_above_says_so(tmp_path):
+def test_a_site_that_is_cut_off_waits_if_the_rule_above_makes_it_wait(tmp_path):
     with Jobs(tmp_path) as jobs, line_to_the_top(jobs, "bsp", "asp") as (sites, proxy):
         cut_off(sites, proxy)
         stood = len(sites.events(0, "commit"))
@@ -174,7 +174,7 @@ def test_a_site_that_is_cut_off_waits_where_the_rule_above_says_so(tmp_path):
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("inside", ["bsp", "pcc"])
-def test_the_end_comes_from_above(tmp_path, inside):
+def test_the_server_above_ends_a_sites_run(tmp_path, inside):
     with Jobs(tmp_path) as jobs:
         sites = Sites(jobs, "bsp", inside, options=("--max_steps=12",)).start(seconds=0.01)
         sites.end_well()
@@ -202,7 +202,7 @@ def test_an_interrupted_site_pushes_its_rest_and_leaves(tmp_path):
 
 
 @pytest.mark.timeout(200)
-def test_one_secret_is_for_the_inside_and_one_for_between(tmp_path):
+def test_a_site_has_one_token_for_its_workers_and_one_for_the_server_above(tmp_path):
     inside, between = tmp_path / "inside", tmp_path / "between"
     inside.write_text("a secret of the site's own")
     between.write_text("another one, between the two")
@@ -216,7 +216,7 @@ def test_one_secret_is_for_the_inside_and_one_for_between(tmp_path):
 
 
 @pytest.mark.timeout(200)
-def test_a_site_without_the_secret_between_says_so_and_ends(tmp_path):
+def test_a_site_without_the_token_for_the_server_above_ends_with_one_line(tmp_path):
     between = tmp_path / "between"
     between.write_text("a secret that the site lacks")
     with Jobs(tmp_path) as jobs:
@@ -237,7 +237,7 @@ def test_a_site_without_the_secret_between_says_so_and_ends(tmp_path):
     (["--upstream=h:1", "--site=0", "--shard"], "--shard and --upstream do not go together"),
     (["--upstream=h:1", "--site=0", "--shards=2", "--worker_num=1"],
      "--shards and --upstream do not go together: a site's server holds its model itself")])
-def test_what_a_site_does_not_have_is_refused_in_one_line(tmp_path, flags, line):
+def test_flags_that_a_site_lacks_are_refused_in_one_line(tmp_path, flags, line):
     with Jobs(tmp_path) as jobs:
         site = jobs.server(*flags)
         assert site.ends() == 1
@@ -245,7 +245,7 @@ def test_what_a_site_does_not_have_is_refused_in_one_line(tmp_path, flags, line)
 
 
 @pytest.mark.timeout(200)
-def test_a_worker_with_shared_data_beside_one_with_its_own_is_refused_in_one_line(tmp_path):
+def test_mixing_shared_and_own_data_is_refused_in_one_line(tmp_path):
     with Jobs(tmp_path) as jobs:
         top = jobs.server(workers=1).listens()
         site = jobs.server(f"--upstream={top.address}", "--site=0", workers=2).listens()
@@ -270,7 +270,7 @@ def test_a_rule_that_loses_steps_is_refused(tmp_path):
 
 
 @pytest.mark.timeout(200)
-def test_a_run_is_resumed_as_what_it_was(tmp_path):
+def test_a_run_is_not_resumed_as_a_sites(tmp_path):
     with Jobs(tmp_path) as jobs:
         server = jobs.server("--base_dir=run", "--check_period=0.1", sync="asp").listens()
         workers = [jobs.integer_worker(server.address, worker, seconds=0.01) for worker in (0, 1)]
@@ -286,7 +286,7 @@ def test_a_run_is_resumed_as_what_it_was(tmp_path):
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("flags", [["--wire=int8"], ["--shards=2"]] + [
     ["--shards=2", "--wire=int8"]] * (KILLS > 2))
-def test_the_line_between_has_a_format_and_shards_of_its_own(tmp_path, flags):
+def test_the_link_to_the_server_above_has_its_own_format_and_shards(tmp_path, flags):
     with Jobs(tmp_path) as jobs:
         sites = Sites(jobs, "pcc", "bsp", options=tuple(flags)).start(
             stop_when_told=True, seconds=0.01)
@@ -341,7 +341,7 @@ def test_a_standby_of_a_site_takes_over_and_pushes_nothing_twice(tmp_path, above
 @pytest.mark.skipif(KILLS <= 2, reason="takes a minute: WBSP_KILLS=8")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("above, inside", [("bsp", "pcc"), ("asp", "asp")])
-def test_a_site_server_that_was_replaced_leaves_its_place_above(tmp_path, above, inside):
+def test_a_replaced_site_server_frees_its_place_above(tmp_path, above, inside):
     """It was stopped, not killed: the standby waits until its connection there ends."""
     with Jobs(tmp_path) as jobs:
         sites = Sites(jobs, above, inside)

@@ -36,7 +36,7 @@ SOME = [("bsp", "float32", ROWS, 1, True), ("pcc", "int8", EXACT, 2, False)]
 
 @pytest.mark.timeout(240 + 60 * KILLS)
 @pytest.mark.parametrize(("sync", "wire", "size", "shards", "standby"), ALL if KILLS else SOME)
-def test_rows_are_conserved_whoever_dies(jobs, sync, wire, size, shards, standby):
+def test_rows_are_conserved_when_any_process_dies(jobs, sync, wire, size, shards, standby):
     draw = random.Random(f"{wire} {size} {shards} {standby} {SEED}")
     pair = ServerAndStandby(jobs, sync, shards=shards, standby=standby,
                             flags=[OFTEN, f"--wire={wire}", "--outer=identity"])

@@ -64,7 +64,7 @@ def test_a_run_with_a_standby_ends_well_without_a_fault(jobs):
 @pytest.mark.slow
 @pytest.mark.timeout(240 + 60 * KILLS)
 @pytest.mark.parametrize("sync", ["bsp", "wbsp", "pcc", "asp"])
-def test_one_of_the_two_dies_again_and_again(jobs, sync):
+def test_server_or_standby_die_repeatedly_without_loss(jobs, sync):
     """Who was killed is started again by the same command, and becomes the other's standby."""
     draw, pair, waits = random.Random(f"{sync} {SEED}"), ServerAndStandby(jobs, sync), []
     for seconds in (0.004, 0.01):
@@ -102,7 +102,7 @@ def test_the_memory_of_a_frozen_standby_is_not_changed(jobs):
     pair.ends(pair.standby)
 
 
-def test_a_server_that_is_started_again_at_once_yields_to_its_standby(jobs):
+def test_a_server_restarted_at_once_yields_to_its_standby(jobs):
     """Its checkpoint is older than what the standby holds."""
     pair = ServerAndStandby(jobs)
     pair.trains()
@@ -116,7 +116,7 @@ def test_a_server_that_is_started_again_at_once_yields_to_its_standby(jobs):
     pair.ends(pair.standby, pair.server)
 
 
-def test_a_process_that_began_with_an_older_state_is_not_overtaken_for_it(jobs):
+def test_a_process_with_an_older_state_is_not_overtaken(jobs):
     """A server that was replaced is the standby now; it holds more than its own checkpoint."""
     pair = ServerAndStandby(jobs)
     for pace in (0.01, 0.015):  # one that waits may keep a version from being made
@@ -136,7 +136,7 @@ def test_a_process_that_began_with_an_older_state_is_not_overtaken_for_it(jobs):
     pair.ends(pair.server, pair.standby)
 
 
-def test_a_process_that_cannot_be_the_standby_is_told_so(jobs):
+def test_a_process_that_cannot_be_the_standby_is_refused_with_the_reason(jobs):
     pair = ServerAndStandby(jobs)
     pair.server.until("standby at")
     other = pair.jobs.server("--base_dir=other", f"--standby_of={pair.addresses[0]}", sync="bsp")
@@ -152,7 +152,7 @@ def test_a_process_that_cannot_be_the_standby_is_told_so(jobs):
     assert len(pair.server.find("standby at")) == 1, "there is one at a time"
 
 
-def test_workers_are_turned_away_by_a_standby_that_has_no_server(jobs):
+def test_a_standby_without_a_server_refuses_workers(jobs):
     address = "localhost:1"  # nobody listens there
     standby = jobs.server("--base_dir=run", f"--standby_of={address}").listens()
     worker = jobs.integer_worker(standby.address, 0, steps=5)

@@ -61,7 +61,7 @@ def test_a_killed_worker_returns_and_continues_where_it_stopped(jobs, sync):
 
 
 @pytest.mark.slow
-def test_a_killed_server_is_missed_and_resumes_from_its_checkpoint(jobs):
+def test_workers_wait_for_a_killed_server_that_resumes_from_its_checkpoint(jobs):
     flags = ["--check_period=0.2", "--base_dir=wbsp"]
     server = jobs.server(*flags, sync="wbsp")
     workers = [jobs.integer_worker(server.address, worker, seconds=0.02, patience=2)
@@ -99,7 +99,7 @@ def test_a_killed_server_is_missed_and_resumes_from_its_checkpoint(jobs):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_server_that_is_interrupted_lets_everyone_finish(jobs, signum):
+def test_an_interrupted_server_lets_all_workers_finish(jobs, signum):
     server = jobs.server("--check_period=3600", sync="pcc")
     workers = [jobs.integer_worker(server.address, worker, seconds=0.01) for worker in range(2)]
     for worker in workers:
@@ -115,7 +115,7 @@ def test_a_server_that_is_interrupted_lets_everyone_finish(jobs, signum):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_worker_that_is_interrupted_hands_over_what_it_did(jobs, signum):
+def test_an_interrupted_worker_pushes_its_progress(jobs, signum):
     server = jobs.server(sync="wbsp")
     stayer = jobs.integer_worker(server.address, 0, steps=60, hold_at=30, seconds=0.01)
     leaver = jobs.integer_worker(server.address, 1, seconds=0.01)

@@ -24,7 +24,7 @@ def test_times_are_means_over_seeds_compared_with_the_fastest_rival(make_run):
     assert result["bsp"] == pytest.approx((9.9, "pcc", 9.9 / 2.9))
 
 
-def test_both_forms_of_wbsp_are_compared_when_nothing_else_is_there(make_run):
+def test_both_forms_of_wbsp_are_compared_without_other_runs(make_run):
     statistics = gather([make_run("w", "wbsp", accuracy=reaching(3.9)),
                     make_run("p", "pcc", accuracy=reaching(1.9))])
     assert [(r.group, r.rival) for r in times_to(statistics, Goal.of(0.5))] == [("pcc", "wbsp"),

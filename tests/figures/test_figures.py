@@ -61,7 +61,7 @@ def test_command_line_prints_the_files_it_wrote(make_run, tmp_path, capsys):
     (["{tmp}/run", "--window=5:2"], "START:END"),
     (["{tmp}/run", "--window=100:200"], "lasted 20 s"),
 ])
-def test_bad_input_gets_one_line(make_run, tmp_path, capsys, arguments, words):
+def test_bad_input_is_refused_in_one_line(make_run, tmp_path, capsys, arguments, words):
     make_run("run", "wbsp")
     (tmp_path / "empty").mkdir()
     assert main([argument.format(tmp=tmp_path) for argument in arguments]) == 1
@@ -69,7 +69,7 @@ def test_bad_input_gets_one_line(make_run, tmp_path, capsys, arguments, words):
     assert words in error and error.count("\n") == 1
 
 
-def test_missing_matplotlib_is_said_in_one_line(make_run, tmp_path, monkeypatch, capsys):
+def test_missing_matplotlib_is_reported_in_one_line(make_run, tmp_path, monkeypatch, capsys):
     make_run("run", "wbsp")
     for name in [n for n in sys.modules if n.startswith("wbsp.figures.")]:
         monkeypatch.delitem(sys.modules, name)

@@ -16,7 +16,7 @@ def test_runs_that_differ_by_the_seed_form_one_group(make_run):
     assert [one.name for one in statistics] == ["wbsp #1 (seed 0)", "wbsp #2 (seed 1)", "bsp"]
 
 
-def test_a_group_names_the_settings_that_tell_it_from_others(make_run):
+def test_a_group_names_the_settings_that_distinguish_it(make_run):
     statistics = gather([make_run("a", "ssp", options={"s": 3}),
                          make_run("b", "ssp", options={"s": 10}),
                     make_run("c", "bsp")])

@@ -29,7 +29,7 @@ def test_models_come_in_the_order_of_how_little_they_are_beaten(drawn):
     assert path.stat().st_size > 5_000
 
 
-def test_a_cell_says_its_seconds_and_its_color_the_ratio_to_the_fastest(drawn):
+def test_a_cell_shows_seconds_and_its_color_the_ratio_to_the_fastest(drawn):
     axes, _ = drawn
     texts = {text.get_position(): text for text in axes.texts}
     assert {at: text.get_text() for at, text in texts.items()} == {

@@ -52,7 +52,8 @@ def test_versions_from_above_are_drawn_through_all_processes(site_run, tmp_path)
         ("v1", "commit", 0), ("v2", "commit", 0), ("v3", "adopt", 0)]
 
 
-def test_the_timeline_tells_versions_from_above_from_the_sites_own(site_run, tmp_path, monkeypatch):
+def test_the_timeline_distinguishes_versions_from_above_and_the_sites_own(
+        site_run, tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr(timeline, "save", lambda figure, path: figures.append(figure) or path)
     draw_timeline(*gather([site_run]), tmp_path / "timeline.png", (0.0, 3.0))

@@ -30,7 +30,7 @@ def flat(model):
     return np.concatenate([keras.ops.convert_to_numpy(v).ravel() for v in model.variables])
 
 
-def test_a_name_says_how_large_the_decoder_is():
+def test_a_name_gives_the_size_of_the_decoder():
     assert shape("gpt") == Shape(64, 3, 4, 64) and shape("gpt").parameters == 168_384
     assert shape("gpt:layers=6:width=256").parameters == 4_803_840
     assert shape("cnn") is None

@@ -37,7 +37,7 @@ def test_the_seed_alone_decides_the_initial_bytes(name):
     assert weights(models.build(name, seed=2)) != first
 
 
-def test_no_two_layers_start_alike():
+def test_no_two_layers_start_equal():
     kernels = [v.numpy().ravel()[:9] for v in models.build("alexnet", 1).variables if v.ndim > 1]
     assert len({kernel.tobytes() for kernel in kernels}) == 8
 
@@ -164,7 +164,7 @@ def own_module(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("own_module")
-def test_a_model_of_ones_own_is_built_from_the_current_folder():
+def test_a_user_defined_model_is_built_from_the_current_folder():
     first = models.build("own_networks:good", seed=1)
     assert first(images()).shape == (4, 10)
     assert weights(models.build("own_networks:good", seed=1)) == weights(first)
@@ -172,7 +172,7 @@ def test_a_model_of_ones_own_is_built_from_the_current_folder():
 
 
 @pytest.mark.usefixtures("own_module")
-def test_a_model_of_ones_own_must_fit_imagenets_images_and_classes():
+def test_a_user_defined_model_must_fit_imagenets_images_and_classes():
     def build(side, classes):
         return models.build("own_networks:good", 1, dataset="imagenet", image_size=side,
                             classes=classes)
@@ -195,12 +195,12 @@ def test_a_model_of_ones_own_must_fit_imagenets_images_and_classes():
         ("own_networks:number", "returned 'int', it must return a built keras.Model"),
     ],
 )
-def test_a_wrong_model_of_ones_own_is_named(name, says):
+def test_a_wrong_user_defined_model_is_named(name, says):
     with pytest.raises(ValueError, match=says):
         models.build(name, seed=1)
 
 
 @pytest.mark.usefixtures("own_module")
-def test_weight_decay_does_not_silently_miss_a_model_of_ones_own():
+def test_weight_decay_of_a_user_defined_model_is_not_silently_ignored():
     with pytest.raises(ValueError, match=r"weight_decay=0.004 has no effect on"):
         models.build("own_networks:good", seed=1, weight_decay=0.004)

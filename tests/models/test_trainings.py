@@ -118,7 +118,7 @@ print("mapped anew:", mapped())
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_training_on_a_cpu_leaves_freed_memory_to_be_used_again(tmp_path):
+def test_training_on_a_cpu_reuses_freed_memory(tmp_path):
     script = tmp_path / "trains.py"
     script.write_text(TRAINS)
     with Jobs(tmp_path) as jobs:

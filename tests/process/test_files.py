@@ -19,7 +19,7 @@ print("connected")
 
 @pytest.mark.parametrize("files", [12, 16, 24])
 @pytest.mark.parametrize("what", ["server", "worker"])
-def test_a_process_that_can_open_too_few_files_says_what_to_do(jobs, what, files):
+def test_too_low_a_limit_of_open_files_is_reported_with_a_remedy(jobs, what, files):
     (jobs.folder / "worker.py").write_text(WORKER.format(9))
     command = "-m wbsp.ps --worker_num=1" if what == "server" else "worker.py"
     job = jobs.run(what, "bash", "-c", f"ulimit -n {files} && exec python {command}")
@@ -41,7 +41,7 @@ def test_a_server_and_a_worker_that_can_open_64_files_meet(jobs):
     server.was_clean()
 
 
-def test_what_was_looked_at_is_closed_again():
+def test_files_opened_for_a_check_are_closed():
     before = os.listdir("/proc/self/fd")
     check_files("a server")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

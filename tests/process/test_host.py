@@ -8,7 +8,7 @@ import pytest
 from wbsp.process.host import HOST, Clock
 
 
-def test_time_counts_while_the_machine_sleeps_where_it_can_tell(monkeypatch):
+def test_time_counts_while_the_machine_sleeps_if_the_system_measures_it(monkeypatch):
     if not hasattr(time, "CLOCK_BOOTTIME"):
         pytest.skip("this system has no such clock")
     monkeypatch.setattr(time, "clock_gettime", {time.CLOCK_BOOTTIME: 12.5}.__getitem__)

@@ -11,7 +11,7 @@ def test_the_first_restart_is_at_once_and_later_ones_wait_longer():
     assert restarts.made == 8
 
 
-def test_a_long_life_begins_the_count_again():
+def test_a_long_life_resets_the_count_of_restarts():
     restarts = Restarts(2)
     long = timeouts.PROCESS_SHORT + 1
     assert [restarts.after(lived) for lived in (1, 1, long, 1, 1)] == [0, 1, 0, 1, None]

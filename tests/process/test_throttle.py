@@ -7,7 +7,7 @@ def lines(throttle, *times):
     return [now for now in times if throttle.due(now)]
 
 
-def test_the_first_line_is_said_at_once_and_the_next_a_period_later():
+def test_the_first_line_is_printed_at_once_and_the_next_a_period_later():
     assert lines(Throttle(10.0), 3, 4, 12.9, 13, 14, 22, 40, 41, 50) == [3, 13, 40, 50]
 
 

@@ -68,7 +68,7 @@ def test_a_token_of_another_user_is_refused():
         usual_token()
 
 
-def test_a_file_by_name_only_gets_a_line(tmp_path):
+def test_a_token_file_that_others_can_read_gets_a_warning(tmp_path):
     path = tmp_path / "named"
     path.write_text("a secret of the run\r\n")
     path.chmod(0o600)
@@ -107,7 +107,7 @@ def test_a_process_without_a_token_tries_the_usual_one_once_it_is_refused():
     assert Credentials("", refuse).other() is None, "it was told to have none"
 
 
-def test_a_home_that_this_process_may_not_look_into_has_none(folder):
+def test_an_unreadable_home_folder_has_no_token(folder):
     folder.write_text("no folder")
     assert usual_token() is None
     with pytest.raises(OSError, match="cannot make a token at .*: .*--token_file"):

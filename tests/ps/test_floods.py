@@ -87,7 +87,7 @@ def test_memory_stays_flat_under_a_flood(jobs, flood, most):
     server.ends_well()
 
 
-def test_a_server_that_can_open_no_more_files_says_so_and_continues_when_it_can(jobs):
+def test_a_server_without_free_files_reports_it_and_continues_later(jobs):
     """At its start, and when it comes to that; it does not stand still in silence."""
     port = free_port()
     server = jobs.run("server", "bash", "-c", "ulimit -n 30 && exec python -m wbsp.ps "

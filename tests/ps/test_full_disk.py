@@ -39,12 +39,12 @@ def waiting(times, wanted=lambda: True):
         said.append, "runs").persist(act, "cannot write it", clock, wanted))
 
 
-def test_what_is_written_at_once_gets_no_line():
+def test_a_file_written_at_once_prints_no_line():
     wait = waiting(0)
     assert wait.ends() == 1 and not wait.said and wait.clock.now == 0
 
 
-def test_each_second_it_is_tried_again_and_now_and_then_a_line_says_so():
+def test_a_write_is_retried_each_second_with_a_line_at_intervals():
     wait = waiting(20)
     assert wait.ends() == 21 and 20 <= wait.clock.now < 22
     assert wait.said == [
@@ -73,7 +73,7 @@ def test_a_suspension_does_not_count():
     assert disk.failed("it fails", 1059.0) and not disk.failed("it fails", 1060.0)
 
 
-def test_what_is_not_needed_is_tried_for_ever():
+def test_writing_an_unneeded_file_is_retried_for_ever():
     said = []
     disk = FullDisk(said.append, "runs", endless=True)
     assert disk.failed("it fails", 0.0) and disk.failed("it fails", 1e6)

@@ -179,7 +179,7 @@ def shard():
     shard.close()
 
 
-def test_a_shard_follows_who_proves_to_be_the_run_s_next_server(shard):
+def test_a_shard_follows_the_proven_next_server_of_the_run(shard):
     contact, run = shard.socket.contact, key_of_shards(bytes(32))
     stranger, first, other, later = (shard.dealer() for _ in range(4))
     assert isinstance(shard.leads(stranger, 1, b"no key"), m.Challenge)

@@ -83,7 +83,7 @@ def test_a_take_over_has_a_folder_of_its_own(plan, socket, tmp_path):
 
 
 @pytest.mark.parametrize("elected", [True, False])
-def test_who_was_elected_gives_numbers_of_its_own_also_when_it_starts_again_before_the_first(
+def test_an_elected_server_leaps_in_version_numbers_also_after_a_restart(
         plan, socket, tmp_path, elected):
     """The other server may only sleep, and give the next numbers when it wakes."""
     server = start._TakeOver(plan, socket, "x:2")(copy(), elected=elected)
@@ -108,8 +108,8 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("step", ["hold_folder", "save", "write_settings", "finish"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_death_between_two_steps_leaves_the_run_that_was_there(plan, socket, tmp_path,
-                                                                 monkeypatch, step, when):
+def test_a_kill_between_two_steps_keeps_the_previous_run(plan, socket, tmp_path,
+                                                         monkeypatch, step, when):
     owner, name = (plan.runs, "finished") if step == "finish" else (start, step)
     real = getattr(owner, name)
 
@@ -134,7 +134,7 @@ def test_a_death_between_two_steps_leaves_the_run_that_was_there(plan, socket, t
 
 
 @pytest.mark.parametrize("step", ["save", "write_settings", "finish", "ServerLog"])
-def test_a_take_over_that_cannot_write_is_tried_again(plan, socket, tmp_path, monkeypatch, step):
+def test_a_take_over_that_cannot_write_is_retried(plan, socket, tmp_path, monkeypatch, step):
     take_over = start._TakeOver(plan, socket)
     owner, name = (plan.runs, "finished") if step == "finish" else (start, step)
 
@@ -198,7 +198,7 @@ def test_a_standby_that_cannot_write_can_be_interrupted(socket, monkeypatch, cap
     assert "before the newest state could be written" in caplog.messages[-1]
 
 
-def test_a_standby_that_died_before_its_folder_had_a_checkpoint_waits_again(tmp_path, monkeypatch):
+def test_a_standby_restarted_without_a_checkpoint_waits_again(tmp_path, monkeypatch):
     """It does not begin a run of its own beside the one that it is to take over."""
     monkeypatch.setattr(Interrupts, "install", lambda self: self)
     (tmp_path / "asp-standby" / "run-001").mkdir(parents=True)
@@ -212,7 +212,7 @@ def test_a_standby_that_died_before_its_folder_had_a_checkpoint_waits_again(tmp_
     standby._socket.close()
 
 
-def test_run_json_that_names_no_run_is_said_where_another_server_may_have_it(tmp_path):
+def test_a_run_json_without_a_run_is_reported_if_another_server_may_have_it(tmp_path):
     port = free_port()
     folder = tmp_path / "asp" / "run-001"
     folder.mkdir(parents=True)

@@ -74,7 +74,7 @@ def test_an_initial_model_may_take_longer_than_the_workers_wait_for_the_server(j
     server.kill()
 
 
-def test_a_worker_that_is_asked_for_the_initial_model_and_sends_none(jobs):
+def test_a_worker_that_does_not_send_the_initial_model_is_refused(jobs):
     server = impatient(jobs, workers=2)
     with Peer(server.address) as silent:
         assert silent.joins(1).send_initial
@@ -90,7 +90,7 @@ def test_a_worker_that_is_asked_for_the_initial_model_and_sends_none(jobs):
     server.ends_well()
 
 
-def test_a_run_that_ends_while_a_worker_builds_its_model_tells_it(jobs):
+def test_a_worker_that_builds_its_model_learns_of_the_runs_end(jobs):
     server = jobs.server("--connect_timeout=1", sync="asp", workers=2).listens()
     with Peer(server.address) as builder:
         builder.send(m.Hello(m.PROTOCOL, 1, {}))
@@ -145,7 +145,7 @@ wbsp.sync.asp.ASP.push = faulty
     assert saved.state.version == 100
 
 
-def test_a_process_that_comes_after_the_stop_can_push_nothing(jobs):
+def test_a_process_that_joins_after_the_stop_cannot_push(jobs):
     server = jobs.server("--connect_timeout=1", sync="ssp", workers=2).listens()
     with Peer(server.address) as stayer, Peer(server.address) as late:
         assert stayer.joins(0).send_initial

@@ -188,7 +188,7 @@ def test_patience_without_a_metric_is_refused(jobs):
     assert server.find("--best_patience=3 needs a metric to compare versions by")
 
 
-def test_a_reader_that_cannot_read_a_version_says_so_and_gives_up(running, monkeypatch):
+def test_a_reader_that_cannot_read_a_version_reports_it_and_fails(running, monkeypatch):
     server, _ = running()
     monkeypatch.setattr("wbsp.reading.read_at", lambda *_: "no server answers at there:1")
     monkeypatch.setattr("wbsp.runlog.awaited._FIRST", 0.5)

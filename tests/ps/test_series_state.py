@@ -23,7 +23,7 @@ def serving(fit, **state):
     ("", 0, False, 3), ("cd34", 1, False, 1), ("cd34", 2, True, 1)],
     ids=["new", "behind", "the present one", "has its final version", "unknown", "first of another",
          "done with another"])
-def test_a_process_says_which_fit_it_begins(series, fit, anew, due):
+def test_a_process_reports_which_fit_it_begins(series, fit, anew, due):
     assert serving(3).due(series, fit, anew) == due
 
 
@@ -55,7 +55,7 @@ def test_a_fit_that_has_not_begun_has_no_final_version():
         serving(2).due("ab12", 3, begun=False)
 
 
-def test_another_server_goes_on_where_run_json_says():
+def test_another_server_continues_at_the_address_in_run_json():
     series = serving(2, secret="5e" * 32)
     series.lives(0, b"a", proven=True)
     series.departs(1, b"", proven=True)
@@ -74,7 +74,7 @@ def test_another_server_goes_on_where_run_json_says():
     assert not Series.continues(run | {"ended": False})
 
 
-def test_only_the_process_that_was_a_worker_says_that_it_ends():
+def test_only_a_workers_own_process_can_report_its_end():
     series = serving(1)
     series.lives(0, b"mine", proven=True)
     series.lives(0, b"another's")
@@ -107,7 +107,7 @@ def test_processes_without_an_index_are_remembered_up_to_a_bound():
     assert len(series.nameless) == 1000
 
 
-def test_a_server_of_one_run_expects_nobody():
+def test_a_server_of_one_run_expects_no_further_fit():
     series = serving(1, single=True)
     series.lives(0)
     series.comes(None, b"one", proven=False)
@@ -161,7 +161,7 @@ STEPS = ["a again", "b again", "a takes b", "b takes a", "a goes on", "b goes on
 
 
 @given(steps=st.lists(st.sampled_from(STEPS), max_size=30))
-def test_no_epoch_of_a_series_is_both_processes_and_none_is_taken_twice(steps):
+def test_no_epoch_of_a_series_is_taken_twice_or_by_both_processes(steps):
     a, b = Process(), Process()
     a.serves(a.run, SERVER_STEP)
     assert a.run["epoch"] == 1
@@ -186,7 +186,7 @@ def test_no_epoch_of_a_series_is_both_processes_and_none_is_taken_twice(steps):
         taken.add(epoch)
 
 
-def test_the_fit_that_a_standby_begins_is_later_than_what_its_server_may_have_begun():
+def test_a_standby_begins_a_later_fit_than_its_server_may_have_begun():
     a, b = Process(), Process()
     a.serves(a.run, SERVER_STEP)
     b.begins_for(a)

@@ -152,7 +152,7 @@ def test_a_thousand_malformed_messages_of_strangers(training):
     quiet(server)
 
 
-def test_a_member_that_says_impossible_things(training):
+def test_impossible_messages_of_a_member_change_nothing(training):
     server, members = training
     with Peer(server.address) as liar:
         assert liar.joins(2).seq == 0
@@ -171,7 +171,7 @@ def test_a_member_that_says_impossible_things(training):
     quiet(server)
 
 
-def test_a_member_whose_message_does_not_decode_is_told_so(training):
+def test_a_member_whose_message_does_not_decode_is_dropped_with_the_reason(training):
     server, members = training
     with Peer(server.address) as worker:
         worker.joins(2)
@@ -194,7 +194,7 @@ def test_a_member_whose_message_does_not_decode_is_told_so(training):
     quiet(server)
 
 
-def test_a_member_whose_push_cannot_be_is_told_so(training):
+def test_a_member_with_an_impossible_push_is_dropped_with_the_reason(training):
     """It would wait for ever; what it had pushed before stays."""
     server, members = training
     for wrong in ENDS:
@@ -323,7 +323,7 @@ def test_another_token_is_refused_and_the_run_continues(jobs, token_file, ours, 
     server.was_clean()
 
 
-def test_the_secret_is_told_to_no_one_else(jobs, token_file):
+def test_the_token_is_in_no_file_and_no_line_of_a_run(jobs, token_file):
     server = jobs.server(f"--token_file={token_file}", sync="asp", workers=1).listens()
     FakeWorker(server.address, 0, steps=3, token=TOKEN).ends()
     server.ends_well()

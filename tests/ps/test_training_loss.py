@@ -8,7 +8,7 @@ from wbsp.core.stats import Report
 from wbsp.ps.training_loss import TrainingLoss
 
 
-def test_each_period_tells_the_mean_over_its_samples_of_all_workers():
+def test_each_period_reports_the_mean_over_all_workers_samples():
     reports, told = {}, []
     loss = TrainingLoss(5.0, reports, lambda *what: told.append(what))
     loss.poll(0.0)

@@ -99,7 +99,7 @@ def pair(jobs):
         peer.__exit__()
 
 
-def test_a_worker_that_hangs_in_the_last_validation_is_named_and_left_behind(pair):
+def test_a_worker_that_hangs_in_the_last_validation_is_named_and_given_up(pair):
     server, one, other = pair(SharedData(4, 4, 1))
     other.send(m.Leaving("finished", True, None))
     assert one.beats(PATIENCE + 1, works=True) is None, "it works, and is waited for"
@@ -113,7 +113,7 @@ def test_a_worker_that_hangs_in_the_last_validation_is_named_and_left_behind(pai
     server.ends_well()
 
 
-def test_another_worker_validates_what_one_that_hangs_was_given(pair):
+def test_another_worker_validates_in_place_of_one_that_hangs(pair):
     server, one, other = pair(SharedData(4, 4, 2, validate="wait"))
     other.send(m.AskVersion(0, True))
     assert one.beats(PATIENCE + 1, works=True) is None

@@ -115,7 +115,7 @@ class Run:
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_is_started_again(jobs):
+def test_a_worker_that_dies_is_restarted(jobs):
     """On a single node, and in a few seconds; what it returned is that of its second life."""
     small = {"CPU": 0.2}
     try:
@@ -231,7 +231,7 @@ def test_a_cluster_without_room_ends_in_a_line(jobs, machine):
 
 
 @long
-def test_a_server_that_cannot_begin_says_why(jobs, machine):
+def test_a_server_that_cannot_begin_ends_with_the_reason(jobs, machine):
     run = Run(jobs, machine, flags=["--sync_option=s=3"])
     assert run.driver.ends() == 1
     run.driver.was_clean()
@@ -301,7 +301,7 @@ print("RESULT", json.dumps(dataclasses.asdict(result)), flush=True)
 
 
 @long
-def test_each_fit_has_a_folder_and_the_last_ones_best_version_is_known(jobs, machine):
+def test_each_fit_has_a_folder_and_the_last_has_a_best_version(jobs, machine):
     (jobs.folder / "fits.py").write_text(FITS)
     driver = jobs.start("driver", "fits.py", machine.address, jobs.folder)
     driver.ends_well(300)

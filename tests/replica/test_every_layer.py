@@ -268,7 +268,7 @@ def test_seeds_are_each_workers_own():
 
 
 @pytest.mark.skipif(BACK_END != "torch", reason="modules of PyTorch are for PyTorch")
-def test_buffers_of_pytorch_are_each_workers_own_and_it_is_said():
+def test_pytorch_buffers_stay_with_each_worker_and_a_line_reports_it():
     import torch
 
     from wbsp.replica.layers import remarks

@@ -45,7 +45,7 @@ def test_lora_leaves_the_kernel_out():
     assert len(part.layout) == 3
 
 
-def test_state_that_a_layer_has_of_its_own_travels_whatever_is_frozen():
+def test_a_layers_own_state_travels_with_any_frozen_variables():
     class Counts(keras.layers.Layer):
         def __init__(self):
             super().__init__()
@@ -79,7 +79,7 @@ def test_a_changed_frozen_value_is_found_and_the_runs_values_are_adopted():
     assert "have changed base/in/bias, which is frozen" in line
 
 
-def test_a_later_fit_finds_what_it_has_unfrozen():
+def test_a_later_fit_trains_the_unfrozen_variables():
     one = model()
     assert len(Values(one).layout) == 6
     one.layers[0].trainable = True

@@ -148,7 +148,7 @@ def test_fit_leaves_the_averages_of_an_optimizer_that_makes_some(ends, said, wra
     assert len(said) == 1 and "the optimizer has use_ema: fit leaves the aver" in said[0]
 
 
-def test_without_a_step_there_are_no_averages(ends, said):
+def test_without_a_step_no_averages_exist(ends, said):
     model = stacked()
     model.compile(keras.optimizers.SGD(0.01, use_ema=True), "mse")
     ends(model, np.full(5, 7, np.float32), steps=0)
@@ -193,7 +193,7 @@ class Spectral(keras.layers.Layer):
         return keras.ops.real(keras.ops.cast(x, "complex64") * self.gain)
 
 
-def test_complex_numbers_are_refused_where_they_are_trained_and_said_where_not():
+def test_complex_variables_are_refused_if_trained_and_reported_otherwise():
     from wbsp.replica.layers import remarks
     from wbsp.replica.model import open_replica
 
@@ -205,7 +205,7 @@ def test_complex_numbers_are_refused_where_they_are_trained_and_said_where_not()
     assert "gain is complex: each worker keeps its own values" in remark
 
 
-def test_a_remark_says_that_versions_of_float64_are_float32():
+def test_a_line_reports_that_versions_of_float64_are_float32():
     from wbsp.replica.layers import remarks
 
     model = stacked(keras.layers.Dense(3, dtype="float64"))

@@ -174,7 +174,7 @@ def test_foreign_writes_are_undone_and_reported_unless_they_are_rounding(model, 
     assert replica.put_back(), "a cut is of what is known from there on"
 
 
-def test_a_model_that_is_not_finite_is_put_back_too(model, replica):
+def test_a_model_that_is_not_finite_is_restored_too(model, replica):
     vector = np.arange(20, dtype=np.float32)
     vector[3], vector[4] = np.nan, np.inf
     adopt(replica, vector, "replace")
@@ -273,7 +273,7 @@ def test_a_model_without_variables_of_floats_is_refused(open_):
         open_(model)
 
 
-def test_a_large_model_needs_two_vectors_beside_its_variables_however_often_it_cuts():
+def test_a_large_model_needs_two_further_vectors_however_often_it_cuts():
     from wbsp.replica.model import open_replica
 
     class CountingPool(BufferPool):

@@ -54,7 +54,7 @@ def test_the_newest_and_the_best_version_are_put_into_a_model_built_again(tmp_pa
     assert np.array_equal(predicts(mine), predicts(best))
 
 
-def test_a_version_is_loaded_whatever_is_frozen_in_the_model(tmp_path):
+def test_a_version_is_loaded_into_a_model_with_any_frozen_variables(tmp_path):
     def part_frozen(one):
         one.layers[0].trainable = False
         return one

@@ -134,7 +134,7 @@ ROWS = LAYERS if keras.backend.backend() == "tensorflow" else {name: LAYERS[name
 
 @with_tensorflow
 @pytest.mark.parametrize("make", ROWS.values(), ids=ROWS)
-def test_other_values_are_told_and_the_same_are_not(make):
+def test_changed_values_are_reported_and_equal_ones_are_not(make):
     first, again, other = states(make(0)), states(make(0)), states(make(1))
     assert first and other_state(again, first) is None
     found = other_state(other, first)

@@ -70,7 +70,7 @@ def test_a_module_of_tensorflow_is_its_variables_but_not_keras_s():
         Values(own.inner.trainable_variables)
 
 
-def test_a_pytree_is_never_written_to_and_comes_back_as_it_was_unless_a_version_came():
+def test_a_pytree_is_never_written_to_and_returned_unchanged_without_a_version():
     jnp = pytest.importorskip("jax.numpy")
     tree = {"b": (jnp.ones(2), None), "a": jnp.zeros((1, 2), jnp.bfloat16), "n": jnp.arange(3)}
     values = Values(tree)
@@ -109,7 +109,7 @@ def test_another_pytree_is_refused_in_one_line(change, line):
     assert "\n" not in str(error.value)
 
 
-def test_a_pytree_that_is_not_of_the_version_that_came_is_refused():
+def test_a_pytree_other_than_the_adopted_version_is_refused():
     jnp = pytest.importorskip("jax.numpy")
     tree = {"w": jnp.zeros(3)}
     values = Values(tree)
@@ -140,7 +140,7 @@ def test_variables_that_the_user_replaces_inside_the_block_are_named():
         values.check()
 
 
-def test_a_variable_that_was_moved_to_a_device_is_named_and_one_that_came_back_is_not():
+def test_a_variable_moved_to_another_device_is_named_unless_it_returned():
     part, it = Part([]), object()
     here, there = (Held(TensorSpec("w", (2,)), "float32", it, device=device)
                    for device in ("cpu", "cuda:0"))

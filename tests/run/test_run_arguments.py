@@ -65,7 +65,7 @@ def test_a_command_line_without_sense_is_refused(known, line, says):
     ("--workers=2 --server=there {}", 1, "wbsp run: --server=there: address 'there' is not host:p"),
     ("--workers=2 --server=there:1 --sync=bsp {}", 1, "wbsp run: --sync is a flag of the server"),
 ])
-def test_a_wrong_flag_gets_one_line_and_starts_nothing(line, code, says):
+def test_a_wrong_flag_ends_in_one_line_and_starts_nothing(line, code, says):
     done = subprocess.run([sys.executable, "-m", "wbsp", "run", *line.format(__file__).split()],
                           text=True, capture_output=True, env={"CUDA_VISIBLE_DEVICES": ""})
     assert (done.returncode, done.stdout) == (code, "")

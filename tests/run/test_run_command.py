@@ -87,7 +87,7 @@ def test_it_trains_and_ends_with_the_run(run):
         assert task[3:5] == [["train.py", "20", "0.02"], str(run.folder)]
 
 
-def test_a_killed_worker_is_started_again(run):
+def test_a_killed_worker_is_restarted(run):
     job = run.start("train.py", "120", "0.02")
     job.until(r"worker 1 \| step 20 done")
     os.kill(run.started(1)[0][0], signal.SIGKILL)
@@ -208,7 +208,7 @@ def test_no_process_survives_a_run_that_is_killed(run):
     none_lives(processes)
 
 
-def test_a_script_that_joins_no_run_is_told(run):
+def test_a_script_that_joins_no_run_is_reported(run):
     (run.folder / "trains.py").write_text("import sys; print(sys.argv[1:])")
     job = run.start("-m", "trains", "a")
     assert job.ends() == 1

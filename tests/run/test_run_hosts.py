@@ -127,7 +127,7 @@ def test_a_machine_that_is_cut_off_is_lost_and_joins_again(away):
     (["--host=localhost", "--hosts=fast:1"], "wbsp run: --host=localhost: other machines cannot "),
     (["--workers=2", "--hosts=fast:1"], "wbsp run: --workers and --hosts do not go together"),
 ])
-def test_what_cannot_be_is_one_line(away, flags, says):
+def test_impossible_settings_are_refused_in_one_line(away, flags, says):
     job = away(*flags, "train.py", "5")
     assert job.ends() == 1
     assert next(line for line in job.lines if "the server is" not in line).startswith(says)

@@ -50,7 +50,7 @@ def test_without_a_gpu_the_variable_stays_as_it_is():
 
 
 @pytest.mark.parametrize("cores, workers, share", [(8, 2, "4"), (8, 3, "2"), (2, 4, "1")])
-def test_each_worker_gets_its_share_of_the_cores(monkeypatch, cores, workers, share):
+def test_each_worker_uses_its_share_of_the_cores(monkeypatch, cores, workers, share):
     monkeypatch.setattr(machine, "cores", lambda: cores)
     given = of_worker(0, workers, [], {})
     assert {given[name] for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS",

@@ -127,7 +127,7 @@ def test_a_terminal_shows_a_live_table(terminal, cluster):
     assert "gone" in pictures[-1] and "gone" not in pictures[1]
 
 
-def test_the_lines_are_in_a_file_too_whatever_the_terminal_shows(terminal, cluster, tmp_path):
+def test_the_lines_are_in_a_file_too_for_any_terminal(terminal, cluster, tmp_path):
     path = tmp_path / "console.log"
     for number in range(2):  # the second one resumes the run
         console = Console("wbsp run-001", terminal.stream, path)
@@ -158,7 +158,7 @@ def test_the_file_has_a_limit(monkeypatch, tmp_path):
     assert len(re.findall(r"console.log has reached .* MiB, and ends here", out.getvalue())) == 1
 
 
-def test_a_dumb_terminal_gets_plain_lines(terminal, cluster, monkeypatch):
+def test_a_dumb_terminal_shows_plain_lines(terminal, cluster, monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     console = Console("wbsp", terminal.stream)
     console.update(status(0.0, cluster))

@@ -100,7 +100,7 @@ def test_a_document_that_does_not_fit_leaves_the_one_before(tmp_path):
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("a.json", b"before")]
 
 
-def test_a_file_that_a_kill_left_beside_is_overwritten(tmp_path):
+def test_a_partial_file_left_by_a_kill_is_overwritten(tmp_path):
     files.beside_of(tmp_path / "a.json").write_bytes(b"half")
     write_whole(tmp_path / "a.json", b"who", b"le")
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("a.json", b"whole")]

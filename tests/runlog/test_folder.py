@@ -43,7 +43,7 @@ def test_jobs_that_start_at_once_get_folders_of_their_own(tmp_path):
     assert len(set(folders)) == 64
 
 
-def test_resume_without_a_run_says_so(tmp_path):
+def test_resume_without_a_run_is_reported(tmp_path):
     with pytest.raises(FileNotFoundError, match="no run to resume in .*wbsp"):
         run_folder("wbsp/", tmp_path, resume=True)
     assert not (tmp_path / "wbsp").exists()
@@ -61,7 +61,7 @@ def test_a_base_dir_without_a_name_is_refused(base_dir, tmp_path):
         run_folder(base_dir, tmp_path)
 
 
-def test_settings_come_back_and_are_replaced_whole(tmp_path):
+def test_settings_are_read_back_and_replaced_whole(tmp_path):
     write_settings(tmp_path, {"sync": "ssp", "seed": 1, "gone": True})
     write_settings(tmp_path, {"sync": "ssp", "options": {"s": np.int64(3)}, "sleep": np.float32(.5),
                               "data_dir": Path("data"), "clock": "virtual"})

@@ -36,11 +36,11 @@ def test_a_named_token_is_named_to_workers():
 
 @pytest.mark.parametrize("host, address", [
     ("10.0.0.1", "10.0.0.1"), ("[fd00::1]", "fd00::1"), ("machine.example", "machine.example")])
-def test_who_listens_at_one_address_is_found_there(host, address):
+def test_a_server_at_one_address_is_found_at_it(host, address):
     assert address_for_others(host) == address
 
 
 @pytest.mark.parametrize("host", ["*", "0.0.0.0", "::"])
-def test_who_listens_everywhere_is_found_at_an_address_of_this_machine(host):
+def test_a_server_at_all_addresses_is_found_at_one_of_this_machine(host):
     found = address_for_others(host)
     assert found and not found.startswith("127.") and found not in ("::1", host)

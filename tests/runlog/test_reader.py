@@ -140,7 +140,7 @@ def test_a_resumed_run_that_ended_well_is_whole(tmp_path):
     assert seen(tmp_path, "commit", "evaluation") == [(1.0, 1), (2.0, 1), (3.0, 2), (4.0, 2)]
 
 
-def test_spans_that_were_done_again_are_left_out(tmp_path):
+def test_repeated_spans_are_left_out(tmp_path):
     write_settings(tmp_path, {"sync": "wbsp"})
     for life, (start, steps) in enumerate([(0.0, 8), (4.5, 3)]):
         log = WorkerLog(tmp_path, 0, "wbsp", append=life > 0)

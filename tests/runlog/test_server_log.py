@@ -255,8 +255,8 @@ def test_no_noise_scale_is_shown_of_updates_that_are_no_sums_of_gradients(tmp_pa
     log.close()
 
 
-def test_what_fails_in_the_book_keeping_is_one_line_and_the_rest_goes_on(tmp_path, cluster,
-                                                                         monkeypatch):
+def test_a_failed_record_is_one_line_and_the_rest_continues(tmp_path, cluster,
+                                                            monkeypatch):
     said = []
     log = ServerLog(tmp_path, "bsp", tensorboard=False, say=said.append)
     monkeypatch.setattr(NoiseScale, "push", lambda *_: 1 / 0)

@@ -40,7 +40,7 @@ def test_spans_are_lines_of_a_timeline(tmp_path):
         {"t": 1.25, "seconds": 0.25, "lane": "network", "kind": "push", "seq": 2}]
 
 
-def test_a_timeline_ends_at_its_size_and_says_so_once(tmp_path):
+def test_a_timeline_ends_at_its_size_limit_with_one_line(tmp_path):
     said: list[str] = []
     log = WorkerLog(tmp_path, 0, "wbsp", say=said.append, most=200, texts=False)
     for second in range(10):

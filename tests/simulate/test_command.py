@@ -23,7 +23,7 @@ def test_the_format_is_one_of_those_that_are_known(tmp_path):
     assert bad.stderr.count("\n") == 1 and "give float32, bfloat16, int8" in bad.stderr
 
 
-def test_a_table_tells_the_bytes_of_the_format(tmp_path):
+def test_a_table_shows_the_bytes_of_the_format(tmp_path):
     flags = *TIMING, "--sync=bsp", "--nofigures", "--latency=0s"
     rows = {}
     for wire in ("float32", "int8"):
@@ -109,7 +109,7 @@ def test_the_table_has_a_row_a_model(two):
     assert rows[2][-1].rstrip("| ") == f"{messages * 6e6 / 1e9:.2f} GB"
 
 
-def test_progress_is_plain_lines_where_there_is_no_terminal(two):
+def test_progress_is_plain_lines_without_a_terminal(two):
     (_, done), _ = two
     lines = [line for line in done.stderr.splitlines() if "seed" in line]
     assert len(lines) == 4 and lines[0].startswith("bsp, seed 0: 100%, virtual ")
@@ -157,7 +157,7 @@ step_seconds = "100ms"
 """
 
 
-def test_an_advice_on_shared_data_says_how_long_the_epochs_take(tmp_path):
+def test_advice_on_shared_data_gives_the_time_of_the_epochs(tmp_path):
     (tmp_path / "two.toml").write_text(TWO)
     done = simulate(tmp_path, "--advise=two.toml", "--model=timing", "--shared_data",
                     "--examples=640", "--batch_size=64", "--epochs=20", "--sync=bsp,pcc",
@@ -241,7 +241,7 @@ def test_an_advice_has_its_verdict_first_each_at_its_best_batch(jobs):
     (["--model=timing", "--until=1s", "--verbose"], "--verbose shows more of an advice"),
     (["wbsp"], "unknown argument 'wbsp'"),
 ])
-def test_bad_input_gets_one_line(tmp_path, flags, words):
+def test_bad_input_is_refused_in_one_line(tmp_path, flags, words):
     done = simulate(tmp_path, *flags)
     assert done.returncode == 1
     assert words in done.stderr and done.stderr.count("\n") == 1

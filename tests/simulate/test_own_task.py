@@ -96,7 +96,7 @@ def test_a_version_of_auto_has_no_negative_variance(here):
 @pytest.mark.parametrize(("flags", "words"), [
     (("--lr=1e3",), "the fastest machine alone does not improve its first values: loss "),
     (("--target=loss:1e9",), "the first values have loss 1e+09, untrained: give a target that ta")])
-def test_a_training_with_nothing_to_reach_gets_one_line(here, flags, words):
+def test_a_training_without_a_target_prints_one_line(here, flags, words):
     done = simulate(here, "--advise=three.toml", *TASK, *flags, "--sync=auto", "--max_steps=60",
                     "--step_seconds=4ms+1ms", "--nofigures")
     assert done.returncode == 1 and words in done.stderr.splitlines()[-1]
@@ -137,7 +137,7 @@ def test_a_recorded_run_may_train_a_task_on_its_machines(here):
     (("--lr=0.1", "--batch_size=16", "--epochs=1", "--target=speed:3", "--sync=bsp"),
      "no evaluation reports 'speed'; reported: loss, steepness"),
 ])
-def test_bad_flags_of_a_task_get_one_line(here, flags, words):
+def test_bad_flags_of_a_task_are_refused_in_one_line(here, flags, words):
     bad = simulate(here, "--task=linear.py", *flags, "--nofigures")
     lines = [one for one in bad.stderr.splitlines() if not one.startswith("--step_seconds=")]
     assert bad.returncode == 1 and not bad.stdout

@@ -30,7 +30,7 @@ def lines(run, name, *words):
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_a_server_goes_on_with_those_that_have_elected_a_standby_that_dies_as_it_takes_over(
+def test_a_server_continues_with_the_voters_of_a_standby_that_died(
         workers, folder):
     """It slept, and the standby's disk was full. All are back, and their votes were that one's."""
     run = Left(Plan("asp", workers=workers, standby=True, steps=40, speeds=(1.0,)), 1, folder)
@@ -48,7 +48,7 @@ def test_a_server_goes_on_with_those_that_have_elected_a_standby_that_dies_as_it
                  "have served are here")
 
 
-def test_a_standby_whose_disk_is_full_says_so_until_it_has_room(folder):
+def test_a_standby_reports_its_full_disk_until_it_has_room(folder):
     """Its server has ended for good, so that only its memory has the newest state."""
     run = Left(Plan("asp", standby=True, steps=20, speeds=(1.0,)), 1, folder)
     run.left = "server",
@@ -67,7 +67,7 @@ def test_a_standby_whose_disk_is_full_says_so_until_it_has_room(folder):
     assert run.codes["standby"] == [0]
 
 
-def test_a_standby_whose_disk_stays_full_says_what_ends_with_it(folder):
+def test_a_standby_whose_disk_stays_full_reports_what_is_lost(folder):
     run = Left(Plan("asp", standby=True, steps=20, speeds=(1.0,)), 1, folder)
     run.left = "server", "standby"
     run.world.after(STRUCK, lambda: (run.fills("standby"), run._dies("server")))
@@ -78,7 +78,7 @@ def test_a_standby_whose_disk_stays_full_says_what_ends_with_it(folder):
                  "that state ends with this process: start that server with --resume")
 
 
-def test_a_standby_without_the_state_that_workers_know_is_told_to_resume(folder):
+def test_a_standby_without_the_state_that_workers_know_must_be_resumed(folder):
     """It was elected, has served, and was started again with a new folder."""
     run = Left(Plan("asp", standby=True, steps=40, speeds=(1.0,)), 1, folder)
     run.left = "standby",
@@ -97,7 +97,7 @@ def test_a_standby_without_the_state_that_workers_know_is_told_to_resume(folder)
                  "than epoch 1 of this one: if that was at standby:2606, start it with --resume")
 
 
-def test_a_server_that_slept_through_the_end_of_its_fit_yields_to_the_next_one(folder):
+def test_a_server_suspended_at_its_fits_end_yields_to_the_next_fit(folder):
     """The standby was elected, has ended that fit, and serves a later one, under another id."""
     plan = SeriesPlan(workers=2, standby=True, data=(240, 4, 1), pauses=(0.3,), speeds=(0.3,))
     run = Series(plan, 1, folder)

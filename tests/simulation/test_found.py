@@ -230,7 +230,7 @@ def first_run(plan, *words, first=0):
     raise AssertionError(f"no seed comes to {words}")
 
 
-def test_a_run_is_not_ended_well_where_the_standby_may_have_ended_it():
+def test_a_run_that_the_standby_may_have_ended_does_not_end_with_code_0():
     """Two had the final version of one run, and nobody was told."""
     cluster = first_run(IN_DOUBT, " was given up: not known whether the standby at", first=185)
     assert cluster.codes == {"standby": [0], "server": [1]}
@@ -239,7 +239,7 @@ def test_a_run_is_not_ended_well_where_the_standby_may_have_ended_it():
                for one in cluster.members), "and it need not try the two servers any more"
 
 
-def test_who_ended_in_doubt_does_not_go_on_because_the_standby_has_ended(monkeypatch):
+def test_a_server_that_ended_in_doubt_is_not_revived_by_the_standbys_end(monkeypatch):
     """It is started again, and the worker has not heard the refusal: one of two is not enough, nor
     is one that has voted for the standby."""
     monkeypatch.setattr(Dispatcher, "send_off", lambda self, session, reason: None)

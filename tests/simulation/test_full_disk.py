@@ -104,7 +104,7 @@ def test_a_restarted_server_without_a_checkpoint_asks_the_standby_that_holds_the
 
 
 @pytest.mark.parametrize("dies", [("server",), ("standby", "server")], ids=["server", "both"])
-def test_the_first_version_is_written_beside_the_standby_that_holds_it(dies, monkeypatch):
+def test_the_first_version_is_written_although_a_standby_holds_it(dies, monkeypatch):
     """One failure to write it, and its standby held the only version until there was a second."""
     fails, save = [OSError(errno.ENOSPC, "No space left on device")], checkpoint.save
 
@@ -121,7 +121,7 @@ def test_the_first_version_is_written_beside_the_standby_that_holds_it(dies, mon
     assert all(member.final is not None for member in cluster.members)
 
 
-def test_a_run_of_which_no_version_is_left_says_so_and_begins_anew(monkeypatch):
+def test_a_run_without_any_version_left_begins_anew_with_a_line(monkeypatch):
     """Its server had saved none, and its standby dies with the only one."""
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -51,7 +51,7 @@ def served_on(run, *servers):
 
 @pytest.mark.parametrize("line", MOMENTS, ids=["with nothing", "with a version"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_sites_standby_and_workers_that_start_again_end_no_site(line, seed, folder):
+def test_restarted_workers_and_standby_of_a_site_do_not_end_it(line, seed, folder):
     run = Sites(SitesPlan("asp", "asp", standby=True), seed, folder)
     run.plan.kill_workers = 1  # below: workers' processes end, and others take their place
     site = run.sites[0]
@@ -61,7 +61,7 @@ def test_a_sites_standby_and_workers_that_start_again_end_no_site(line, seed, fo
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_standby_above_and_a_site_that_start_again_end_no_run(seed, folder):
+def test_a_restarted_standby_above_and_site_do_not_end_the_run(seed, folder):
     """The site is the worker of the server above, and votes for its standby."""
     run = Sites(SitesPlan("asp", "asp", top_standby=True), seed, folder)
     site = run.sites[0]
@@ -77,7 +77,7 @@ def test_the_standby_above_and_a_site_that_start_again_end_no_run(seed, folder):
 
 @pytest.mark.parametrize("line", MOMENTS, ids=["with nothing", "with a version"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_standby_with_shards_and_workers_that_start_again_end_no_server(line, seed, folder):
+def test_restarted_workers_and_standby_with_shards_do_not_end_the_server(line, seed, folder):
     run = Cluster(Plan("asp", workers=2, standby=True, shards=2, steps=12), seed, folder)
     soon(run, f"server: .*{line}", lambda: restart(
         run, "standby", lambda: run.start_server("standby"), run.members))
@@ -86,7 +86,7 @@ def test_a_standby_with_shards_and_workers_that_start_again_end_no_server(line, 
 
 @pytest.mark.parametrize("standby", [False, True], ids=["alone", "with a standby"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_shard_that_starts_again_at_its_port_is_taken_up_again(standby, seed, folder):
+def test_a_shard_restarted_at_its_port_is_used_again(standby, seed, folder):
     run = Cluster(Plan("asp", workers=2, standby=standby, shards=2, steps=20,
                        speeds=(0.3,)), seed, folder)
     line = "the standby at standby:.* holds version 0" if standby else "version 0 "
@@ -101,7 +101,7 @@ def test_a_shard_that_starts_again_at_its_port_is_taken_up_again(standby, seed, 
     (Cluster, Plan(steps=60), range(6, 13), "another connection, whose process may have ended"),
     (Series, SeriesPlan(chosen=True), range(7), "free if its process has ended")],
     ids=["its own index", "a chosen index"])
-def test_a_worker_restarted_behind_a_cut_is_not_refused(world, plan, seeds, says, folder):
+def test_a_worker_restarted_behind_a_network_cut_is_not_refused(world, plan, seeds, says, folder):
     """The server hears nothing of the old process's end, and had heard the process just now."""
     plan = replace(plan, cuts=3, kill_workers=3, naps=(1.5, 3.0))
     runs = [world(plan, seed, folder / str(seed)).run() for seed in seeds]

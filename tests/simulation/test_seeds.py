@@ -114,7 +114,7 @@ def test_a_child_that_ends_with_its_parent_does_nothing_more(folder):
     assert not did and not child.alive
 
 
-def test_an_hour_in_which_nothing_happens_costs_nothing(folder):
+def test_an_idle_hour_costs_no_time(folder):
     """A worker waits as long as it says for a server that is away."""
     plan = Plan(kills=1, outage=(550.0, 580.0), steps=40, speeds=(0.1,))
     cluster = Cluster(plan, 0, folder).run()
@@ -122,13 +122,13 @@ def test_an_hour_in_which_nothing_happens_costs_nothing(folder):
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
-def test_a_process_that_is_started_wrongly_is_told_why(mistake, folder):
+def test_a_wrongly_started_process_ends_with_the_reason(mistake, folder):
     plan = Plan(shards=0 if mistake.fits(Plan()) else 2, mistakes=1, mistake=mistake.name,
                 steps=40, speeds=(0.3,))
     assert Cluster(plan, 0, folder).run().codes["m0"] == [1]
 
 
-def test_every_message_is_forged():
+def test_every_message_type_is_forged():
     forger, made = Forger(random.Random(0)), set()
     for union in (m.FromWorker, m.ToShard):
         for _ in range(2000):
@@ -138,21 +138,21 @@ def test_every_message_is_forged():
 
 
 @pytest.mark.parametrize("how", ["works", "hangs", "dies"])
-def test_a_run_ends_whatever_its_evaluator_does(how, folder):
+def test_a_run_ends_however_its_evaluator_behaves(how, folder):
     cluster = Cluster(Plan("asp", evaluator=how), 0, folder).run()
     assert cluster.codes["server"] == [0]
     there = any(path.endswith("model.keras") for path in cluster.machine("server").names)
     assert there == (how == "works")
 
 
-def test_the_command_counts_what_it_played(capsys):
+def test_the_command_counts_its_runs(capsys):
     assert main(["--runs=3", "--models=bsp,asp", "--kinds=standby,shards"]) == 0
     out = capsys.readouterr().out
     assert "3 runs, 0 failed; 2 with a standby, 1 with shards, 0 with both" in out
     assert "kinds: shards 1, standby 2" in out and "models: asp 1, bsp 2" in out
 
 
-def test_two_processes_play_what_one_does(capsys):
+def test_two_processes_make_the_same_runs_as_one(capsys):
     outs = []
     for jobs in ("1", "2"):
         assert main(["--seeds=4:10", "--kinds=sites,any", f"--jobs={jobs}"]) == 0
@@ -161,7 +161,7 @@ def test_two_processes_play_what_one_does(capsys):
     assert outs[0] == outs[1]
 
 
-def test_a_failure_says_how_it_is_played_again(folder, monkeypatch):
+def test_a_failure_prints_the_command_that_repeats_it(folder, monkeypatch):
     monkeypatch.setattr(Cluster, "run", lambda self: 1 / 0)
     tally = Tally()
     tally.play(Plan("asp", kills=2), 7, folder)

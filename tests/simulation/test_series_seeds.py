@@ -23,7 +23,7 @@ def test_a_series_without_a_fault_ends_with_all_models(plan, folder):
 
 @pytest.mark.parametrize("whom", ["server", "worker", "workers", "server worker", "server workers"])
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_death_at_the_end_of_a_fit_loses_none_and_trains_none_twice(moment, whom, folder):
+def test_a_death_at_a_fits_end_loses_no_fit_and_repeats_none(moment, whom, folder):
     fit = 2 if moment == "t5" else 3  # no fit follows the third one
     for seed, struck in enumerate([((moment, 1, "kill", whom),), ((moment, 1, "kill", whom),
                                                                   (moment, fit, "kill", whom))]):
@@ -32,12 +32,12 @@ def test_a_death_at_the_end_of_a_fit_loses_none_and_trains_none_twice(moment, wh
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_full_disk_between_two_fits_is_waited_for(moment, folder):
+def test_between_two_fits_the_server_waits_for_disk_space(moment, folder):
     run = Series(SeriesPlan(struck=((moment, 1, "full", "server"),)), 0, folder).run()
     assert run.notes["full server"] and run.codes["server"] == [0]
 
 
-def test_a_worker_that_comes_in_the_farewell_waits_for_the_next_fit(folder):
+def test_a_worker_that_joins_while_the_run_ends_waits_for_the_next_fit(folder):
     plan = SeriesPlan(evaluator="works", lasts=8.0, struck=(("t1", 1, "kill", "worker"),))
     run = Series(plan, 0, folder).run()
     assert [script.passed for script in run.members if script.deaths] == [{1}]
@@ -62,7 +62,7 @@ def plays(folder, plan, seeds=5):
         yield run
 
 
-def test_no_epoch_is_served_by_both_where_both_die_as_a_fit_begins(folder):
+def test_no_epoch_is_served_twice_if_both_servers_die_as_a_fit_begins(folder):
     """The only worker has no index: neither process knew which fit was next, or who else did."""
     plan = SeriesPlan(workers=1, standby=True, chosen=True, power=True, struck=(
         ("t5", 1, "kill", "standby"), ("t1", 1, "kill", "server worker"),
@@ -70,7 +70,7 @@ def test_no_epoch_is_served_by_both_where_both_die_as_a_fit_begins(folder):
     assert sum(run.notes["kills"] for run in plays(folder, plan, 12)) >= 24
 
 
-def test_new_processes_without_an_index_stand_for_those_that_a_resumed_end_waits_for(folder):
+def test_new_processes_without_an_index_replace_those_that_a_resumed_end_awaits(folder):
     """The only worker has ended with its server, before that had noted that it has the version."""
     plan = SeriesPlan(workers=1, standby=True, chosen=True, power=True, struck=(
         ("t2", 1, "kill", "server workers"),))
@@ -85,7 +85,7 @@ def test_a_version_counts_more_than_a_later_note_of_the_fit(folder):
     assert all(run.notes["kills"] == 2 for run in plays(folder, plan, 8))
 
 
-def test_a_server_and_a_standby_that_were_a_fit_apart_do_not_wait_for_each_other(folder):
+def test_a_server_and_a_standby_one_fit_apart_do_not_wait_for_each_other(folder):
     """The standby had died before it had kept the last version of the fit before."""
     plan = SeriesPlan(workers=1, data=(24, 7, 2), standby=True, struck=(
         ("t3", 1, "kill", "standby"), ("t3", 1, "sleep", "server"), ("t5", 2, "kill", "server")))
@@ -103,7 +103,7 @@ def test_a_standby_follows_to_the_next_fit_a_server_whose_disk_is_full_at_an_end
         assert not any("is not trusted" in line for line in run.said)
 
 
-def test_work_that_died_with_server_and_standby_is_trained_by_new_processes(folder):
+def test_new_processes_train_work_lost_with_server_and_standby(folder):
     """All workers had left, and waited for the final version: the run lacked work for ever."""
     plan = SeriesPlan(standby=True, period=1.0, slow=0.02, fits=2,
                       struck=(("t0", 1, "kill", "server standby"),))
@@ -121,7 +121,7 @@ def test_workers_whose_last_version_was_lost_train_that_fit_again(folder):
     assert sum(run.notes["a last version was lost"] for run in plays(folder, plan))
 
 
-def test_a_worker_whose_fit_ends_between_its_welcome_and_its_join_passes_by_it(folder):
+def test_a_worker_whose_fit_ends_between_its_welcome_and_its_join_skips_it(folder):
     plan = SeriesPlan(workers=2, fits=2, slow=0.3, struck=(("t0", 1, "kill", "worker"),))
     runs = [*plays(folder, plan)]
     assert any("connecting again for the server's next one" in line
@@ -129,14 +129,14 @@ def test_a_worker_whose_fit_ends_between_its_welcome_and_its_join_passes_by_it(f
     assert all([1] in [sorted(script.passed) for script in run.members] for run in runs)
 
 
-def test_a_process_that_comes_as_its_server_dies_at_the_end_of_a_fit_is_expected(folder):
+def test_a_process_that_joins_as_its_server_dies_at_a_fits_end_is_expected(folder):
     """The next server's checkpoint has the end, and its note nobody that comes again."""
     plan = SeriesPlan(workers=1, standby=True, period=0.1, fits=2, slow=0.3, struck=(
         ("t0", 1, "kill", "workers"), ("t1", 1, "kill", "server")))
     assert all(run.members[0].passed == {1} for run in plays(folder, plan))
 
 
-def test_a_server_asks_the_standby_that_has_begun_a_fit_after_it_came_at_the_end_of_one(folder):
+def test_a_server_asks_the_standby_that_has_begun_the_next_fit(folder):
     """The standby held no version of the fit before, and was in no run.json: both served."""
     plan = SeriesPlan("ringmaster", {"r": 1000}, workers=2, standby=True, period=0.1, kills=2,
                       evaluator="works", fits=4, lasts=2.0,
@@ -147,7 +147,7 @@ def test_a_server_asks_the_standby_that_has_begun_a_fit_after_it_came_at_the_end
 
 
 @pytest.mark.parametrize("moment", ["t2", "t3"])
-def test_a_fit_has_ended_on_the_disk_of_a_server_that_dies_before_it_notes_that(moment, folder):
+def test_a_fit_has_ended_if_its_server_dies_before_recording_that(moment, folder):
     """Its standby has begun the next fit, and kept nothing of this one: its disk was full."""
     plan = SeriesPlan(workers=1, standby=True, slow=0.3, struck=(
         (moment, 2, "full", "standby"), (moment, 2, "kill", "server")))
@@ -156,7 +156,7 @@ def test_a_fit_has_ended_on_the_disk_of_a_server_that_dies_before_it_notes_that(
     assert any("its run has ended, and another has begun" in line for line in said)
 
 
-def test_new_processes_stand_for_those_that_have_ended_where_both_servers_died(folder):
+def test_new_processes_replace_ended_ones_after_both_servers_died(folder):
     """They have no index, and were counted beside the processes that they had replaced."""
     plan = SeriesPlan("localsgd", {}, workers=2, data=(8, 4, 2), standby=True, chosen=True,
                       period=0.1, kill_workers=1, leaves=1, breaks=2, slow=0.0, drift=0.02,
@@ -167,7 +167,7 @@ def test_new_processes_stand_for_those_that_have_ended_where_both_servers_died(f
         Series(plan, seed, folder / str(seed)).run()
 
 
-def test_a_standby_that_slept_through_a_fit_does_not_end_the_one_before_it_again(folder):
+def test_a_standby_suspended_during_a_fit_does_not_end_the_previous_fit_again(folder):
     """Its server began and trained the next fit meanwhile, and died: workers prove that."""
     plan = SeriesPlan("ringmaster", {"r": 1000}, data=(24, 4, 2), standby=True, period=1.0,
                       sleeps=1, evaluator="works", fits=4, lasts=8.0,
@@ -204,7 +204,7 @@ def test_a_server_of_one_run_refuses_the_next_fit_in_one_line(folder):
         assert script.code == 1 and script.fit == 2 and "\n" not in str(script.given_up)
 
 
-def test_a_server_of_one_run_that_is_started_again_refuses_those_whose_fit_has_ended(folder):
+def test_a_restarted_server_of_one_run_refuses_workers_whose_fit_has_ended(folder):
     """They began its next run, beside workers that were started anew with their first fit."""
     plan = SeriesPlan(workers=2, one_run=True, struck=(("t4", 1, "kill", "server worker"),))
     runs = [Series(plan, seed, folder / str(seed)).run() for seed in range(4)]
@@ -213,7 +213,7 @@ def test_a_server_of_one_run_that_is_started_again_refuses_those_whose_fit_has_e
     assert refused and all(script.code == 1 and script.fit == 2 for script in refused)
 
 
-def test_a_server_does_not_wait_for_workers_that_a_signal_has_ended_as_their_fit_did(folder):
+def test_a_server_does_not_wait_for_workers_ended_by_a_signal_at_their_fits_end(folder):
     """The only one is told of the end, and leaves by SIGTERM: what it would begin is missing."""
     plan = SeriesPlan("ringmaster", {"r": 1000}, workers=1, data=(24, 7, 1), chosen=True,
                       period=1.0, leaves=2, breaks=2, sleeps=1, slow=0.02, fits=2)
@@ -225,7 +225,7 @@ def test_a_server_does_not_wait_for_workers_that_a_signal_has_ended_as_their_fit
 
 @pytest.mark.parametrize("files", [
     {"slow": 0.3}, {"slow": 0.0, "evaluator": "works", "lasts": 2.0}], ids=["slow disk", "model"])
-def test_a_worker_that_comes_during_the_last_files_is_refused(files, folder, monkeypatch):
+def test_a_worker_that_joins_during_the_last_files_is_refused(files, folder, monkeypatch):
     """A signal has ended its process in the last step. Nobody answered the next one, or it was to
     ask again, and it looked for a server until its patience was over."""
     def batches(script, worker, share, real=Script._batches):

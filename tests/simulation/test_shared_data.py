@@ -37,7 +37,7 @@ LAST = Plan("asp", workers=2, data=(24, 4, 2), period=0.1, kills=1, victims=("se
 
 
 @pytest.mark.parametrize("away", [20.0, 40.0], ids=["soon", "late"])
-def test_who_dies_after_all_others_have_finished_trains_the_rest_when_it_is_back(away):
+def test_a_worker_that_dies_last_trains_the_rest_when_it_returns(away):
     """Later than a server waits, those that have finished train it, too: as new processes."""
     def dies(run):
         if any("reconnected, and has finished" in line for line in run.said):
@@ -62,7 +62,7 @@ def test_who_dies_after_all_others_have_finished_trains_the_rest_when_it_is_back
 
 
 @pytest.mark.parametrize("data", [(300, 1, 1), None], ids=["shared", "its own"])
-def test_a_process_that_is_starved_by_its_model_is_said_once(data):
+def test_a_worker_starved_by_its_model_is_reported_once(data):
     plan = Plan("ksync", {"b": 1}, workers=2, data=data, steps=300, speeds=(0.3, 4.0))
     with scratch() as folder:
         for seed in range(9):

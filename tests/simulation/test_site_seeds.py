@@ -54,13 +54,13 @@ def test_no_law_of_sites_is_broken(data, folder):
     pytest.param(7001978, id="a site without examples adopts over what is pending"),
     pytest.param(5020366, id="a server above is started again behind its own ended run"),
     pytest.param(810183, id="a server above dies before it says what it lacks")])
-def test_deaths_at_the_end_of_a_run_of_sites(seed, folder):
+def test_deaths_at_the_end_of_a_run_of_sites_break_no_law(seed, folder):
     Sites(replace(drawn(seed), readers=0, validates=False), seed, folder).run()
 
 
 @pytest.mark.parametrize("seed", [
     pytest.param(11005462, id="a site keeps versions from above beside its own of these numbers")])
-def test_what_is_read_at_sites_is_what_is(seed, folder):
+def test_versions_read_at_sites_are_the_runs_versions(seed, folder):
     Sites(drawn(seed), seed, folder).run()
 
 
@@ -137,7 +137,7 @@ def claims_all(monkeypatch):
 @pytest.mark.parametrize("fault", [
     early, forgotten, doubled, dropped, claims_all,
     pytest.param(forgets_positions, marks=pytest.mark.long)])
-def test_a_fault_that_is_put_in_is_found(fault, standby, folder, monkeypatch):
+def test_a_planted_fault_of_sites_is_found(fault, standby, folder, monkeypatch):
     fault(monkeypatch)
     data = (60, 4, 2) if fault in (forgets_positions, claims_all) else None
     patience = 300.0 if data else 3600.0  # without a position the run does not end

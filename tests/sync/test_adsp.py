@@ -48,7 +48,7 @@ def every_push_is_a_version(witness, outgoing, push):
 
 @many
 @given(plans(), st.sampled_from([1.0, 4.0, 15.0]), st.integers(1, 4))
-def test_random_clusters_keep_the_laws_and_wait_for_none(plan, period, commits):
+def test_random_clusters_keep_the_laws_and_wait_for_no_worker(plan, period, commits):
     model = Watched(period=period)
     model.search.rate = commits
     witness = Witness(plan, model, every_push_is_a_version)
@@ -278,7 +278,7 @@ def test_a_worker_that_died_after_a_direct_and_returned_is_directed_again():
     assert told.count(Direct(0, cut=True)) == 1
 
 
-def test_when_all_have_left_the_next_to_come_begins_a_new_period():
+def test_after_all_have_left_the_next_worker_begins_a_new_period():
     model = ADSP(period=10.0)
     model.join(0, 0.0)
     model.leave(0, 1.0)

@@ -53,7 +53,7 @@ def test_random_clusters_under_the_published_refresh_are_those_of_ssp(plan, s):
 
 
 @pytest.mark.parametrize("samples, pulls, waited", [(1200, 2, 0), (1260, 3, 0), (1900, None, 350)])
-def test_published_asp_asks_a_thousand_steps_beyond_what_it_was_told(samples, pulls, waited):
+def test_published_asp_asks_a_thousand_steps_beyond_the_granted_clock(samples, pulls, waited):
     cluster = Cluster(create("asp", refresh="published"),
                       [Machine(constant(1.0)), Machine(constant(4.0))], stop_samples=samples)
     cluster.run()

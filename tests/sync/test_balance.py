@@ -29,7 +29,7 @@ def tables(draw):
 
 @many
 @given(tables())
-def test_no_sizes_are_faster_whatever_the_costs(problem):
+def test_no_other_sizes_are_faster_under_any_costs(problem):
     times, low, high, total = problem
     sizes = greedy(lambda i, x: times[i][x], low, total, high)
     assert sum(sizes) == total
@@ -68,7 +68,7 @@ def test_the_fast_solver_gives_the_sizes_of_the_greedy_one_for_a_thousand_worker
 
 @many
 @given(linear())
-def test_the_faster_of_two_workers_never_gets_less(problem):
+def test_the_faster_of_two_workers_never_gets_fewer_examples(problem):
     speed, _, total, low, high = problem
     sizes = fastest(speed, [0.25] * len(speed), total, low, high)
     ordered = sorted(zip(speed, sizes, strict=True))
@@ -211,7 +211,7 @@ def test_the_balance_stays_until_the_spread_grows():
     assert trial.sizes[0] < held[0] and trial.slowest() <= 32 / 3.25 + 2 / 0.25
 
 
-def test_when_all_grow_slower_alike_it_holds_still():
+def test_a_common_slowdown_changes_no_sizes():
     speed = [1.0, 3.0]
     trial = Trial(2, lambda i, x: x / speed[i], window=1).until_it_holds()
     speed[:] = 0.25, 0.75

@@ -30,7 +30,7 @@ def test_an_unknown_option_lists_the_known_ones():
     ("ssp", {"refresh": "never"}, "refresh='never' is not one of push, published"),
     ("wbsp", {"trigger": "fastest"}, "trigger='fastest' is not one of all_pushed, slowest"),
 ])
-def test_a_bad_value_says_what_is_wrong_with_it(name, options, message):
+def test_a_bad_value_is_refused_with_the_reason(name, options, message):
     with pytest.raises(ValueError, match=message) as error:
         create(name, **options)
     assert "\n" not in str(error.value)

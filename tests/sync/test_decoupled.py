@@ -47,7 +47,7 @@ OPTIONS = st.fixed_dictionaries({"tau": st.integers(1, 3), "quorum": st.integers
 
 
 @given(plans(), OPTIONS)
-def test_random_clusters_keep_the_laws_and_nobody_waits_at_all(plan, options):
+def test_random_clusters_keep_the_laws_and_no_worker_ever_waits(plan, options):
     Merged(plan, DecoupledDiLoCo(**options))
 
 
@@ -105,7 +105,7 @@ def test_an_update_weighs_as_its_samples_squared_over_its_steps():
     assert model.weight_of(push(1, 1, steps=4, samples=20)) == 0.1
 
 
-def test_a_quorum_that_leaves_is_waited_for_anew():
+def test_a_new_quorum_is_awaited_when_the_old_one_leaves():
     model = model_with(4, tau=1, quorum=2, grace=1)
     for seq, now in enumerate((1.75, 2.0)):
         model.push(push(0, seq), now)

@@ -22,7 +22,7 @@ def search(fast, fast_interval, slow, slow_interval, most):
 
 @many
 @given(TIME, TIME, TIME, TIME, st.integers(0, 20))
-def test_the_controller_finds_what_trying_every_pair_finds(a, i, b, j, most):
+def test_the_controller_finds_the_result_of_trying_every_pair(a, i, b, j, most):
     assert extra_steps(a, i, b, j, most) == search(a, i, b, j, most)
 
 
@@ -150,7 +150,7 @@ def test_credit_ends_with_its_workers_life():
     assert drive(model, [(0, 204)]) == [[]]
 
 
-def test_the_slowest_worker_that_is_lost_frees_those_it_stopped():
+def test_the_loss_of_the_slowest_worker_frees_the_waiting_ones():
     model = DSSP(s_l=0, s_u=3)
     model.join(0, 0.0)
     model.join(1, 0.0)

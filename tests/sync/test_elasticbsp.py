@@ -219,7 +219,7 @@ def test_an_overdue_workers_row_starts_now():
     assert model.quota == {0: 6, 1: 1} and model.choice.barrier == 15.0  # 10, 11 ... 15
 
 
-def test_a_shorter_look_ahead_bounds_the_quota():
+def test_a_shorter_horizon_bounds_the_quota():
     model = after([(1.0, 0), (2.0, 0), (5.0, 1), (10.0, 1)], r=4)
     assert model.quota == {0: 4, 1: 1} and model.choice.d == 2.0
 
@@ -263,7 +263,7 @@ def test_after_everyone_has_left_a_joiner_begins_a_superstep():
 
 
 @pytest.mark.parametrize("r", [0, -1, 1.5, "many"])
-def test_a_look_ahead_of_no_steps_is_refused(r):
+def test_a_horizon_of_no_steps_is_refused(r):
     with pytest.raises(ValueError, match="elasticbsp: option r="):
         ElasticBSP(r=r)
 
@@ -274,6 +274,6 @@ def waited(model):
     return sum(report.seconds["wait"] for report in cluster.reports) / cluster.ended
 
 
-def test_workers_wait_less_than_under_bsp_and_less_the_further_it_looks():
+def test_workers_wait_less_than_under_bsp_and_less_with_a_longer_horizon():
     waits = [waited(model) for model in (create("bsp"), ElasticBSP(r=1), ElasticBSP(r=15))]
     assert waits[0] > 2 * waits[1] > 4 * waits[2]

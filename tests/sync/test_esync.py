@@ -135,7 +135,7 @@ def test_epsilon_ends_the_local_steps_earlier():
     assert [query(model, 0, 1.0, 10.0 + s) for s in (1, 6, 7)] == [False, False, True]
 
 
-def test_no_worker_continues_when_the_slowest_has_been_told_to_cut():
+def test_no_worker_continues_after_the_slowest_is_directed_to_cut():
     model = second_round()
     assert not query(model, 0, 1.0, 11.0)
     assert query(model, 1, 10.0, 12.0)
@@ -152,7 +152,7 @@ def test_the_slowest_that_leaves_leaves_no_worker_asking_for_ever():
     assert model.push(push(1, 1), 12.0)[1:] == [Commit(), Grant(0), Grant(1)]
 
 
-def test_a_slowest_that_is_never_heard_again_is_not_worked_for_beyond_its_time():
+def test_a_silent_slowest_worker_delays_others_only_until_its_timeout():
     model = second_round()
     assert not query(model, 0, 1.0, 15.0), "the version came at 14 s"
     assert not query(model, 0, 1.0, 22.5)

@@ -61,7 +61,7 @@ def test_on_a_full_line_a_fast_worker_rests_though_its_response_takes_a_round():
     assert late.pushes <= 1.06 * 8 * late.versions
 
 
-def test_equal_workers_that_come_to_rest_by_luck_cost_no_version():
+def test_equal_workers_that_rest_by_chance_cost_no_version():
     machines = [Machine(lognormal(0.02, 0.1, seed), latency=0.001, up=125e6, down=125e6)
                 for seed in range(8)]
     often, late = (run(machines, late, 20.0, 0.6e6, 125e6) for late in (False, True))
@@ -143,7 +143,7 @@ def test_a_worker_whose_response_grows_beyond_a_round_rests_no_more():
     assert not times.arrived(1, 1, 2.0) and not times.arrived(0, 1, 3.0)  # 1.2 s, in rounds of 1 s
 
 
-def test_a_worker_that_returns_is_measured_anew():
+def test_a_returned_workers_speed_is_measured_anew():
     times = JustInTime()
     times.join(0, 0.0), times.join(1, 0.0)
     assert not times.arrived(0, 1, 0.1) and times.arrived(0, 1, 0.2)

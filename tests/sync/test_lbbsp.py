@@ -218,7 +218,7 @@ def test_batches_become_proportional_to_the_speeds(predictor):
 
 
 @pytest.mark.parametrize("options", [{}, {"controller": "gpu", "window": 1}])
-def test_a_sleep_before_each_step_is_told_from_a_slow_machine(options):
+def test_a_sleep_before_each_step_is_distinguished_from_a_slow_machine(options):
     """As fast as the other, but 0.05 s late: at the optimum both take 0.125 s."""
     book = Book(2, batch=100, fine=1, predictor="last", **options)
     for _ in range(60):

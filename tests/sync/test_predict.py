@@ -42,7 +42,7 @@ def test_the_average_is_calmer_than_the_last_on_noise():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_network_is_better_where_the_load_says_what_comes(seed):
+def test_the_network_predicts_better_where_the_load_announces_the_next_speed(seed):
     speeds, cpu = driven_by_load(seed=seed)
     network, average, last = (error(PREDICTORS[name](), speeds, cpu)
                               for name in ("narx", "ema", "last"))
@@ -81,7 +81,7 @@ def test_the_same_past_gives_the_same_prediction():
 @given(st.sampled_from(list(PREDICTORS)),
        st.lists(st.tuples(st.floats(1e-3, 1e9), st.one_of(st.none(), st.floats(0, 1))),
                 min_size=1, max_size=48))
-def test_a_prediction_stays_near_what_was_seen(name, series):
+def test_a_prediction_stays_near_the_observations(name, series):
     predictor = PREDICTORS[name]()
     for k, (speed, cpu) in enumerate(series, 1):
         predictor.observe(speed, cpu, cpu)
@@ -92,7 +92,7 @@ def test_a_prediction_stays_near_what_was_seen(name, series):
 @many
 @given(st.floats(1.0, 1e4), st.floats(0.0, 0.85), st.integers(1, 500),
        st.lists(st.integers(1, 500), min_size=1, max_size=6))
-def test_two_sizes_tell_the_overhead(speed, share, batch, others):
+def test_two_sizes_reveal_the_overhead(speed, share, batch, others):
     """`share`: the overhead's of the shortest step"""
     q = share / (1 - share) * min([batch, *others]) / speed
     overhead = Overhead()
@@ -113,7 +113,7 @@ def test_the_overhead_is_less_than_the_step(steps):
         assert 0 <= overhead.seconds <= 0.9 * seconds
 
 
-def test_an_overhead_that_has_gone_is_forgotten():
+def test_an_overhead_that_vanished_is_forgotten():
     overhead = Overhead()
     overhead.observe(10, 0.6)
     overhead.observe(20, 0.7)
@@ -122,7 +122,7 @@ def test_an_overhead_that_has_gone_is_forgotten():
     assert overhead.seconds == 0.0
 
 
-def test_sizes_that_follow_noise_tell_no_overhead():
+def test_sizes_that_follow_noise_reveal_no_overhead():
     """A batch chosen by the last speed is large after a fast step: no line lies in that."""
     random = np.random.default_rng(3)
     overhead, batch = Overhead(), 100.0

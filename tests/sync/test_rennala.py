@@ -74,7 +74,7 @@ def test_one_update_of_one_worker_a_version_is_plain_sgd():
     assert run(Rennala()) == run(create("bsp"))
 
 
-def test_going_back_to_the_same_version_costs_no_transfer():
+def test_returning_to_the_same_version_costs_no_transfer():
     """Steps of 1 s and pushes of 0.3 s; a version that follows an answer takes 0.2 s."""
     machine = Machine(constant(1.0), latency=0.1, up=100.0, down=50.0)
     cluster = Cluster(Rennala(s=4), [machine], model_bytes=10.0, stop_samples=12)

@@ -155,14 +155,14 @@ def stragglers(draw):
 
 @many
 @given(stragglers())
-def test_preempt_hears_every_worker_whose_micro_batch_fits_between_the_bounds(plan):
+def test_preempt_receives_every_worker_whose_micro_batch_fits_between_the_bounds(plan):
     n, factor, options = plan
     heard = straggle(SaPS(**options), n, factor, until=5 * factor)
     assert len(heard) >= 4 and all(accepted for accepted, _ in heard)
     assert max(lag for _, lag in heard) <= options["s"] * n
 
 
-def test_reject_alone_starves_a_straggler_that_preempt_hears():
+def test_reject_alone_starves_a_straggler_that_preempt_receives():
     """f (N - 1) = 24 versions a step are more than s N = 16; a quarter of it fits into 16 - 8."""
     starved = straggle(SaPS(policy="reject"), 4, 8.0)
     assert len(starved) > 50 and not any(accepted for accepted, _ in starved)
@@ -171,7 +171,7 @@ def test_reject_alone_starves_a_straggler_that_preempt_hears():
     assert 8 <= max(lag for _, lag in heard) <= 16
 
 
-def test_preempt_hears_a_straggler_that_is_told_while_its_model_is_on_the_way():
+def test_preempt_receives_a_straggler_directed_while_its_model_is_in_transit():
     """In 2.5 s of download h N = 4 versions are made, and 6 in the micro-batch that follows."""
     heard = straggle(SaPS(h=1), 4, 8.0, down=0.4)
     assert len(heard) > 100 and all(accepted for accepted, _ in heard)
@@ -206,7 +206,7 @@ def test_the_bound_itself_is_accepted():
     assert model.push(late, 2.0) == [Accept(late, 1 / (8 * 4)), Commit(), Grant(1)]
 
 
-def test_a_worker_is_told_once_until_it_is_granted_again():
+def test_a_worker_is_directed_once_until_its_next_grant():
     model = model_with(2, s=3, h=1)
     told = Direct(1, cut=True)
     orders = [model.push(push(0, seq, seq), 1.0)[2:] for seq in range(4)]
@@ -216,7 +216,7 @@ def test_a_worker_is_told_once_until_it_is_granted_again():
     assert told in model.push(push(0, 5, 6), 4.0)
 
 
-def test_a_worker_that_has_left_is_not_told():
+def test_a_worker_that_has_left_receives_no_message():
     model = model_with(3, s=3, h=1)
     model.push(push(0), 1.0)
     model.leave(1, 1.0)
@@ -253,7 +253,7 @@ def test_the_rule_follows_the_policy():
     ({"s": "nan"}, "saps: option s=nan is below 0"),
     ({"micro_batches": 0}, "saps: option micro_batches=0 is below 1"),
 ])
-def test_a_bad_option_says_what_is_wrong_with_it(options, message):
+def test_a_bad_option_is_refused_with_the_reason(options, message):
     with pytest.raises(ValueError, match=message) as error:
         SaPS(**options)
     assert "\n" not in str(error.value)

@@ -49,7 +49,7 @@ def test_the_shares_of_active_workers_always_sum_to_one(events):
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 49])
-def test_equal_work_weighs_exactly_what_equal_workers_do(n):
+def test_by_equal_work_weights_are_exactly_those_of_equal_workers(n):
     assert shared(n * [32], rounds=3) == n * [1 / n]
 
 
@@ -122,5 +122,5 @@ def test_a_worker_that_returns_starts_again():
     assert (shares.of(0), shares.of(1)) == (0.5, 0.5)
 
 
-def test_before_anything_is_known_all_weigh_alike():
+def test_before_any_measurement_all_weights_are_equal():
     assert shared([1, 2, 3], rounds=0) == [1 / 3, 1 / 3, 1 / 3]

@@ -118,7 +118,7 @@ def test_the_bound_is_sharp(s):
     assert grants(model.push(push(1, 0), 2.0)) == [0, 1]
 
 
-def test_the_slowest_worker_that_is_lost_frees_those_it_stopped():
+def test_the_loss_of_the_slowest_worker_frees_the_waiting_ones():
     model, _ = ahead_by(2)
     assert grants(model.leave(1, 2.0)) == [0]
 
@@ -149,7 +149,7 @@ def published(s):
     return model
 
 
-def test_published_workers_continue_with_their_own_model_until_they_are_s_beyond_what_they_know():
+def test_published_workers_continue_until_s_steps_beyond_the_known_clock():
     model = published(s=3)
     assert [asked_by(model, 0, seq) for seq in range(3)] == [([], False), ([], False), ([], True)]
     assert asked_by(model, 1, 0) == ([0], False)  # 3 - 1 < 3; told: 1
@@ -164,7 +164,7 @@ def test_the_slowest_published_worker_fetches_too():
     assert asked_by(model, 1, 1) == ([1], False)
 
 
-def test_a_published_joiner_is_told_the_lowest_clock_and_a_lost_worker_frees_those_it_stopped():
+def test_a_published_joiner_learns_the_lowest_clock_and_a_loss_frees_waiting_workers():
     model = published(s=2)
     for seq in range(2):
         asked_by(model, 0, seq)

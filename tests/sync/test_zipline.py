@@ -102,7 +102,7 @@ def test_the_variants_agree_on_random_speeds(n, r, seed, digits):
 
 @many
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=12))
-def test_with_one_end_each_there_is_no_choice(ends):
+def test_with_one_end_each_no_choice_exists(ends):
     for solve in VARIANTS:
         assert answer(solve([[end] for end in ends])) == (max(ends) - min(ends), max(ends))
 

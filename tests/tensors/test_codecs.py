@@ -101,7 +101,7 @@ def test_zeros_denormals_and_huge_values_stay_finite(name):
 
 @pytest.mark.parametrize("name", LOSSY)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_values_that_are_not_finite_arrive_and_leave_no_error_behind(name, value):
+def test_values_that_are_not_finite_arrive_and_leave_no_residual(name, value):
     sender, bad = ErrorFeedback(parse(name)), drawn(1, 700)
     sender.send(drawn(0, 700))
     unsent = sender.unsent.copy()
@@ -243,11 +243,11 @@ def test_a_scale_below_zero_is_refused():
 
 @pytest.mark.parametrize("name", ["", "float16", "INT8", "topk", "topk:", "topk:0", "topk:0.3",
                                   "topk:nan", "topk:-1", "topk:0.1:2", "int8:0.1"])
-def test_a_bad_name_says_what_is_known(name):
+def test_an_unknown_name_is_refused_with_the_known_names(name):
     with pytest.raises(ValueError, match="give float32, bfloat16, int8 or topk:0.01"):
         parse(name)
 
 
 @pytest.mark.parametrize("name", [*LOSSY, "float32"])
-def test_a_format_is_told_by_its_name(name):
+def test_a_format_is_chosen_by_its_name(name):
     assert parse(name).name == name and parse(parse(name).name).words(999) == parse(name).words(999)

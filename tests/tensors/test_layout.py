@@ -129,7 +129,7 @@ def names_of(tree, before):
 
 @many
 @given(TREES.filter(bool), st.dictionaries(WORDS, st.integers(0, 120)), st.randoms())
-def test_one_builder_in_two_processes_gives_one_list_in_whatever_order(tree, before, random):
+def test_one_builder_in_two_processes_makes_equal_lists_in_any_order(tree, before, random):
     here, there = names_of(tree, {}), names_of(tree, before)
     canonical = canonical_names(here)
     assert canonical == canonical_names(there)

@@ -9,7 +9,7 @@ from wbsp.tensors.site_progress import SiteProgress
 W = pattern(5)  # float32 [5]
 
 
-def test_a_cut_is_what_was_added_since_the_last():
+def test_a_cut_is_the_progress_since_the_last_cut():
     site = SiteProgress(W)
     site.take(3 * W)
     assert (site.cut == 2 * W).all()

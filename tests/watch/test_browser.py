@@ -171,7 +171,7 @@ def test_dragging_zooms_and_a_double_click_shows_the_whole_run(browser, report):
         time.sleep(0.5)
 
 
-def test_lanes_show_what_their_spans_say(browser, made):
+def test_lanes_show_their_spans(browser, made):
     """Worker 0 computes 0.2 s and pushes 0.1 s, three times; and so on, every second."""
     look(browser, made)
     shares = browser.evaluate("""(() => {

@@ -103,7 +103,7 @@ def samples(text):
     return found
 
 
-def test_a_scraper_gets_the_numbers_of_the_summary(serve, bad_day):
+def test_metrics_have_the_numbers_of_the_summary(serve, bad_day):
     answer, body = get(serve(bad_day("pcc"), bad_day("asp")), "/metrics")
     assert answer.status == 200 and answer.headers["Content-Type"].startswith("text/plain; version")
     found = samples(body.decode())
@@ -139,7 +139,7 @@ def test_the_metrics_are_prometheus_text(serve, written, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["removed", "damaged"])
-def test_a_run_that_cannot_be_read_is_a_line_beside_the_others(serve, bad_day, tmp_path, damage):
+def test_a_run_that_cannot_be_read_is_one_line_among_the_others(serve, bad_day, tmp_path, damage):
     folder = tmp_path / "bad"
     shutil.copytree(bad_day("pcc"), folder)
     server = serve(bad_day("asp"), folder)
@@ -198,7 +198,7 @@ def test_appended_lines_are_served(serve, written, tmp_path):
     assert (state["began"], state["spans"]["count"], state["workers"]) == (1.0, 1, [0])
 
 
-def test_a_file_that_is_damaged_later_is_said_and_the_page_lives_on(serve, written, tmp_path):
+def test_a_file_damaged_later_is_reported_and_the_page_continues(serve, written, tmp_path):
     log, _ = written()
     server = serve(tmp_path)
     assert get(server, "/run/0")[0].status == 200
@@ -265,7 +265,7 @@ def test_text_of_a_run_stays_text(tmp_path):
     (["wrong_event"], "holds an event or a summary that no server wrote"),
     (["wrong_summary", "--out=x.html"], "holds an event or a summary that no server wrote"),
 ])
-def test_bad_input_gets_one_line(tmp_path, monkeypatch, capsys, arguments, says):
+def test_bad_input_is_refused_in_one_line(tmp_path, monkeypatch, capsys, arguments, says):
     monkeypatch.chdir(tmp_path)
     if arguments != ["."]:
         for name in {"run", "damaged", "damaged_spans", arguments[0]} - {"missing"}:
@@ -288,7 +288,7 @@ def test_bad_input_gets_one_line(tmp_path, monkeypatch, capsys, arguments, says)
     assert not list(tmp_path.glob("*.html"))
 
 
-def test_a_port_that_is_taken_gets_one_line(bad_day, capsys):
+def test_a_taken_port_is_refused_in_one_line(bad_day, capsys):
     folder = bad_day("pcc")
     capsys.readouterr()  # of the simulation
     with socket.socket() as taken:
@@ -299,7 +299,7 @@ def test_a_port_that_is_taken_gets_one_line(bad_day, capsys):
     assert error.startswith("watch: ") and "--http" in error and error.count("\n") == 1
 
 
-def test_without_plotly_one_line_says_how_to_get_it(bad_day, monkeypatch, capsys):
+def test_without_plotly_one_line_names_the_installation(bad_day, monkeypatch, capsys):
     monkeypatch.undo()
     monkeypatch.setitem(__import__("sys").modules, "plotly", None)
     monkeypatch.setitem(__import__("sys").modules, "plotly.offline", None)

@@ -33,7 +33,7 @@ def texts(tail):
     return [line for _, decoded in tail.blocks() for line in decoded]
 
 
-def test_only_what_was_appended_is_read(tmp_path, monkeypatch):
+def test_only_appended_lines_are_read(tmp_path, monkeypatch):
     path = tmp_path / "log"
     tail = Tail(path, DECODER)
     assert texts(tail) == []
@@ -124,8 +124,8 @@ def seen(log):
 
 
 @given(EVENTS, st.integers(0, 60))
-def test_a_resume_undoes_the_same_events_among_rows_as_among_whole_ones(tmp_path_factory, events,
-                                                                        cut):
+def test_a_resume_undoes_the_same_events_in_rows_as_in_full_records(tmp_path_factory, events,
+                                                                    cut):
     path = tmp_path_factory.mktemp("run") / "events.jsonl"
     data = lines(events)
     log, whole = EventLog(path, compact=True), EventLog(path)
@@ -144,7 +144,7 @@ def test_a_resume_undoes_the_same_events_among_rows_as_among_whole_ones(tmp_path
 
 
 @pytest.mark.parametrize("compact", [False, True])
-def test_the_begin_of_training_stands_in_the_order_of_time_after_a_resume(tmp_path, compact):
+def test_after_a_resume_the_begin_of_training_keeps_its_place_in_time(tmp_path, compact):
     path = tmp_path / "events.jsonl"
     append(path, lines([event("checkpoint", 1, 0), event("start", 3, 0), event("resume", 1, 0),
                         event("accept", 2, 0), event("leave", 2, 0), event("commit", 4, 1),

@@ -64,7 +64,7 @@ def test_straggler_scores_are_measured_where_the_server_measures_them(tmp_path):
             == {k: summary[worker][k] for k in ("steps", "pushes")}
 
 
-def test_a_process_that_came_and_went_and_what_was_rejected_is_told(bad_day):
+def test_joins_losses_and_rejections_are_shown(bad_day):
     state = state_of(bad_day("ksync"))
     told = [(e["kind"], e["worker"], e["text"]) for e in state["happenings"]["events"]]
     assert ("join", 4) in [(kind, worker) for kind, worker, _ in told]
@@ -246,7 +246,7 @@ def test_every_event_has_a_sentence(written):
     assert 'wbsp_epochs_trained{run="it",sync="pcc"} 1.0' in exposition([("it", run.state())])
 
 
-def test_workers_that_are_sites_have_workers_behind_them(written):
+def test_workers_that_are_sites_count_their_own_workers(written):
     log, run = written()
     for worker in range(3):
         log.event(0.0, "join", worker=worker, version=0)
@@ -261,7 +261,7 @@ def test_workers_that_are_sites_have_workers_behind_them(written):
     assert 'behind{run="it",sync="pcc",worker="2"}' not in exposition([("it", state)])
 
 
-def test_a_site_says_what_it_exchanges_with_the_server_above(written):
+def test_a_site_reports_its_traffic_with_the_server_above(written):
     log, run = written(upstream="top.example:2606", site="3")
     above = {"site": "3", "upstream": "top.example:2606"}
     run.refresh()
@@ -355,7 +355,7 @@ def test_a_real_run_is_followed_while_it_continues(jobs):
 
 
 @pytest.mark.parametrize("kind, worker", [("accept", -1 << 63), ("join", 1 << 63), ("join", 1e308)])
-def test_a_number_that_no_server_writes_is_said_in_one_line(tmp_path, kind, worker):
+def test_an_impossible_number_in_a_file_is_reported_in_one_line(tmp_path, kind, worker):
     """Somebody has edited the log; the page and the report say so, and no traceback."""
     write_run(tmp_path / "run", "wbsp", ended=False)
     path = tmp_path / "run" / "events.jsonl"

@@ -51,7 +51,7 @@ def test_chunks_are_views_that_cover_the_vector_once(size):
 
 @pytest.mark.parametrize("held", [lambda vector: vector, lambda vector: vector[5:6],
                                   lambda vector: next(split(vector))])
-def test_the_memory_of_a_vector_is_used_again_when_no_process_holds_it_any_more(held):
+def test_a_vectors_memory_is_reused_when_no_process_holds_it(held):
     pool = BufferPool()
     stream = VectorStream([SIZE], pool)
     (first,) = assemble(stream, ramp(SIZE))[-1]
@@ -150,7 +150,7 @@ def test_a_version_that_is_whole_does_not_count_for_the_next():
     assert np.array_equal(assembly.add(*first)[0], ramp(10))
 
 
-def test_a_range_may_start_again_and_its_rest_is_passed_over():
+def test_a_range_may_restart_and_its_old_rest_is_skipped():
     size = 2 * CHUNK + 2
     assembly = VectorAssembly(2 * size, parts=2)
     old, new = of_range(4, 0, size, 2 * size), of_range(5, 0, size, 2 * size, first=1)

@@ -153,7 +153,7 @@ def talk():
 # Requests and answers.
 
 
-def test_the_answers_to_hello_and_join_come_out_in_order():
+def test_the_answers_to_hello_and_join_arrive_in_order():
     talk = Talk()
     talk.send(HELLO)
     talk.receive(WELCOME, WELCOME)
@@ -173,7 +173,7 @@ def test_an_answer_counts_once_and_only_for_its_request(talk):
     assert talk.number() == 1 and talk.heard == [ACK]
 
 
-def test_an_answer_says_how_long_it_took(talk):
+def test_an_answer_carries_its_duration(talk):
     talk.push()
     assert talk.client.receive(ACK, None, 102.5) == [Acked(ACK, 2.5)]
 
@@ -230,7 +230,7 @@ def test_no_heartbeat_follows_the_end_of_a_session(talk, last):
     assert talk.beats == 1
 
 
-def test_the_server_hears_nothing_but_hello_before_its_welcome():
+def test_before_the_welcome_only_hello_is_sent():
     talk = Talk()
     talk.send(HELLO)
     talk.breaks()
@@ -238,7 +238,7 @@ def test_the_server_hears_nothing_but_hello_before_its_welcome():
     assert talk.posted == [HELLO, HELLO] and talk.beats == 0
 
 
-def test_a_request_without_progress_is_sent_again(talk):
+def test_a_request_without_progress_is_repeated(talk):
     talk.push()
     talk.wait(timeouts.REQUEST_STALLED - 1)
     assert talk.number() == 1
@@ -289,7 +289,7 @@ def test_messages_of_a_broken_connection_are_dropped(talk):
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_a_worker_says_whether_it_waits_for_a_version(talk, waits):
+def test_a_worker_reports_whether_it_waits_for_a_version(talk, waits):
     talk.member.waits = waits
     talk.breaks()
     assert [attempt.waits for attempt in talk.attempts] == [waits]
@@ -303,7 +303,7 @@ def test_nothing_is_sent_before_a_server_knows_the_worker_again(talk):
     assert talk.number() == 1 and not talk.client.cut_off
 
 
-def test_a_new_server_gets_what_the_old_one_had_decided():
+def test_a_new_server_receives_the_old_ones_decisions():
     def ack(seq, mark, durable=0, weight=0.5):
         return m.Ack(seq, True, None, None, False, weight, mark, 0, durable)
 
@@ -376,7 +376,7 @@ def test_a_worker_that_is_no_member_introduces_itself_again():
     assert talk.posted == [HELLO, JOIN] * 2
 
 
-def test_who_is_admitted_while_it_proves_who_it_was_introduces_itself_as_a_member():
+def test_a_worker_admitted_during_its_proof_introduces_itself_as_a_member():
     """The answer to its request from before the break overtakes the server's challenge."""
     talk = Talk()
     talk.client.session.has_been(b"of the run before")
@@ -401,13 +401,13 @@ def test_a_server_of_another_run_is_not_joined():
         talk.receive(structs.replace(WELCOME, run=m.RunSettings("cd34")))
 
 
-def test_a_server_that_forgot_the_worker_is_told_who_it_is(talk):
+def test_a_worker_introduces_itself_to_a_server_that_forgot_it(talk):
     talk.push()
     talk.receive(m.Unknown(), m.Unknown(), SAME)
     assert len(talk.attempts) == 1 and talk.number() == 2
 
 
-def test_what_asks_no_answer_waits_until_a_server_knows_the_worker(talk):
+def test_messages_without_an_answer_wait_until_a_server_knows_the_worker(talk):
     """Another server would ignore it. A request for work is void: the member asks anew."""
     talk.receive(m.Unknown())
     talk.send(m.Measured(0, {"loss": 1.0}), m.AskWork(0, 0), m.StopRun("enough"))
@@ -438,7 +438,7 @@ def test_a_resent_update_is_not_changed_in_place(talk):
 # Strangers.
 
 
-def test_a_member_believes_nothing_until_the_process_there_has_proven_itself():
+def test_a_member_ignores_a_server_that_has_not_proven_itself():
     """Another one may listen where the server was."""
     talk = joined(key=None)
     far = m.Reattached(9, True, 9, 9, None, ticket=TICKET)
@@ -465,7 +465,7 @@ def refusing(key=b"no key", nonce=None, reason="of another run"):
 @pytest.mark.parametrize("false", [{"key": b"another's"},
                                    {"key": Line.contact, "nonce": b"of another connection"},
                                    {"key": Line.contact, "reason": "another reason"}])
-def test_a_member_that_is_refused_without_proof_looks_for_its_server_first(false):
+def test_a_member_refused_without_proof_searches_for_its_server_first(false):
     talk, refusal = refusing(**false)
     talk.receive(refusal)
     talk.now += 59.0
@@ -586,7 +586,7 @@ def test_an_introduction_to_a_shard_is_repeated_and_given_up(sharded):
         sharded.wait(60.0)
 
 
-def test_a_push_is_repeated_to_a_shard_that_is_back(sharded):
+def test_a_push_is_repeated_to_a_shard_that_reconnects(sharded):
     for shard in (0, 1):
         sharded.obey(sharded.client.shard_changed(shard, True, sharded.now))
         prove(sharded, shard)

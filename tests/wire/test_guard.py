@@ -52,7 +52,7 @@ def test_a_message_without_an_end_is_cut_off(server):
 
 
 @linux
-def test_strangers_share_what_they_may_have_unread(server):
+def test_all_strangers_share_one_limit_of_unread_bytes(server):
     with contextlib.ExitStack() as stack:
         peers = [stack.enter_context(RawPeer(server.port)) for _ in range(10)]
         for peer in peers:
@@ -156,7 +156,7 @@ def test_a_member_that_reads_nothing_is_cut_off_all_the_same(server):
 
 
 @linux
-def test_only_a_member_that_sends_what_has_no_end_yet_is_looked_at(server, monkeypatch):
+def test_only_members_with_unfinished_messages_are_checked(server, monkeypatch):
     """To look at each of a thousand members after each of its messages takes a server's time."""
     looks = []
     look = guard._Connection.look
@@ -302,7 +302,7 @@ def test_unread_bytes_of_a_connection_count_until_they_are_read(server):
         assert not server.watch()
 
 
-def test_a_ping_behind_unread_messages_on_a_line_that_breaks_ends_no_one_else(tmp_path):
+def test_a_ping_after_unread_messages_on_a_breaking_connection_drops_no_other_peer(tmp_path):
     """libzmq aborted the process, where it held the connection up."""
     code = """
 import socket, struct, sys, time

@@ -60,7 +60,7 @@ def inbox():
     return inbox
 
 
-def test_a_difference_is_added_to_the_version_that_is_here(inbox):
+def test_a_difference_is_added_to_the_held_version(inbox):
     first, second = difference(0), difference(1)
     after, nbytes = inbox.take(*model(4, first, 3), None)
     assert nbytes == 4 * first.size < 0.27 * 4 * SIZE

@@ -353,7 +353,7 @@ def test_every_kind_that_is_decoded_is_looked_at():
     assert {*m._decoders} == {*KINDS}
 
 
-def test_what_cannot_be_printed_in_a_line_arrives_as_question_marks():
+def test_unprintable_characters_arrive_as_question_marks():
     sent = m.Measured(3, {f"val_x{FORGED}": 1.0})
     assert m.decode(m.FromWorker, m.encode(sent)) == m.Measured(
         3, {"val_x?worker 0?[2J?": 1.0})

@@ -28,7 +28,7 @@ def test_both_sides_prove_that_they_know_the_secret():
     assert not bond.proves(b"", "held", 4, 9)
 
 
-def test_a_process_that_knows_another_secret_is_told_nothing():
+def test_a_process_with_another_secret_learns_nothing():
     claim = Claim(os.urandom, OTHER)
     assert proven(claim, Challenges(os.urandom)) is None and claim.bond is None
     assert not claim.sealed(FOLLOW).proof
@@ -45,7 +45,7 @@ def test_a_proof_is_of_one_message_one_socket_and_one_process():
     assert not Challenges(os.urandom).proven(IDENTITY, said, SECRET), "it was started again"
 
 
-def test_a_challenge_that_was_heard_before_proves_nothing():
+def test_a_replayed_challenge_proves_nothing():
     claim, challenges = Claim(os.urandom, SECRET), Challenges(os.urandom)
     old = challenges.challenge(IDENTITY, claim.nonce, SECRET)
     assert claim.meets(old)

@@ -105,7 +105,7 @@ def test_a_new_transfer_replaces_the_rest_of_an_earlier_one(router):
     assert router.to(b"a")[4:] == [b"1"]
 
 
-def test_only_so_many_messages_wait_for_a_peer(router):
+def test_a_bounded_number_of_messages_waits_for_a_peer(router):
     queues = PeerQueues(router, RateLimiter(None))
     router.room[b"a"] = 0
     taken = [queues.post(b"a", b"x", now=0.0) for _ in range(1000)]
@@ -114,7 +114,7 @@ def test_only_so_many_messages_wait_for_a_peer(router):
     assert router.to(b"b") == [b"x"] and not queues.waiting(b"b")
 
 
-def test_messages_to_a_peer_that_is_gone_are_dropped(router):
+def test_messages_to_a_disconnected_peer_are_dropped(router):
     queues = PeerQueues(router, RateLimiter(None))
     router.room[b"a"] = None
     queues.transfer(b"a", chunks(*[b"1"] * 10), now=0.0)

@@ -46,7 +46,7 @@ def test_a_taken_port_is_named():
     assert f"localhost:{port}" in text and "another --port_base" in text and "\n" not in text
 
 
-def test_the_port_is_free_again_after_close():
+def test_the_port_is_free_after_close():
     server = ServerSocket("localhost", 0)
     server.close()
     ServerSocket("localhost", server.port).close()
@@ -61,7 +61,7 @@ def test_a_short_token_is_refused(tmp_path):
     assert read_token(str(path)) == b"0123456789abcdef"
 
 
-def test_a_token_file_that_is_not_there_is_named(tmp_path):
+def test_a_missing_token_file_is_named(tmp_path):
     with pytest.raises(OSError, match="absent"):
         read_token(str(tmp_path / "absent"))
 

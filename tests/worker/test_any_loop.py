@@ -100,7 +100,7 @@ def test_run_steps_are_the_examples_in_steps_of_the_users_batch_and_done_ends_wi
         assert one[-1][0] > len(one), "of all workers, not its own"
 
 
-def test_the_end_of_data_of_ones_own_is_not_known_and_their_steps_are_counted(jobs):
+def test_steps_on_own_data_are_counted_without_a_known_end(jobs):
     server = jobs.server(workers=1, sync="bsp").listens()
     with worker(server, values={"w": jnp.zeros(1)}, batch_size=4) as w:
         for _ in range(3):
@@ -114,7 +114,7 @@ def test_the_end_of_data_of_ones_own_is_not_known_and_their_steps_are_counted(jo
     server.ends_well()
 
 
-def test_a_loop_that_ends_before_the_run_says_so_and_the_other_trains_the_rest(jobs):
+def test_a_loop_that_ends_early_is_reported_and_the_other_worker_trains_the_rest(jobs):
     server = jobs.server(sync="pcc").listens()
     said = []
 
@@ -159,7 +159,7 @@ def test_a_sampler_outside_of_batches_has_all_of_an_epoch(jobs):
     assert some + more == 3 * N
 
 
-def test_data_of_its_own_are_what_the_loop_says(jobs):
+def test_a_workers_own_data_are_those_of_its_loop(jobs):
     server = jobs.server(sync="bsp").listens()
 
     def train(index):
@@ -177,7 +177,7 @@ def test_data_of_its_own_are_what_the_loop_says(jobs):
     assert {event["samples"] for event in server.events("accept")} == {4}
 
 
-def test_several_steps_at_once_and_samples_of_ones_own(jobs):
+def test_several_steps_at_once_may_have_any_number_of_samples(jobs):
     server = jobs.server(workers=1, sync="bsp").listens()
     with worker(server, values={"w": jnp.zeros(1)}) as w:
         w.step(0.1, w.values, steps=5, samples=70)
@@ -237,7 +237,7 @@ def test_an_exception_ends_this_worker_and_the_others_continue(jobs):
     assert server.find("epoch 3 of 3 is trained") and counts.all()
 
 
-def test_a_loop_that_is_wrong_is_told_so_in_one_line(jobs):
+def test_a_wrong_loop_is_refused_in_one_line(jobs):
     def forgets_the_step(w):
         for _ in w.epochs():
             list(w.indices())
@@ -301,7 +301,7 @@ def test_where_the_server_sets_the_batches_the_data_are_shared(jobs):
     assert np.array_equal(fast, slow) and fast.all() and 0 in seen
 
 
-def test_outside_of_the_block_there_is_no_step(jobs):
+def test_a_step_outside_of_the_block_is_refused(jobs):
     server = jobs.server(workers=1).listens()
     w = worker(server, values={"w": jnp.zeros(1)})
     for use in (lambda: w.step(0.1, w.values), lambda: next(w.epochs()),
@@ -335,7 +335,7 @@ SIGNALLED = textwrap.dedent("""
     """)
 
 
-def test_a_signal_ends_the_loop_at_its_step_and_what_was_trained_is_pushed(jobs):
+def test_a_signal_ends_the_loop_after_its_step_and_the_progress_is_pushed(jobs):
     server = jobs.server(workers=1, sync="localsgd", series=True).listens()
     job = jobs.start("loop", "-c", SIGNALLED, server.address)
     assert job.ends() == -15, job.text

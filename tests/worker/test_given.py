@@ -166,7 +166,7 @@ def test_validation_results_of_any_names_and_numbers_fit_their_message(values):
     assert sent.keys() == {names[name] for name in names} and len(names) == len(sent)
 
 
-def test_what_no_server_could_read_is_refused_where_it_is_sent():
+def test_a_message_that_no_server_could_read_is_refused_by_its_sender():
     push = Push(0, 0, 0, 1, 1, 0.1)
     m.check(Push, push)
     for message, names in [(push._replace(samples=2.5), "samples=2.5"),

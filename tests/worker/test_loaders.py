@@ -190,7 +190,7 @@ class World:
 
 @pytest.mark.parametrize("sync", ["pcc", "bsp"])
 @pytest.mark.parametrize("loader", ["indices", "arrays", "sampler", 0, 1, 2, 5])
-def test_whoever_dies_the_others_train_all_with_every_loader(loader, sync):
+def test_with_every_loader_the_survivors_train_all_examples(loader, sync):
     deaths = 0
     for seed in range(15):
         world = World(seed, sync, loader)
@@ -230,7 +230,7 @@ def test_examples_that_return_are_trained_in_the_epoch_that_this_worker_has_reac
     assert seen == [(0, 4)] * 4 + [(1, 4)] * 6
 
 
-def test_a_loader_that_reads_ahead_outside_of_batches_is_told_why_and_what_to_do():
+def test_a_loader_that_prefetches_outside_of_batches_is_refused_with_a_remedy():
     world = World(0, "pcc", "sampler")
     world.n, world.batch, world.epochs = 20, 4, 1
     world.work = SharedWork(SharedData(20, 4, 1), world.rule)

@@ -46,7 +46,7 @@ def test_each_worker_ends_with_its_local_values_and_the_run_stores_none(jobs, tr
     assert sorted(saved.state.local) == ["mine/b", "mine/k"]
 
 
-def test_a_worker_that_comes_again_begins_its_own_anew_and_says_so(jobs):
+def test_a_restarted_worker_begins_its_local_variables_anew_with_a_line(jobs):
     server = jobs.server(sync="asp", workers=1).listens()
     train(server, 0)
     server.ends_well()

@@ -107,7 +107,7 @@ def start(jobs, server, script, index, *arguments, **more):
                       WBSP_WORKER_INDEX=str(index), CUDA_VISIBLE_DEVICES="", **more)
 
 
-def test_a_script_that_is_started_again_passes_by_its_blocks_that_have_ended(jobs):
+def test_a_restarted_script_skips_its_blocks_that_have_ended(jobs):
     pytest.importorskip("jax")
     server = jobs.server(series=True).listens()
     stays, dies = (start(jobs, server, JAX, index) for index in range(2))

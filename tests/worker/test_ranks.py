@@ -90,7 +90,7 @@ with wbsp.Worker(model, address=address, worker_index=0, n=64, batch_size=8, epo
 
 
 @pytest.mark.parametrize("waits", ["steps", "calls"])
-def test_an_error_that_leaves_another_rank_is_told_by_name(jobs, waits):
+def test_an_error_on_another_rank_is_reported_by_name(jobs, waits):
     """Rank 0 waits for it in a step of DistributedDataParallel, or in a call of `w`."""
     server = jobs.server(workers=1).listens()
     (jobs.folder / "leaves.py").write_text(LEAVES)

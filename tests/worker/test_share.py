@@ -101,7 +101,7 @@ def test_a_late_joiner_begins_in_the_epoch_that_the_run_is_in():
     assert begun(epoch=2).epoch == 2
 
 
-def test_outside_a_run_and_at_its_end_there_is_a_look_and_no_worker_waits():
+def test_outside_a_run_the_data_yield_an_untrained_batch_without_waiting():
     share = Share(20, 4)
     assert list(share) == [LOOK] and share.take() == LOOK
     share = begun()
@@ -112,7 +112,7 @@ def test_outside_a_run_and_at_its_end_there_is_a_look_and_no_worker_waits():
     assert list(reader) == []
 
 
-def test_a_reader_gets_nothing_now_and_then_while_nothing_comes(share):
+def test_a_reader_is_woken_at_intervals_while_no_batch_arrives(share):
     assert next(iter(share)) == NOTHING
 
 

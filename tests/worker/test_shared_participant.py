@@ -34,7 +34,7 @@ def test_each_report_writes_the_log_off_the_compute_thread(tmp_path):
     log.close()
 
 
-def test_the_compute_thread_sleeps_on_until_there_is_something_to_do():
+def test_the_compute_thread_sleeps_until_it_has_work():
     recorder = Recorder(0.0)
     one = Participant(0, BSP)
     agent, shared = one.agent, SharedParticipant(one, recorder, print, None)

@@ -36,7 +36,7 @@ def handlers():
 USUAL = signal.default_int_handler, signal.SIG_DFL
 
 
-def test_the_first_asks_and_is_raised_again_after_the_end(signals, reasons):
+def test_the_first_signal_asks_for_the_end_and_is_raised_again_after_it(signals, reasons):
     signals.hold(lambda: True)
     signal.raise_signal(signal.SIGINT)
     assert reasons == ["interrupted by SIGINT"] and signals.caught == signal.SIGINT

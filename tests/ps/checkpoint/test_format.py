@@ -162,7 +162,7 @@ def test_a_state_that_lacks_something_is_refused_in_one_line(tmp_path, missing):
         load(written(tmp_path, state))
 
 
-def test_a_state_of_an_older_release_is_taken_for_what_it_holds(tmp_path):
+def test_a_state_of_an_older_release_is_read(tmp_path):
     state = {"version": 7, "elapsed": 1.5, "next_seq": {"0": 3}, "totals": [3, 96],
              "reports": {"0": {"steps": 3, "push_seconds": -0.5}}, "later": "dropped"}
     loaded = load(written(tmp_path, state)).state

@@ -42,13 +42,13 @@ def test_without_an_earlier_run_a_new_one_begins(past, tmp_path):
     assert said(tmp_path) == ["no checkpoint found; starting a new run"]
 
 
-def test_without_the_flag_a_new_run_begins_whatever_there_is(past):
+def test_without_resume_a_new_run_always_begins(past):
     folder = past({"port": HERE})
     assert meant(folder, resume=False) is None
     assert said(folder, resume=False)[0].startswith("not finished: run-001 (port 2606); to con")
 
 
-def test_a_run_that_has_come_to_its_end_is_not_continued(past):
+def test_a_run_that_has_ended_is_not_continued(past):
     folder = past({"port": HERE, "ended": True})
     assert meant(folder) is None and meant(folder, port=THERE) is None
     assert said(folder) == ["run-001 has ended: this is a new run; --resume=run-001 "
@@ -63,7 +63,7 @@ def test_a_run_that_ended_at_its_standby_has_ended(past):
     assert meant(folder) is None
 
 
-def test_the_run_that_was_served_here_goes_before_a_newer_one(past):
+def test_the_run_served_here_takes_precedence_over_a_newer_one(past):
     assert meant(past({"port": HERE}, {"port": THERE})) == "run-001"
 
 
@@ -74,7 +74,7 @@ def test_an_abandoned_run_is_not_continued_behind_one_that_has_ended(past):
                                 "this server and start it with --resume=run-001"]
 
 
-def test_a_start_without_resume_that_came_to_nothing_hides_no_run(past):
+def test_a_failed_start_without_resume_hides_no_run(past):
     assert meant(past({"port": HERE}, {"port": HERE, "checkpoint": False})) == "run-001"
 
 
@@ -107,7 +107,7 @@ def test_runs_of_older_releases_say_no_port_and_the_newest_is_meant(past):
     assert meant(past({}, {})) == "run-002"
 
 
-def test_a_name_that_no_run_has_is_refused_with_those_that_there_are(past):
+def test_an_unknown_run_is_refused_with_the_known_ones(past):
     folder = past({"port": HERE}, {"checkpoint": False})
     for name in ("run-007", "run-002", "yes"):
         with pytest.raises(ValueError, match=rf"--resume={name}: .*pcc has no such run with a "

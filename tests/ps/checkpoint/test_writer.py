@@ -111,7 +111,7 @@ def test_a_checkpoint_waits_until_nothing_is_pending(tmp_path):
     assert np.array_equal(saved.vector, np.full(SIZE, 2, np.float32))
 
 
-def test_a_first_version_that_could_not_be_written_is_tried_again_beside_a_standby(tmp_path):
+def test_an_unwritten_first_version_is_retried_although_a_standby_holds_it(tmp_path):
     run = Running(tmp_path / "gone", standby=StandbyOf(alone=False, free=True))
     run.snapshots.poll(0.0)
     run.written(0.5)
@@ -123,7 +123,7 @@ def test_a_first_version_that_could_not_be_written_is_tried_again_beside_a_stand
     assert checkpoint.load(run.path).state.version == 0
 
 
-def test_a_checkpoint_says_that_its_version_is_the_last(tmp_path):
+def test_a_checkpoint_marks_the_last_version(tmp_path):
     """Who goes on from a checkpoint that does not know takes back a worker that was given up."""
     run = Running(tmp_path)
     run.round(0, 1.0)
@@ -177,7 +177,7 @@ def test_one_snapshot_serves_all_that_want_one(tmp_path):
     assert checkpoint.load(run.path).state.mark == 2
 
 
-def test_a_checkpoint_that_cannot_be_written_is_tried_again(tmp_path):
+def test_a_checkpoint_that_cannot_be_written_is_retried(tmp_path):
     run = Running(tmp_path)
     run.round(0, 1.0)
     run.snapshots.poll(1.0)
@@ -199,7 +199,7 @@ def test_a_checkpoint_that_cannot_be_written_is_tried_again(tmp_path):
     assert not run.file.failed
 
 
-def test_the_last_checkpoint_holds_what_came_after_the_last_version(tmp_path):
+def test_the_last_checkpoint_holds_decisions_after_the_last_version(tmp_path):
     run = Running(tmp_path, "asp")
     run.push(0, 0, 1.0)
     run.snapshots.poll(1.0)
@@ -258,7 +258,7 @@ def test_the_engines_state_returns_through_json():
     assert again.ledger.next_seq(1) == 3 and again.ledger.next_seq(0) == 0
 
 
-def test_a_state_of_an_older_release_is_taken_for_what_it_holds():
+def test_a_state_of_an_older_release_is_read():
     again = Engine(create("asp"), Store(np.zeros(2, np.float32), 7), 2)
     again.restore(RunState.from_json({"version": 7, "elapsed": 1.5, "next_seq": {"0": 3},
                                       "totals": [3, 96], "steps": {"0": 3}}))

@@ -104,7 +104,7 @@ def test_a_process_that_waits_to_serve_is_not_elected_without_workers(step):
     assert not candidate.won and "names no worker" in candidate.missing
 
 
-def test_more_than_half_of_the_workers_elect_a_server_that_was_started_again():
+def test_more_than_half_of_the_workers_elect_a_restarted_server():
     """The other half may have ended the run, with a standby that had a proof."""
     voters = frozenset({(0, "process"), (1, "process")})
     candidate = Candidate(Standing("ab", 1, voters, SERVER_STEP), socket=None)
@@ -141,7 +141,7 @@ def test_a_vote_holds_when_a_worker_reattaches():
     assert worker.choose(m.Elect(3, since=1), 0.0) == m.Elected(3)
 
 
-def test_a_worker_never_goes_back_to_a_lower_epoch():
+def test_a_worker_never_returns_to_a_lower_epoch():
     worker = member(0, 4)
     for epoch in (1, 3):
         assert f"of epoch {epoch}, and this worker knows a later one of epoch 4" in (

@@ -195,7 +195,7 @@ def test_only_the_snapshot_of_the_standby_is_durable(world):
         world.held(7)
 
 
-def test_a_standby_that_may_begin_the_next_run_is_named_before_it_is_told(world):
+def test_a_standby_is_in_run_json_before_it_learns_of_the_next_run(world):
     """It has come while the last files are written, and holds no version of the run."""
     world.follow()
     world.replication.end("done")
@@ -204,14 +204,14 @@ def test_a_standby_that_may_begin_the_next_run_is_named_before_it_is_told(world)
     assert world.sent[-1] == m.Over("done", True) and world.noted["standby"] == "127.0.0.1:2607"
 
 
-def test_a_standby_that_no_disk_names_is_not_told_of_a_next_run(world):
+def test_a_standby_that_no_run_json_names_does_not_learn_of_a_next_run(world):
     world.follow()
     told, world.full = len(world.sent), True
     world.replication.end("done", follows=True)
     assert len(world.sent) == told, "it follows the next run as a new one"
 
 
-def test_a_snapshot_says_that_its_version_is_the_last(world):
+def test_a_snapshot_marks_the_last_version(world):
     """Who goes on from a copy that does not know takes back a worker that was given up."""
     world.holds_one()
     assert world.replication.settled
@@ -312,7 +312,7 @@ def test_a_standby_that_a_snapshot_does_not_reach_is_kept_while_workers_train(wo
     assert world.engine.ledger.durable < world.engine.ledger.mark
 
 
-def test_a_standby_that_has_the_final_version_hears_that_all_have_it(world):
+def test_a_standby_with_the_final_version_learns_that_all_have_it(world):
     world.holds_one()
     world.replication.all_have_it()
     assert world.sent[-1] == m.AllHave(1)
@@ -337,7 +337,7 @@ def test_nothing_is_durable_where_a_later_server_would_not_know_of_the_standby(w
     assert world.engine.ledger.durable == 1
 
 
-def test_a_snapshot_that_a_broken_connection_cut_short_is_sent_again(world):
+def test_an_interrupted_snapshot_is_sent_again(world):
     world.holds_one()
     world.push()
     world.poll()
@@ -351,7 +351,7 @@ def test_a_snapshot_that_a_broken_connection_cut_short_is_sent_again(world):
     assert world.engine.ledger.durable == 3
 
 
-def test_a_standby_that_is_back_over_a_new_connection_is_given_time_for_what_was_on_its_way(world):
+def test_a_reconnected_standby_gets_time_for_messages_in_transit(world):
     world.now = 1000.0
     world.holds_one()
     world.push()
@@ -389,7 +389,7 @@ def test_a_version_that_the_standby_may_serve_from_is_not_written_to(world):
     door.close()
 
 
-def test_a_standby_that_was_started_again_at_once_ends_what_was_before(world):
+def test_a_restarted_standby_ends_its_predecessors_session(world):
     world.holds_one()
     world.in_touch()
     world.now += 1
@@ -547,7 +547,7 @@ def test_once_workers_are_asked_they_decide(world, inquiries):
     assert "continuing without a standby" in world.said[-1] and world.noted["epoch"] == 3
 
 
-def test_what_the_file_holds_is_durable_as_soon_as_the_standby_is_lost(world, inquiries):
+def test_the_files_content_is_durable_as_soon_as_the_standby_is_lost(world, inquiries):
     """It has the mark of a copy that the standby never held. A new one is sent the next mark at
     once: a worker that did not know of the file would keep one sum for the marks around its own."""
     world.holds_one()
@@ -635,7 +635,7 @@ def waits(world, seconds, act=lambda: None):
 
 
 @pytest.mark.parametrize("worker", [0, None], ids=["with its index", "without an index"])
-def test_a_voter_that_was_started_again_counts_once_the_standby_has_ended(dead, worker):
+def test_a_restarted_voter_counts_once_the_standby_has_ended(dead, worker):
     """Both were on one machine, which was restarted; no standby comes again."""
     dead.now = 40.0
     assert not waits(dead, 12)
@@ -643,7 +643,7 @@ def test_a_voter_that_was_started_again_counts_once_the_standby_has_ended(dead, 
     assert "are here, or have been started again; continuing" in dead.said[-1]
 
 
-def test_a_voter_that_is_here_counts_once_the_standby_has_ended_for_which_it_has_voted(dead):
+def test_a_connected_voter_of_the_standby_counts_once_that_has_ended(dead):
     """The standby was elected, and died before it served: nobody starts it again."""
     def declines():
         dead.replication.elected(SimpleNamespace(worker=0), m.Elected(2))
@@ -678,7 +678,7 @@ def test_a_worker_of_another_index_replaces_no_voter(dead):
     assert not waits(dead, 60, lambda: dead.replication.came(7, b"new"))
 
 
-def test_a_new_process_from_before_the_standby_s_end_says_nothing(dead):
+def test_a_new_process_from_before_the_standbys_end_proves_nothing(dead):
     """The process before it may have voted for the standby, which served then."""
     dead.now = 40.0
     dead.replication.poll()
@@ -694,7 +694,7 @@ def test_workers_that_know_a_later_server_keep_the_doubt(dead):
     assert not waits(dead, 60, lambda: dead.replication.came(0, b"new"))
 
 
-def test_a_process_that_has_slept_asks_again_before_anything_is_proof(dead):
+def test_a_process_that_was_suspended_asks_again_before_it_takes_a_proof(dead):
     dead.in_touch()
     dead.replication.woke(dead.now)
     assert not quiet(dead)
@@ -709,7 +709,7 @@ def test_the_address_of_the_standby_is_noted_before_its_first_snapshot(world):
     assert noted == ["127.0.0.1:2607"]
 
 
-def test_votes_for_the_server_are_returned_when_the_standby_is_back(world, inquiries):
+def test_votes_for_the_server_are_released_when_the_standby_reconnects(world, inquiries):
     """Else workers that were asked in vain could never promise themselves to the standby."""
     world.holds_one()
     world.members.append(_member(plane=DataPlane("TCP", 1)))
@@ -749,7 +749,7 @@ def test_no_worker_is_admitted_while_the_standby_is_silent(world, inquiries):
 
 @pytest.mark.parametrize(("seconds", "doubts"), [(3, False), (4, True), (40, True)])
 @pytest.mark.parametrize("wakes", [True, False])
-def test_no_worker_is_admitted_after_a_silence_before_the_standby_is_heard_anew(
+def test_after_a_silence_no_worker_is_admitted_before_the_standby_answers(
         world, wakes, seconds, doubts):
     """It may have been elected, and serve the worker's earlier process; but not once it answers."""
     world.holds_one()
@@ -778,7 +778,7 @@ def test_a_standby_that_follows_ends_the_inquiry(world, inquiries):
     assert world.copies() == [1, 2] and world.replication.superseded is None
 
 
-def test_without_a_standby_there_is_nothing_to_ask(world):
+def test_without_a_standby_no_process_is_asked(world):
     world.replication.hear_of(7, 3)
     assert "worker 3 knows a server of this run of epoch 7" in world.said[-1]
     assert "start that server again" in world.said[-1]
@@ -803,7 +803,7 @@ def test_a_returned_worker_may_vote_again_once_the_standby_follows(world):
 
 
 @pytest.mark.parametrize("place", ["ab", "later"])
-def test_a_process_that_has_taken_over_asks_the_other_one_until_most_workers_are_here(world, place,
+def test_a_server_after_a_take_over_asks_the_other_until_most_workers_connect(world, place,
                                                                              inquiries):
     """A process that was started again since has no vote, and takes none away."""
     world.record(beside="127.0.0.1:2606")
@@ -840,7 +840,7 @@ def test_a_standby_that_has_taken_over_gives_way_to_an_elected_server(world, inq
     assert (world.replication.superseded is None) == trains
 
 
-def test_workers_are_asked_with_what_this_server_has_of_them(world, inquiries):
+def test_workers_are_asked_for_a_vote_with_the_servers_state_of_them(world, inquiries):
     world.push()
     world.holds_one()
     world.members.append(_member(plane=DataPlane("TCP", 1)))
@@ -872,7 +872,7 @@ def test_a_process_that_cannot_be_the_standby(world, wrong, reason):
     assert not world.replication.knows(STANDBY)
 
 
-def test_a_standby_of_an_earlier_run_is_told_that_the_run_has_ended(world):
+def test_a_standby_of_an_earlier_run_learns_that_the_run_has_ended(world):
     told = world.follow(run="cd34", rank=9, keys=[SECRET])
     assert isinstance(told, m.Over) and told.follows
     assert not world.replication.knows(STANDBY)
@@ -897,7 +897,7 @@ def test_a_standby_agrees_on_what_it_would_serve_by(world, change, reason):
         assert not world.replication.knows(STANDBY)
 
 
-def test_why_a_silent_standby_is_no_help_stands_in_the_line(world, inquiries, monkeypatch):
+def test_the_line_names_why_a_silent_standby_does_not_serve(world, inquiries, monkeypatch):
     monkeypatch.setattr(Inquiry, "why", "it has another token")
     world.holds_one()
     for world.now in (40.0, 41.0, 52.0):
@@ -905,7 +905,7 @@ def test_why_a_silent_standby_is_no_help_stands_in_the_line(world, inquiries, mo
     assert world.said[-1].endswith("are needed; it has another token")
 
 
-def test_a_process_that_serves_is_told_to_another_server(world):
+def test_another_server_learns_which_process_serves(world):
     question = Claim(os.urandom, SECRET)
     world.replication.ask(Peer(b"other", None), m.Ask("ab12", question.nonce))
     assert world.sent[-1].epoch == 1
@@ -915,7 +915,7 @@ def test_a_process_that_serves_is_told_to_another_server(world):
     assert isinstance(world.sent[-1], m.NotServing)
 
 
-def test_a_process_that_serves_a_later_fit_is_told_to_a_server_that_slept_through_the_end(world):
+def test_a_server_suspended_at_a_fits_end_learns_of_the_process_that_serves_the_next(world):
     """Neither the id of another series nor a wrong number is an earlier run."""
     series = world.info.series
     series.fit, series.id, series.secret = 4, "aa00", SECRET.hex()
@@ -929,7 +929,7 @@ def test_a_process_that_serves_a_later_fit_is_told_to_a_server_that_slept_throug
         assert isinstance(world.sent[-1], m.NotServing)
 
 
-def test_a_first_contact_proves_who_it_is_by_the_token_or_the_user(world):
+def test_a_first_contact_proves_its_identity_by_token_or_user(world):
     assert isinstance(world.follow(keys=[bytes([9]) * 32]), m.Challenge)
     assert not world.replication.knows(STANDBY) and not world.said
     assert isinstance(world.follow(keys=[world.contact]), m.Following)
@@ -1045,7 +1045,7 @@ def test_a_standby_is_not_to_begin_the_first_fit_or_one_that_has_begun(world):
     assert world.replication.cleared
 
 
-def test_a_later_server_would_not_know_of_the_standby_so_that_does_not_begin_the_fit(world):
+def test_a_standby_unknown_to_later_servers_does_not_begin_the_fit(world):
     world.full = True
     assert not waiting(world).waits
 

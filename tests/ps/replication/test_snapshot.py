@@ -38,7 +38,7 @@ def lend(lending, reader, number, held):
     return weakref.ref(reader.newest.saved.vector)
 
 
-def test_a_standby_that_follows_anew_maps_only_the_snapshot_that_it_holds():
+def test_a_standby_that_reconnects_maps_only_the_snapshot_that_it_holds():
     """No message tells it any more which memory of the earlier connection is given up."""
     lending, reader, held = Lending(None), CopyReader(share=True), []
     assert lending.follow(reader.socket) == "shared memory"

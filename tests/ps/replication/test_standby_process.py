@@ -210,7 +210,7 @@ def test_a_message_from_before_a_sleep_proves_nothing(server, standby):
     assert standby.verdict(now) is None
 
 
-def test_a_process_that_has_slept_gives_workers_their_time_again(server):
+def test_a_process_that_was_suspended_restarts_the_workers_timeouts(server):
     """A server that was started again, whose standby has ended: workers may know of a later one."""
     standby = server.followed_by(OWN)
     now = HOST.clock.monotonic()
@@ -288,8 +288,8 @@ def test_a_standby_that_cannot_have_the_memory_is_sent_its_copies(server):
 @pytest.mark.parametrize(("error", "reason"), [
     (MemoryError(), "not enough memory"),
     (m.WireError("a copy of 3 floats for 5"), "a copy of 3 floats for 5")])
-def test_a_copy_that_cannot_be_taken_is_said_and_asked_for_again(server, monkeypatch, caplog, error,
-                                                                 reason):
+def test_an_unreceivable_snapshot_is_reported_and_requested_again(
+        server, monkeypatch, caplog, error, reason):
     standby = server.followed_by()
 
     def fails(head):
@@ -345,7 +345,7 @@ def test_a_standby_without_a_state_ends_where_it_is_not_of_the_same_user(server,
     (rank_of(2, True, True), None),
     (rank_of(9, False), "it was restarted, and has an older state")],
     ids=["older", "unknown", "later", "without a version"])
-def test_only_the_process_in_the_server_s_place_says_that_it_waits(server, rank, verdict):
+def test_only_the_process_in_the_servers_place_prints_that_it_waits(server, rank, verdict):
     """Another one that follows this standby, with a lower rank, says nothing of the server."""
     own = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), STANDBY_STEP, secret=SECRET)
     standby = server.followed_by(own)
@@ -418,7 +418,7 @@ def test_processes_that_the_state_names_vote_and_no_others(server):
 
 
 @pytest.mark.parametrize("step", [SERVER_STEP, STANDBY_STEP])
-def test_a_server_that_was_started_again_waits_for_a_newer_state_that_a_worker_knows(server, step):
+def test_a_restarted_server_waits_for_a_newer_state_that_a_worker_knows(server, step):
     """Half of the workers are enough, and would lose what the others know to be durable."""
     workers = [(0, "a"), (1, "b"), (2, "c")]
     own = Standing("ab12", 1, frozenset(workers), step, secret=SECRET)
@@ -434,7 +434,7 @@ def test_a_server_that_was_started_again_waits_for_a_newer_state_that_a_worker_k
     assert standby.verdict(now + 70) == "2 of 3 workers voted for this standby"  # no more withheld
 
 
-def test_votes_from_before_a_full_disk_elect_nobody(server, monkeypatch):
+def test_votes_from_before_a_full_disk_elect_no_server(server, monkeypatch):
     """The voters may be back at the other server by the time at which this disk has room."""
     monkeypatch.setattr("wbsp.timeouts.SERVE_AGAIN", 0.05)
     own = Standing("ab12", 1, frozenset({(0, "a")}), STANDBY_STEP, secret=SECRET)
@@ -459,7 +459,7 @@ def test_votes_from_before_a_full_disk_elect_nobody(server, monkeypatch):
     assert asked == [(True, {(0, "a")})] and not standby.candidate.votes.promised
 
 
-def test_workers_that_were_asked_to_vote_are_sent_away_once_the_other_process_is_heard(server):
+def test_workers_asked_to_vote_are_refused_once_the_other_process_answers(server):
     """It may hold nothing, and not serve: then it is counted that they come, and come again."""
     own = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), SERVER_STEP, secret=SECRET)
     standby = server.followed_by(own)
@@ -491,7 +491,7 @@ def test_a_worker_of_a_later_server_proves_it_and_is_waited_for(server):
     assert proven(standby, now + 60), "it has not come again"
 
 
-def test_a_standby_that_has_taken_over_and_waits_for_shards_says_so(server):
+def test_a_standby_that_took_over_prints_that_it_waits_for_shards(server):
     """So that the other one, which was started again, hears of it, and no worker elects that."""
     own = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), STANDBY_STEP, secret=SECRET)
     standby = server.followed_by(own)
@@ -696,7 +696,7 @@ def has_why(server):
     until(lambda: server.primary.poll(HOST.clock.monotonic()) or server.primary.why, "a reason")
 
 
-def test_another_token_is_said_at_once_and_at_the_end(server, follows, caplog):
+def test_a_wrong_token_is_reported_at_once_and_at_the_end(server, follows, caplog):
     caplog.set_level("INFO")
     standby = follows(token=b"a token of the test, long enough")
     has_why(server)
@@ -709,7 +709,7 @@ def test_another_token_is_said_at_once_and_at_the_end(server, follows, caplog):
     assert "it has another token" in caplog.messages[-1]
 
 
-def test_the_reason_of_the_process_there_is_one_line(server, follows, caplog):
+def test_a_peers_reason_is_printed_in_one_line(server, follows, caplog):
     caplog.set_level("INFO")
     standby = follows()
     server.until(m.Follow)
@@ -734,7 +734,7 @@ def test_a_standby_of_itself_ends(server, follows, caplog):
 @pytest.mark.parametrize(("message", "kind", "said"), [
     (Lead(m.PROTOCOL, "ab12", 1, 1), FromShard, "and no shard"),
     (m.Ask("ab12"), m.FromServer, "is a standby of the server at")])
-def test_a_standby_says_what_it_is(server, follows, message, kind, said):
+def test_a_standby_answers_that_it_is_a_standby(server, follows, message, kind, said):
     asks = server.own.context.socket(zmq.DEALER)
     asks.connect(f"tcp://127.0.0.1:{server.own.port}")
     asks.send(m.encode(message))
@@ -745,8 +745,8 @@ def test_a_standby_says_what_it_is(server, follows, message, kind, said):
 
 
 @pytest.mark.parametrize(("own", "epoch", "ends"), [(None, 0, 5), (OWN, 0, 600), (None, 1, 600)])
-def test_a_server_that_was_never_there_is_waited_for_as_long_as_workers(server, follows, caplog,
-                                                                        own, epoch, ends):
+def test_a_missing_server_is_awaited_as_long_as_missing_workers(server, follows, caplog,
+                                                                own, epoch, ends):
     """Not one that was, or of whose run there is a state."""
     caplog.set_level("INFO")
     standby = follows(own=own, first=5.0)

@@ -163,7 +163,7 @@ def test_no_worker_else_brings_w0(server):
     assert [facts for kind, facts in server.events if kind == "malformed"]
 
 
-def test_an_answer_that_was_lost_is_given_again(server):
+def test_an_answer_that_was_lost_is_repeated(server):
     (peer, joined), _ = begun(server)
     peer.send(JOIN)
     assert server.hears(peer, m.Joined) == joined
@@ -171,7 +171,7 @@ def test_an_answer_that_was_lost_is_given_again(server):
     assert server.hears(peer, m.Joined) == joined
 
 
-def test_what_was_sent_since_is_repeated_in_its_order(server):
+def test_later_messages_are_repeated_in_their_order(server):
     """A site that hears of its new range before that of the loss of the old one loses both."""
     (peer, _), _ = begun(server)
     sent = [m.Work(0, 0, 4, 0), m.Withdrawn(4), m.Work(4, 8, 12, 0)]
@@ -204,7 +204,7 @@ def asks_again(server, peer, worker, **hello):
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["over one connection", "over another"])
-def test_a_second_process_of_an_index_is_refused_once_the_first_one_is_heard(server, again):
+def test_a_second_process_of_an_index_is_refused_once_the_first_one_answers(server, again):
     (owner, _), _ = begun(server)
     rival, answer = server.asked(0, own=b"r" * 16)
     assert isinstance(answer, m.NotServing)
@@ -236,7 +236,7 @@ def test_a_process_retries_until_the_loss_of_the_one_before_is_known(server, sil
           "the loss of the owner to be known")
 
 
-def test_a_server_that_slept_has_heard_nobody_meanwhile(server):
+def test_a_suspended_server_does_not_count_its_own_silence(server):
     begun(server)
     rival, answer = server.asked(0)
     server.now += timeouts.INDEX_HELD + 1
@@ -369,7 +369,7 @@ def test_a_worker_without_an_index_waits_for_that_of_a_silent_process(server):
     assert until(welcomed, "worker 1 to be lost").worker == 1
 
 
-def test_a_process_that_asks_again_gets_the_same_index(server):
+def test_a_repeated_request_gets_the_same_index(server):
     index, peer = chosen(server, own=bytes(15) + b"a")
     assert (index, chosen(server, own=bytes(15) + b"b")[0]) == (0, 1)
     peer.send(m.Hello(m.PROTOCOL, None, {}))
@@ -398,7 +398,7 @@ def test_an_index_is_kept_for_its_process_between_two_runs(server):
     assert isinstance(server.asked(0, given=True)[1], m.Welcome), "it is back"
 
 
-def test_a_process_comes_back_to_the_index_that_it_was_given(server):
+def test_a_process_returns_to_its_given_index(server):
     server.dispatcher.sessions.indices.keep([1], server.now)
     _, answer = server.asked(1, given=True)
     assert isinstance(answer, m.Welcome) and answer.worker is None
@@ -406,13 +406,13 @@ def test_a_process_comes_back_to_the_index_that_it_was_given(server):
 
 
 @pytest.mark.parametrize("before", [1, 7], ids=["taken", "not one of this server"])
-def test_a_process_whose_index_is_gone_gets_another(server, before):
+def test_a_process_whose_index_was_given_away_gets_another(server, before):
     begun(server)
     _, answer = server.asked(before, given=True)
     assert answer.worker == 2
 
 
-def test_the_index_of_an_owner_that_may_come_back_is_kept_for_a_while(server):
+def test_the_index_of_an_owner_that_may_reconnect_is_kept_for_a_while(server):
     indices = server.dispatcher.sessions.indices
     indices.keep(range(3), server.now)  # as where a server resumes
     assert isinstance(server.asked(None)[1], m.NotServing)
@@ -518,7 +518,7 @@ def test_the_process_itself_takes_its_place_from_a_stranger(server):
     assert server.dispatcher.sessions.of(0).own == OWN
 
 
-def test_who_comes_in_the_farewell_waits_until_all_have_left_for_good(server):
+def test_a_process_that_joins_while_the_run_ends_waits_until_all_have_left(server):
     key = between(server)
     server.dispatcher.entrance.dismiss("the run has ended (done)")
     late = server.asked(1)[1]
@@ -541,7 +541,7 @@ def test_the_end_waits_for_a_process_that_retries_until_the_end_is_certain(serve
     assert server.asked(2)[1].over and not entrance.awaits_retry(server.now)
 
 
-def test_under_one_run_who_comes_in_the_farewell_is_refused(server):
+def test_a_server_of_one_run_refuses_workers_that_join_while_it_ends(server):
     server.dispatcher.sessions.series.single = True
     server.dispatcher.entrance.dismiss("the run has ended (done)")
     late = server.asked(1)[1]

@@ -53,7 +53,7 @@ def update(seq=0, offset=0):
     return m.Update(Push(4, seq, 0, 1, 1, 0.5), offset, SIZE)
 
 
-def test_over_sockets_an_update_comes_and_a_version_goes_in_chunks():
+def test_over_sockets_updates_and_versions_travel_in_chunks():
     of = planes()
     plane = member(of).plane
     assert (plane.name, plane.group, plane.inbox) == ("TCP (a test)", None, 0)
@@ -72,7 +72,7 @@ def test_over_sockets_an_update_comes_and_a_version_goes_in_chunks():
         plane.held(0, s.Holds(77, 0, False, 1.0))
 
 
-def test_with_shards_a_push_is_here_when_its_head_is_and_all_shards_hold_their_slice():
+def test_with_shards_a_push_is_complete_with_its_head_and_all_slices():
     plane = member(planes(Shards())).plane
     assert plane.heads and plane.group.secret == 77
     assert plane.held(0, s.Holds(77, 0, False, 1.0)) is None
@@ -92,7 +92,7 @@ def test_notices_of_another_push_do_not_count():
     assert plane.held(1, s.Holds(77, 1, False, 1.0)) is None
 
 
-def test_shards_send_versions_and_are_told_of_the_end_of_a_session():
+def test_shards_send_versions_and_learn_of_a_sessions_end():
     shards = Shards()
     of = planes(shards)
     session = member(of)

@@ -6,7 +6,7 @@ from wbsp.ps.sessions.handlers import Handlers
 from wbsp.wire.messages import codec as m
 
 
-def test_two_parts_take_what_each_of_them_takes():
+def test_two_parts_take_as_long_as_each_in_turn():
     handlers = Handlers({m.Hello: print}, {m.Join: repr})
     handlers.add(Handlers({m.Ask: len}, {m.Fetch: str}))
     assert handlers.anybody == {m.Hello: print, m.Ask: len}

@@ -50,7 +50,7 @@ def test_text_of_a_peer_is_one_printable_line():
         assert line.isprintable() and len(line) < 500
 
 
-def test_reasons_of_rejections_are_those_that_were_given():
+def test_reasons_of_rejections_are_those_the_server_gave():
     """A worker that names them after a restart of its server says what it was told, or nothing."""
     engine = Engine(create("asp"), Store(None))
     engine.members[1] = Member()
@@ -60,7 +60,7 @@ def test_reasons_of_rejections_are_those_that_were_given():
     assert engine.members[0].rejected == {"late": 2, "not finite": 3, BEFORE: 4}
 
 
-def test_reasons_that_are_told_apart_are_not_without_end():
+def test_the_number_of_distinct_reasons_is_bounded():
     work = AnsweredWork(0, 0, 1, 1, 1.0, 0, {"0": 1})
     member = Member()
     for number in range(1, 1000):

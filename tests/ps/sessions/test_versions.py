@@ -72,7 +72,7 @@ def test_a_version_is_read_with_its_word_alone(versions, socket, tmp_path):
     assert socket.sent.pop()[1] == VersionPart(0, 0, b""), "it is gone"
 
 
-def test_parts_leave_behind_workers_messages(versions, socket):
+def test_parts_are_sent_after_workers_messages(versions, socket):
     word = versions.word_for(NAMES[0])
     ask(versions, word)
     serve(versions)

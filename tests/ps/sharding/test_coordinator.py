@@ -116,7 +116,7 @@ def world(monkeypatch):
     ({"answer": s.Denied("it is a server, not a shard")},
      "its reason: it is a server, not a shard"),
     ({"answer": s.Denied("forged\n\x1b[2Jlines")}, "its reason: forged??[2Jlines")])
-def test_why_a_shard_does_not_follow_stands_in_the_line(world, process, reason):
+def test_the_line_names_why_a_shard_does_not_follow(world, process, reason):
     world.shard(**process)
     world.hurry(reason)
     assert world.waits() == 1
@@ -170,7 +170,7 @@ def test_the_wait_ends(world, patience, waited):
     assert f"has not connected within {waited:g} s" in world.said[-1]
 
 
-def test_a_process_that_looks_for_a_server_is_told_whom_it_waits_for(world):
+def test_a_process_that_searches_for_a_server_learns_its_address(world):
     port, asks = free_port(), world.socket.context.socket(zmq.DEALER)
     asks.connect(f"tcp://127.0.0.1:{world.socket.port}")
     asks.send(m.encode(m.Ask("ab12", bytes(32))))
@@ -227,7 +227,7 @@ def test_lost_shards_are_counted_and_end_nothing_before_there_are_many(monkeypat
 
 @pytest.mark.parametrize("message", [m.Hello(m.PROTOCOL, 0, {}), m.Ask("ab12", bytes(32)),
                                      m.Follow(m.PROTOCOL, {}, 1, "", 0)])
-def test_a_shard_tells_a_worker_that_it_is_not_the_server(message):
+def test_a_shard_answers_a_worker_that_it_is_not_the_server(message):
     socket = ServerSocket("localhost", free_port(), None, 1)
     shard = ShardServer(socket, None, Interrupts())
     asks = socket.context.socket(zmq.DEALER)
@@ -244,7 +244,7 @@ def test_a_shard_tells_a_worker_that_it_is_not_the_server(message):
     socket.close()
 
 
-def test_a_server_says_that_it_is_no_shard(world, tmp_path):
+def test_a_server_answers_that_it_is_not_a_shard(world, tmp_path):
     log, console = ServerLog(tmp_path, "asp", tensorboard=False), Console("", StringIO())
     model = create("asp")
     server = Server(model, ServerSocket("localhost", 0),

@@ -129,7 +129,7 @@ def test_a_slice_waits_for_the_log_and_is_taken_once():
         shard.follow(s.Apply(0, 0, False, 1.0, 1))
 
 
-def test_a_push_may_come_before_the_log_has_spoken_of_the_one_before():
+def test_a_push_may_arrive_before_the_log_entry_of_the_previous_one():
     """The answer to a worker may be faster than the log; memory is bounded all the same."""
     shard, update = begun(0, 10, np.zeros(10, np.float32)), np.ones(10, np.float32)
     for seq in range(2):
@@ -146,7 +146,7 @@ def test_a_push_may_come_before_the_log_has_spoken_of_the_one_before():
     assert everything(shard)[1].tolist() == [3.0] * 10
 
 
-def test_values_that_are_not_finite_are_said():
+def test_values_that_are_not_finite_are_reported():
     shard, update = begun(5, 10, np.zeros(10, np.float32)), np.zeros(10, np.float32)
     update[2] = np.nan
     assert told(hand_over(shard, update, 0)) == (77, 0, False, True), "in another range"

@@ -339,7 +339,7 @@ def test_the_models_alarm_rings():
      "capacity must be above 0"),
     (lambda: Cluster(create("bsp"), free(-1.0)).run(), "worker 0: a step time must be 0 s or more"),
 ])
-def test_bad_settings_say_what_is_wrong(make, message):
+def test_bad_settings_are_refused_with_the_reason(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

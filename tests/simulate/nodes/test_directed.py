@@ -107,7 +107,7 @@ def test_a_worker_without_an_assignment_waits_for_one():
                                       "pull": 0.0, "wait": 0.0})
 
 
-def test_a_size_without_a_place_holds_for_all_steps_to_come():
+def test_a_batch_size_without_a_position_holds_for_all_later_steps():
     class Smaller(ASP):
         def push(self, push, now):
             direct = [Direct(0, batch=5)] if push.seq == 1 else []

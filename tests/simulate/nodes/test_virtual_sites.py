@@ -111,7 +111,7 @@ def test_steps_that_count_no_example_go_up_too(above, inside):
 
 
 @pytest.mark.parametrize("above, inside", [("bsp", "bsp"), ("pcc", "asp"), ("localsgd", "pcc")])
-def test_workers_that_die_return_leave_and_come_late_lose_nothing_of_the_others(above, inside):
+def test_deaths_returns_and_late_joins_of_workers_lose_nothing_of_the_others(above, inside):
     lives = {0: (Incarnation(0.0, 6.0), Incarnation(9.0)), 2: (Incarnation(4.0),),
              5: (Incarnation(0.0, 5.0, lost=False),), 4: (Incarnation(0.0, 8.0),)}
     books = Books(above, inside, sites=4, lives=lives)
@@ -121,7 +121,7 @@ def test_workers_that_die_return_leave_and_come_late_lose_nothing_of_the_others(
         assert np.array_equal(books.sent(worker), books.workload.progress[worker])
 
 
-def test_a_site_without_a_worker_left_leaves_and_the_others_go_on():
+def test_a_site_without_workers_leaves_and_the_other_sites_continue():
     lives = {worker: (Incarnation(0.0, 3.0 + worker),) for worker in range(2)}
     books = Books("bsp", "asp", lives=lives)
     assert books.cluster.engine.samples >= 90
@@ -131,7 +131,7 @@ def test_a_site_without_a_worker_left_leaves_and_the_others_go_on():
     assert_conserved(books)
 
 
-def test_a_site_whose_workers_come_late_begins_with_the_newest_version():
+def test_a_site_with_late_workers_begins_with_the_newest_version():
     lives = {worker: (Incarnation(20.0),) for worker in range(2)}
     books = Books("asp", "asp", lives=lives)
     assert_conserved(books)

@@ -55,13 +55,13 @@ def test_models_whose_seeds_overlap_are_equal():
     assert all("beyond the seeds" not in ends[name] for name in ("fast", "slow", "never"))
 
 
-def test_one_seed_shows_no_range_and_says_so():
+def test_one_seed_shows_no_range_and_a_line_about_it():
     text = ranked(a=(10,), b=(11,), c=(10,))
     assert places(text) == {"a": "1", "c": "1", "b": "3"}
     assert "One seed: small differences may be chance" in text and "no difference" not in text
 
 
-def test_a_table_without_equal_models_says_nothing_of_equals():
+def test_a_table_without_equal_models_has_no_line_about_them():
     assert "no difference" not in ranked(a=(1, 2), b=(3, 4))
 
 

@@ -88,7 +88,7 @@ def test_an_advice_checks_as_often_as_its_cluster_is_fast():
     assert {"pcc:weight=work", "asp:overlap=true", "nbsync:merge=add", *MODELS} == set(advice.SYNC)
 
 
-def test_an_advice_says_how_many_shards_are_best(tmp_path):
+def test_advice_gives_the_best_number_of_shards(tmp_path):
     (tmp_path / "wide.toml").write_text("""
         model_bytes = "10MB"
         [server]
@@ -231,7 +231,7 @@ def test_an_advice_compares_one_star_with_servers_at_sites(tmp_path):
     (["--sync=bsp,ssp:s=-7"], "ssp: option s=-7 is below 0"),
     (["--sync=bsp", "--test_images=9"], "--test_images needs a network"),
 ])
-def test_bad_input_gets_one_line(tmp_path, flags, words):
+def test_bad_input_is_refused_in_one_line(tmp_path, flags, words):
     done = simulate(tmp_path, *TIMING, *flags)
     assert done.returncode == 1
     assert words in done.stderr and done.stderr.count("\n") == 1

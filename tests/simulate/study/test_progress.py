@@ -11,7 +11,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_file_gets_a_line_now_and_then(monkeypatch):
+def test_progress_in_a_file_is_a_line_at_intervals(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     stream = io.StringIO()
@@ -28,7 +28,7 @@ def test_a_file_gets_a_line_now_and_then(monkeypatch):
         "wbsp, seed 0: 100%, virtual 90.0 s, version 30 (24 s of real time)"]
 
 
-def test_a_terminal_gets_a_bar_a_run(monkeypatch):
+def test_a_terminal_shows_a_bar_per_run(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     stream = Terminal()

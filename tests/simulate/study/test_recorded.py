@@ -36,7 +36,7 @@ def made(folder, sync="pcc", losses=(), noise=None, **plan):
     return folder
 
 
-def test_a_run_tells_the_machines_and_the_batch_that_it_had(tmp_path):
+def test_a_run_shows_its_machines_and_its_batch(tmp_path):
     found = recorded(made(tmp_path / "run"))
     assert (found.batch, found.cluster.model_bytes) == (16, 1e4)
     quick, slow = found.cluster.groups
@@ -46,7 +46,7 @@ def test_a_run_tells_the_machines_and_the_batch_that_it_had(tmp_path):
     assert found.cluster.trains(8).groups[0].mini_batch == pytest.approx(0.05, rel=0.05)
 
 
-def test_batches_of_several_sizes_tell_the_fixed_part_of_a_step(tmp_path):
+def test_batches_of_several_sizes_reveal_the_fixed_part_of_a_step(tmp_path):
     folder = made(tmp_path / "run")
     lines = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     for number, event in enumerate(lines):
@@ -90,7 +90,7 @@ def test_by_a_little_noise_a_mean_of_two_batches_is_worth_less_than_two(tmp_path
     assert alone(quiet) == pytest.approx(11, rel=0.05), "half of the mini-batches would do"
 
 
-def test_what_a_run_does_not_tell_is_said(tmp_path):
+def test_missing_facts_of_a_run_are_listed(tmp_path):
     folder = made(tmp_path / "run")
     for path in folder.glob("events_wk*"):
         path.unlink()

@@ -37,7 +37,7 @@ def test_the_pace_of_a_model_is_what_the_cluster_allows():
 
 @pytest.mark.parametrize("name, width", [
     ("bsp", 2), ("localsgd", 2), ("wbsp", 2), ("asp", 2), ("pcc:weight=work", 1.2)])
-def test_a_step_averages_so_many_batches(name, width):
+def test_a_step_averages_the_given_number_of_batches(name, width):
     """pcc by work: ten pushes of weight 10/11 / 10 each, and one of 1/11."""
     found = screened(name)
     usual = found.versions[len(found.versions) // 2][1]
@@ -67,7 +67,7 @@ def test_steps_are_counted_in_every_format_and_with_shards(wire, shards):
     assert found.steps(100.0) == pytest.approx(100, rel=0.15)
 
 
-def test_steps_go_on_at_the_mean_pace():
+def test_steps_continue_at_the_mean_pace():
     pace = Screened(1.0, (), ((1.0, 4.0), (2.0, 10.0)))
     assert [pace.steps(seconds) for seconds in (0.5, 1.0, 1.5, 2.0, 4.0)] == [0, 4, 4, 10, 20]
 

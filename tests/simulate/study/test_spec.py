@@ -140,7 +140,7 @@ def test_a_group_may_come_one_after_another(tmp_path):
         5.0, 5.5, 6.0, 6.5, 0.0]
 
 
-def test_equal_workers_that_come_one_after_another_do_not_meet_at_the_server(tmp_path):
+def test_equal_workers_that_arrive_in_turn_do_not_queue_at_the_server(tmp_path):
     def waited(spread):
         spec = described(tmp_path, f"""
             [server]
@@ -205,7 +205,7 @@ def test_shards_have_links_like_the_servers(tmp_path, shards):
     assert cluster.sharded(1) == plain
 
 
-def test_shards_divide_what_a_cycle_takes_at_the_server(tmp_path):
+def test_shards_divide_the_servers_part_of_a_cycle(tmp_path):
     step = 1 + 0.1 / 2  # two shards, at the same time
     assert described(tmp_path, f"{LINE}shards = 2\n").cycle(16e6) == pytest.approx(step + 2 + 1)
 
@@ -256,7 +256,7 @@ def test_sites_have_one_line_that_their_workers_share(tmp_path):
     assert cluster.sites[1].machine(1).line == Line(1, 2e6, 4e6)
 
 
-def test_a_cycle_goes_through_the_line_and_a_round_is_that_of_all_who_share_it(tmp_path):
+def test_a_cycle_passes_the_link_and_a_round_is_that_of_all_its_users(tmp_path):
     cluster = described(tmp_path, SITES)
     assert cluster.cycle(4e6) == pytest.approx(3 + 2 * 0.05 + 2 + 1)
     assert cluster.round(4e6) == pytest.approx(2 * (2 + 1))
@@ -317,7 +317,7 @@ def test_a_missing_file_and_a_bad_trace_are_named(tmp_path):
         described(tmp_path, '[[workers]]\ntrace = "steps.txt"\n')
 
 
-def test_a_table_in_place_of_a_list_of_tables_is_told_how_to_write_it(tmp_path):
+def test_a_table_in_place_of_a_list_of_tables_is_refused_with_the_right_form(tmp_path):
     (tmp_path / "my.toml").write_text("[workers]\nspeed = 1\n[[workers]]\nspeed = 2\n")
     with pytest.raises(ValueError, match=r"my.toml: .*; write \[\[workers\]\] before each group"):
         read_cluster(tmp_path / "my.toml")

@@ -67,7 +67,7 @@ def test_workers_may_share_the_text(tmp_path):
     (["--model=gpt:depth=3"], "'depth=3' is no option of gpt"),
     (["--model=gpt:width=32", "--step_seconds="], "--step_seconds: '' is not a"),
     (["--model=cnn", "--dataset=stdlib"], "stdlib is text, which model 'cnn' does not read")])
-def test_bad_input_gets_one_line(tmp_path, flags, words):
+def test_bad_input_is_refused_in_one_line(tmp_path, flags, words):
     done = simulate(tmp_path, *SMALL, "--sync=asp", *flags)
     assert done.returncode == 1
     assert words in done.stderr

@@ -71,7 +71,7 @@ def test_the_bound_on_the_time_of_any_method(seconds, noise, ratio, machines):
     assert (round(found, 1), used) == (ratio, machines)
 
 
-def test_the_bound_is_said_to_be_one_of_theory():
+def test_the_bound_is_marked_as_theoretical():
     assert bounded(cluster_of(1, 6)).startswith("A bound of theory, not a measurement")
     assert "4.5, 3.5 and 3.5 times" in bounded(cluster_of(1, 6))
     assert bounded(cluster_of(1, 6)).endswith("the fastest 1, 2 and 2 machines.")
@@ -152,7 +152,7 @@ def test_a_target_that_the_machine_alone_misses_is_named_with_one_that_it_reache
     ("accuracy", 0.765, "--target_accuracy=0.7"), ("accuracy", 0.99, "--target_accuracy=0.95"),
     ("accuracy", 0.2, "--target_accuracy=0.15"), ("accuracy", 0.05, ""),
     ("loss", 1.65, "--target=loss:1.68"), ("score", 50.0, "--target=score:49")])
-def test_a_target_within_reach_is_worse_than_what_was_reached(metric, came, flag):
+def test_a_reachable_target_is_below_the_best_result(metric, came, flag):
     assert within_reach(Goal.parse("target", metric, valued=False), came) == flag
 
 

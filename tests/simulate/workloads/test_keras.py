@@ -83,7 +83,7 @@ def test_a_worker_among_others_trains_as_if_alone():
         assert losses[worker] == pytest.approx(alone, abs=1e-5)
 
 
-def test_a_directed_size_trains_what_a_fit_on_the_same_examples_does():
+def test_a_directed_batch_size_trains_like_a_fit_on_the_same_examples():
     shared, model = workload(workers=2), compiled()
     sizes = [3, 8, 1, 20, 5]
     start = 40
@@ -234,7 +234,7 @@ def test_the_server_directs_the_batches_of_a_run(twice):
 
 
 @pytest.mark.slow
-def test_advice_ranks_all_models_and_says_why(jobs):
+def test_advice_ranks_all_models_with_reasons(jobs):
     job = jobs.start("advise", "-m", "wbsp.simulate", f"--advise={ROOT}/scripts/clusters/h1.toml",
                      "--max_steps=150", "--batch_size=16", "--target_accuracy=0.2",
                      "--check_period=1s", "--test_images=200", "--sync=bsp,asp,pcc:weight=work",

@@ -125,7 +125,7 @@ def test_a_schedule_is_the_factor_of_the_rate(tmp_path):
     ('float(values["w"].sum())', "None", "evaluate returned None as metric 'loss', which is no "),
     ('float(values["w"].sum())', "np.inf", "evaluate returned loss=inf for the values of make(0)"),
 ])
-def test_a_bad_file_gets_one_line(tmp_path, old, new, words):
+def test_a_bad_file_ends_in_one_line(tmp_path, old, new, words):
     assert old in NUMPY
     with pytest.raises(ValueError) as error:
         task(tmp_path, NUMPY.replace(old, new, 1))

@@ -33,7 +33,7 @@ def test_two_workers_share_the_line_of_their_site():
                                       (0, 10, INF, (0, 2))]) == exactly([2.0, 2.0, 1.0])
 
 
-def test_what_a_line_does_not_use_of_the_interface_is_for_the_others():
+def test_unused_capacity_of_an_interface_goes_to_other_links():
     # The interface's 12 bytes/s: 2 for the one behind the narrow line, 10 for the other.
     assert ends([12.0, 2.0, INF], [(0, 4, INF, (0, 1)), (0, 10, INF, (0, 2))]) == exactly([2, 1])
     # Without the narrow one all of it: 6 + 6 for a second, then 12.

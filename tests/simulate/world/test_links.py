@@ -68,7 +68,7 @@ def test_random_transfers_agree_with_water_filling(seed):
 
 
 @pytest.mark.parametrize("capacity", [INF, 4.0])
-def test_latency_lies_before_and_behind_the_transfer(capacity):
+def test_latency_precedes_and_follows_the_transfer(capacity):
     clock, times = Clock(), []
     FairShareLink(clock, capacity).carry(8.0, 2.0, 0.5, 0.25, lambda: times.append(clock.now))
     clock.run()

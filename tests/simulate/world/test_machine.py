@@ -14,7 +14,7 @@ def test_lognormal_has_the_given_mean_and_repeats_with_its_seed():
     assert times[:50] == [again(i, 0.0) for i in range(50)]
 
 
-def test_a_trace_begins_again():
+def test_a_trace_repeats_at_its_end():
     seconds = trace([1.0, 2.0, 4.0])
     assert [seconds(i, 0.0) for i in range(5)] == [1.0, 2.0, 4.0, 1.0, 2.0]
     with pytest.raises(ValueError, match="at least one"):

@@ -73,7 +73,7 @@ def test_no_worker_can_write_to_a_version(pair):
         pair.fetch(1.0)[:] = 2.0
 
 
-def test_memory_behind_an_ended_link_is_never_reused(pair):
+def test_memory_of_an_ended_link_is_never_reused(pair):
     """The worker lives, and its anchor with it: it attaches again, over the network perhaps."""
     anchor = pair.fetch(1.0)
     pair.lending.end(pair.link)

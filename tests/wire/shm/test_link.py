@@ -140,7 +140,7 @@ def test_a_name_that_no_worker_gives_is_refused(name):
             m.decode(m.FromWorker, m.encode(message))
 
 
-def test_a_name_without_a_worker_behind_it_leads_nowhere():
+def test_connecting_to_a_name_without_a_worker_is_refused():
     with pytest.raises(ConnectionRefusedError):
         connect("wbsp-" + 32 * "0")
 

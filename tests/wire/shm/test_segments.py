@@ -92,7 +92,7 @@ def test_a_place_is_that_part_of_the_segment(made):
 
 @pytest.mark.parametrize("hold", [lambda vector: vector, lambda vector: vector[2:3],
                                   lambda vector: vector.data.cast("B")[4:8]])
-def test_memory_of_a_pool_is_used_again_when_no_process_holds_it(hold):
+def test_memory_of_a_pool_is_reused_when_no_process_holds_it(hold):
     pool = SharedPool()
     vector = pool.take(10)
     vector.flags.writeable = False

@@ -84,7 +84,7 @@ class Gan(keras.Model):
         return losses
 
 
-def test_a_model_without_call_is_built_by_nobody_else():
+def test_a_model_without_call_must_be_built_by_the_user():
     model = Gan(keras.Input((4,)))
     build(model, X)
     assert len(KerasPart(model).layout) == 4 and not model.built

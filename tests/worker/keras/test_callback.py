@@ -160,7 +160,7 @@ def test_fit_outlives_its_server(jobs, back_ends):
     assert {e["worker"] for e in again.events("reattach")} == {0, 1}
 
 
-def test_tf_config_alone_says_everything(jobs):
+def test_tf_config_alone_is_enough(jobs):
     port = free_port()
     cluster = {"ps": [f"localhost:{port}"], "worker": ["localhost:1"]}
 

@@ -98,7 +98,7 @@ def raised(error):
 
 @pytest.mark.parametrize("error", [TransportError("the server refused: no"), ValueError("bad"),
                                    FileNotFoundError("gone")])
-def test_an_error_that_says_all_is_one_line(hooks, capsys, error):
+def test_an_error_with_its_reason_is_printed_in_one_line(hooks, capsys, error):
     show(raised(error))
     assert capsys.readouterr().err == f"wbsp: {error}\n"
 
@@ -121,7 +121,7 @@ def test_a_hook_of_the_users_own_stays(hooks):
     assert sys.excepthook is own
 
 
-def test_a_bad_argument_says_all():
+def test_the_error_of_a_bad_argument_needs_no_traceback():
     with pytest.raises(ValueError) as caught:
         wbsp.SyncCallback("nowhere", 0)
     assert caught.value._wbsp_says_all

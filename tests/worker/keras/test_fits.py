@@ -225,7 +225,7 @@ def test_the_next_run_is_waited_for_where_the_last_one_has_ended_but_its_server_
     first.ends()
 
 
-def test_a_worker_that_comes_to_its_first_run_too_late_is_told_at_once(jobs, hook, monkeypatch):
+def test_a_worker_too_late_for_its_first_run_is_refused_at_once(jobs, hook, monkeypatch):
     monkeypatch.setattr("wbsp.worker.loop.PROCESS", Process())
     server, over = jobs.server(sync="pcc").listens(), threading.Event()
     first = lingers(server.address, 1, over)
@@ -264,7 +264,7 @@ def test_the_same_stream_begins_again(jobs, hook):
     assert trained == 2 * pieces
 
 
-def test_without_a_server_another_fit_says_at_once_what_it_does(jobs, hook, said):
+def test_without_a_server_another_fit_prints_at_once_what_it_does(jobs, hook, said):
     server = jobs.server(sync="pcc", workers=1).listens()
     callback = hook(server.address, timeout=5.0)  # joining a busy machine's server takes a while
     fit(callback)
@@ -345,7 +345,7 @@ def test_weights_restored_at_the_end_are_not_pushed(jobs, hook, how, options):
 
 
 @pytest.mark.parametrize("sync", ["pcc", "asp"])
-def test_workers_that_each_go_back_to_their_best_hold_the_final_version(jobs, hook, said, sync):
+def test_workers_that_each_restore_their_best_hold_the_final_version(jobs, hook, said, sync):
     server = jobs.server(sync=sync).listens()
     first = other(server.address, 1, steps=20, seconds=0.01)
     stops = keras.callbacks.EarlyStopping("loss", mode="max", patience=1, restore_best_weights=True)
@@ -433,7 +433,7 @@ def test_a_fit_whose_layers_have_other_values_than_the_runs_is_refused_in_one_li
     server.ends_well()
 
 
-def test_under_saps_it_is_said_that_a_step_is_a_part_of_a_mini_batch(jobs, hook, said):
+def test_under_saps_a_line_defines_a_step_as_a_part_of_a_mini_batch(jobs, hook, said):
     server = jobs.server(sync="saps", workers=1).listens()
     fit(hook(server.address))
     server.ends_well()

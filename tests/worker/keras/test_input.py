@@ -34,7 +34,7 @@ def test_weights_of_classes_are_those_that_fit_makes():
         SharedBatches(Share(4, 4), lambda i: (x[i],), weight)
 
 
-def test_before_training_begins_there_is_a_look_and_no_more():
+def test_before_training_the_data_yield_only_the_untrained_first_batch():
     assignments = Assignments()
     assert list(assignments) == list(assignments) == [LOOK]
     assignments.begin(8)
@@ -89,7 +89,7 @@ def test_a_piece_of_the_shared_stream_is_given_once(events):
 
 @many
 @given(st.lists(st.one_of(st.none(), st.integers(1, 50)), min_size=1, max_size=30))
-def test_the_own_stream_continues_without_a_gap_whatever_its_sizes(events):
+def test_a_workers_own_stream_continues_without_a_gap_for_any_sizes(events):
     """None: a step begins; else the server says another size."""
     assignments = Assignments()
     assignments.begin(8)
@@ -208,7 +208,7 @@ def test_a_fit_with_changing_sizes_trains_its_pieces_and_traces_once(strategy, s
     assert model.traces <= usual.traces
 
 
-def test_a_user_may_look_at_the_dataset_before_fit():
+def test_a_user_may_iterate_over_the_dataset_before_fit():
     assignments = Assignments()
     dataset = batches(assignments, examples)
     (x, y), = dataset
@@ -219,7 +219,7 @@ def test_a_user_may_look_at_the_dataset_before_fit():
     assert list(map(len, model.seen)) == [5, 6, 7]
 
 
-def test_the_end_comes_through_to_a_wait_for_a_batch():
+def test_the_runs_end_wakes_a_wait_for_a_batch():
     assignments = Assignments()
     dataset = batches(assignments, examples)
     assignments.begin(None)
@@ -296,7 +296,7 @@ def test_batches_of_the_shared_stream_are_waited_for(on_demand):
     assert pieces(dataset, 1) == [(48, 3)]
 
 
-def test_a_wait_for_a_batch_that_never_comes_ends_with_the_run(on_demand):
+def test_a_wait_for_a_batch_ends_with_the_run(on_demand):
     assignments, dataset = on_demand
     assignments.begin(None)
     threading.Timer(0.05, assignments.end).start()

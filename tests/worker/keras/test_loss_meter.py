@@ -78,7 +78,7 @@ def test_arrays_count_as_what_they_hold(per_step, batches, samples):
 @pytest.mark.parametrize("per_step, batches", [
     (5, [5, 5, 5]), *(pytest.param(*one, marks=pytest.mark.long)
                       for one in ((1, 12 * [1]), (20, [20])))])
-def test_more_is_trained_where_the_data_continues_behind_the_epochs_last_step(per_step, batches):
+def test_data_after_an_epochs_last_step_are_trained_too(per_step, batches):
     endless = tf.data.Dataset.from_tensors((X[:8], Y[:8])).repeat()
     steps, _ = metered((endless,), per_step=per_step, steps_per_epoch=12)
     assert [step.batches for step in steps] == batches
@@ -111,7 +111,7 @@ def test_the_optimizers_count_may_be_a_tensor_of_any_back_end():
     assert LossMeter(Network).step(0, 1, {}).batches == 1
 
 
-def test_a_model_that_tells_no_loss_counts_a_sample_a_step():
+def test_a_model_without_a_loss_tracker_counts_a_sample_per_step():
     steps, _ = metered((X, Y), kind=Silent, batch_size=8)
     assert [step[:2] for step in steps] == 12 * [(1, 1)]
     assert all(np.isnan(step.loss) for step in steps)

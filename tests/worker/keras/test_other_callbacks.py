@@ -232,7 +232,7 @@ def test_a_write_before_a_missing_batch_is_undone(fits, where):
     fits.says()
 
 
-def test_a_loop_of_ones_own_that_calls_the_callback(fits, jobs):
+def test_a_user_defined_loop_may_call_the_callback(fits, jobs):
     server = jobs.server(sync="pcc", workers=1).listens()
     hook = wbsp.SyncCallback(server.address, 0, say=fits.said.append)
     model = fits.compiled()
@@ -372,8 +372,7 @@ def test_backup_and_restore_on_shared_data_loses_no_epoch(jobs, compiled, where,
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_schedule_of_the_optimizer_is_told_where_workers_share_the_data(
-        jobs, workers):
+def test_an_optimizers_own_schedule_is_reported_on_shared_data(jobs, workers):
     server, said = jobs.server(workers=1).listens(), []
     hook = wbsp.SyncCallback(server.address, 0, say=said.append)
     hook.connect()

@@ -138,7 +138,7 @@ def test_a_late_worker_passes_by_the_ended_fit_and_the_server_waits_until_its_pr
     assert len(settings(server)) == 1
 
 
-def test_a_server_that_died_between_two_fits_is_started_again(jobs):
+def test_a_server_that_died_between_two_fits_is_restarted(jobs):
     server = jobs.server(workers=1, series=True).listens()
     hook = wbsp.SyncCallback(server.address, 0, say=lambda text: None)
     fit(hook)
@@ -163,7 +163,7 @@ def test_a_closed_callback_is_no_reason_to_wait(jobs):
     assert len(settings(server)) == 1
 
 
-def test_a_server_of_one_run_ends_with_it_and_the_next_fit_says_that_none_answers(jobs):
+def test_a_server_of_one_run_ends_with_it_and_the_next_fit_finds_no_server(jobs):
     server = jobs.server(workers=1).listens()
     said = []
     hook = wbsp.SyncCallback(server.address, 0, say=said.append, connect_timeout=1)
@@ -224,7 +224,7 @@ def test_an_evaluator_follows_the_runs_of_a_series_and_ends_with_the_server(jobs
 
 
 @pytest.mark.parametrize("when", ["between", "within"])
-def test_a_fit_behind_a_server_that_was_ended_is_refused_at_once(jobs, when):
+def test_a_fit_after_its_server_was_ended_is_refused_at_once(jobs, when):
     server = jobs.server(workers=1, series=True).listens()
     said = []
     hook = wbsp.SyncCallback(server.address, 0, say=said.append, connect_timeout=3600.0)
@@ -270,7 +270,7 @@ SHARED = textwrap.dedent("""
     """)
 
 
-def test_a_worker_that_is_started_again_passes_by_the_fits_that_have_ended(jobs):
+def test_a_restarted_worker_skips_the_fits_that_have_ended(jobs):
     server = jobs.server(series=True).listens()
     (jobs.folder / "shared.py").write_text(SHARED)
 

@@ -112,7 +112,7 @@ def test_the_examples_of_a_killed_worker_are_trained_by_others(jobs, worker, bac
 
 
 @pytest.mark.parametrize("back_end", ["tensorflow", JAX_AT_NIGHT, TORCH])
-def test_a_worker_that_comes_when_nothing_is_left_gets_the_final_version(jobs, worker, back_end):
+def test_a_worker_that_joins_without_work_left_receives_the_final_version(jobs, worker, back_end):
     port = free_port()
     holds = worker(SimpleNamespace(address=f"localhost:{port}"), 0, back_end, epochs=1,
                    hold_end=True)
@@ -157,7 +157,7 @@ def validation_loss(values):
     return -(values.ravel() * sizes).sum() / N
 
 
-def test_an_epochs_version_is_validated_by_one_worker_and_told_to_all(jobs, worker):
+def test_one_worker_validates_an_epochs_version_for_all(jobs, worker):
     server = jobs.server("--best=loss", sync="pcc").listens()
     workers = [worker(server, 0, seconds=0.05, validate=True, epochs=5, save=True),
                worker(server, 1, seconds=0.01, validate=True, epochs=5)]
@@ -225,7 +225,7 @@ def test_a_fit_without_a_validation_waits_for_none(jobs, worker):
     server.ends()
 
 
-def test_the_rate_that_follows_a_validation_is_told_to_all(jobs, worker):
+def test_the_rate_after_a_validation_is_sent_to_all(jobs, worker):
     server = jobs.server(sync="pcc").listens()
     workers = [worker(server, index, seconds=(0.01, 0.05)[index], validate=True, epochs=5,
                       plateau=True) for index in range(2)]

@@ -60,7 +60,7 @@ def epochs(job):
 
 
 @pytest.mark.parametrize("each", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_one_worker_of_all_sites_validates_an_epoch_and_all_are_told(jobs, fits, each):
+def test_one_worker_of_all_sites_validates_an_epoch_for_all(jobs, fits, each):
     top, sites, workers = fits(validate=True, each=each)
     end_well(top, sites, workers)
     assert len(finals(jobs)) == 1

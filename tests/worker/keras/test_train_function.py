@@ -81,7 +81,7 @@ if keras.backend.backend() == "tensorflow":
 
 
 @pytest.mark.parametrize("back_end", ["tensorflow", JAX_AT_NIGHT, TORCH])
-def test_data_compute_and_callbacks_are_told_apart_and_nothing_else_changes(jobs, back_end):
+def test_data_compute_and_callbacks_are_timed_separately_without_other_effects(jobs, back_end):
     (jobs.folder / "train.py").write_text(SCRIPT)
     job = jobs.start("train", "train.py", KERAS_BACKEND=back_end,
                      fork=forked.KERAS if back_end == "tensorflow" else "")

@@ -67,7 +67,7 @@ def form(data):
     (DOUBLE, NUMBER), (DOUBLE, None), (FLOAT, DOUBLE, NUMBER), ((DOUBLE, FLOAT), NUMBER),
     ([DOUBLE, FLOAT], NUMBER), ({"a": DOUBLE, "b": [FLOAT, NUMBER]}, {"c": FLOAT}),
     (DOUBLE, [FLOAT, NUMBER], [NUMBER, NUMBER])], ids=str)
-def test_a_train_step_gets_what_fit_gives_it_of_the_same_arrays(given):
+def test_a_train_step_receives_the_same_as_from_fit_on_the_arrays(given):
     x, y, weights = (*given, None, None)[:3]
     wanted = seen(x, y, sample_weight=weights, batch_size=N)
 

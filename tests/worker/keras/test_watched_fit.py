@@ -51,7 +51,7 @@ ELSEWHERE = "torch" if importlib.util.find_spec("torch") else "jax"
 
 @pytest.mark.parametrize("back_end", [
     "tensorflow", pytest.param(ELSEWHERE, marks=pytest.mark.long)])
-def test_a_fit_with_a_model_of_ones_own_is_seen_and_leaves_its_version(jobs, back_end):
+def test_a_fit_with_a_user_defined_model_ends_with_its_version(jobs, back_end):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     server = jobs.server("--check_period=0.3", "--best=accuracy").listens()
