@@ -192,6 +192,7 @@ def test_a_run_does_not_end_while_the_last_worker_is_replaced():
     engine, _ = engine_with("asp")
     engine.leave(0, 1.0, "finished", finished=True)
     assert engine.leave(1, 2.0, "lost", replaced=True) == [] and not engine.done
+    assert engine.state().awaited == [0, 1], "a server that resumes from here waits for it, too"
     assert engine.join(1, 2.1) == [(1, Granted(0))]
     assert engine.not_replaced(1, 2.2) == [], "it has joined"
     assert engine.leave(1, 3.0, "finished", finished=True) == [(0, Final(0)), (1, Final(0))]

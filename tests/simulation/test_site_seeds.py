@@ -58,6 +58,15 @@ def test_deaths_at_the_end_of_a_run_of_sites_break_no_law(seed, folder):
     Sites(replace(drawn(seed), readers=0, validates=False), seed, folder).run()
 
 
+def test_a_resumed_server_above_awaits_a_site_whose_next_process_was_about_to_join(folder):
+    """The checkpoint was of this moment: the run ended with the other site, and without this one.
+    """
+    run = Sites(SitesPlan("esync", "nbsync", steps=4, standby=True, kills=3, kill_top=1, cuts=2,
+                          isolations=2, slow=0.3, data=(60, 1, 2),
+                          ends=(("left", "site top"), ("left", "site"))), 13001886, folder).run()
+    assert not run.late
+
+
 @pytest.mark.parametrize("seed", [
     pytest.param(11005462, id="a site keeps versions from above beside its own of these numbers")])
 def test_versions_read_at_sites_are_the_runs_versions(seed, folder):

@@ -783,7 +783,8 @@ class Engine:
         awaited = self.rendezvous.awaited
         owed = {w for w, m in members.items() if self.done and m.finished}
         if self.started:
-            awaited = {w for w, m in members.items() if not self.done and (m.active or m.finished)}
+            awaited = set() if self.done else self._replaced.union(
+                w for w, m in members.items() if m.active or m.finished)
         elif self.rendezvous.ended:
             owed |= self.rendezvous.owed - self.rendezvous.have
         return EngineState(
