@@ -5,9 +5,9 @@
     lab/long_runs.py --budget=1h      # begins nothing new after an hour
     lab/long_runs.py --budget=0s      # only writes the page
 
-Finished runs are kept in lab/reports/long-runs.csv, a line each, and are not repeated;
-lab/reports/long-runs.md is written from them. CIFAR-10 comes from the folder in WBSP_DATA_DIR, or
-through Keras.
+Finished runs are kept in lab/reports/long-runs.csv, a line each, and are not repeated. The tables
+of lab/reports/long-runs-2026-11-28.md are written from them. CIFAR-10 comes from the folder in
+WBSP_DATA_DIR, or through Keras.
 """
 
 import os
@@ -26,7 +26,7 @@ from reproduction.work import ROOT, carry_out, fetch_data
 from wbsp import command
 
 FLAGS = flags.FLAGS
-PAGE = ROOT / "lab/reports/long-runs.md"
+PAGE = ROOT / "lab/reports/long-runs-2026-11-28.md"
 
 flags.DEFINE_string("out", str(ROOT / "runs/long"), "folder of the runs under way")
 flags.DEFINE_string("book", str(BOOK), "file of the finished runs")

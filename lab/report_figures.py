@@ -3,7 +3,8 @@
 
     python lab/report_figures.py
 
-reads lab/reports/*.csv and writes lab/reports/figures/{worth,results,costs,claims,faults}.png.
+reads lab/reports/*.csv and writes worth, results, costs, claims, faults, ahead, formats and
+virtual-time (.png) in lab/reports/figures.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import pathlib
 import re
 
 import matplotlib.axes
+import matplotlib.patches
 
 from wbsp.figures import style
 from wbsp.figures.colors import sync_look
@@ -175,9 +177,70 @@ def draw_faults() -> None:
     style.save(figure, FIGURES / "faults.png")
 
 
+def draw_ahead() -> None:
+    """Draw the time of pcc by work and just in time, relative to two others, in each cluster."""
+    rows = [row for row in read("long-runs-times")
+            if row["model"] == "pcc weight=work late=true" and row["network"] == "small"]
+    figure, [[axes]] = style.new_figure(1, 1, 7.5, 4.4)
+    places = range(len(rows) - 1, -1, -1)
+    for column, label, look, color in (
+            ("best_published_seconds", "the best published model", "o", "#0072B2"),
+            ("lone_worker_seconds", "one fast worker alone", "d", "#E69F00")):
+        axes.plot([float(row["seconds"]) / float(row[column]) for row in rows], places, look,
+                  color=color, markersize=5, label=f"relative to {label}")
+    axes.axvline(1, color="gray", linewidth=1)
+    axes.set_yticks(places, [f"{row['workers']} workers, {row['bandwidth']}, {row['sleeps']}"
+                             for row in rows], fontsize=7)
+    axes.set(xlabel="time to the target (less than 1: pcc by work and just in time is faster)",
+             xlim=(0, 2))
+    style.legend_below(figure, *axes.get_legend_handles_labels())
+    style.save(figure, FIGURES / "ahead.png")
+
+
+def draw_formats() -> None:
+    """Draw the time of each format relative to float32's, a group for each setting."""
+    settings: dict[str, dict[str, float]] = {}
+    for row in read("formats"):
+        settings.setdefault(row["setting"], {})[row["format"]] = float(row["virtual_seconds"])
+    figure, [[axes]] = style.new_figure(1, 1, 7.5, 3.6)
+    colors = {"bfloat16": "#56B4E9", "int8": "#0072B2", "topk:0.01": "#E69F00"}
+    for place, seconds in enumerate(reversed(settings.values())):
+        found = [name for name in colors if name in seconds]
+        for k, name in enumerate(found):
+            axes.barh(place + 0.25 * (len(found) - 1) / 2 - 0.25 * k,
+                      seconds[name] / seconds["float32"], height=0.23, color=colors[name])
+    axes.axvline(1, color="gray", linewidth=1)
+    axes.set_yticks(range(len(settings)), list(reversed(settings)), fontsize=7)
+    axes.set(xlabel="time relative to float32", xlim=(0, 1.05))
+    style.legend_below(figure, [matplotlib.patches.Patch(color=color) for color in colors.values()],
+                       list(colors))
+    style.save(figure, FIGURES / "formats.png")
+
+
+def draw_virtual_time() -> None:
+    """Draw the seconds of a real run and of its simulation, for each model."""
+    rows = read("virtual-time")
+    figure, [[axes]] = style.new_figure(1, 1, 6, 2.4)
+    for shift, column, label, color in ((0.2, "seconds_real", "real processes", "#0072B2"),
+                                        (-0.2, "seconds_virtual", "simulated", "#E69F00")):
+        axes.barh([place + shift for place in range(len(rows))],
+                  [float(row[column]) for row in reversed(rows)], height=0.38, color=color,
+                  label=label)
+    axes.set_xscale("log")
+    axes.set_xlim(10, 1000)
+    plain(axes)
+    axes.set_yticks(range(len(rows)), [row["model"] for row in reversed(rows)])
+    axes.set_xlabel("seconds (logarithmic)")
+    style.legend_below(figure, *axes.get_legend_handles_labels())
+    style.save(figure, FIGURES / "virtual-time.png")
+
+
 if __name__ == "__main__":
     draw_worth()
     draw_results()
     draw_costs()
     draw_claims()
     draw_faults()
+    draw_ahead()
+    draw_formats()
+    draw_virtual_time()

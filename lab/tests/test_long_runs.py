@@ -192,7 +192,7 @@ def test_a_whole_training_ends_with_its_steps_and_its_rate_is_cut(long, tmp_path
 
 def test_the_page_is_written_from_the_book(module, long, tmp_path):
     book, page = tmp_path / "book.csv", tmp_path / "page.md"
-    page.write_text((ROOT / "lab/reports/long-runs.md").read_text())
+    page.write_text((ROOT / "lab/reports/long-runs-2026-11-28.md").read_text())
     kept = long.Book(book)
     for label, rate, seed in itertools.product(long.LABELS, (0.1, 0.2), long.SEEDS):
         shift = 0.01 * seed + 0.1 * (label == "pcc weight=work") - rate
