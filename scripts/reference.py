@@ -31,6 +31,8 @@ WRITTEN = "<!-- written by scripts/reference.py -->"
 PUBLIC = ["wbsp", "wbsp.sync", "wbsp.testing", "wbsp.simulate", "wbsp.ray", "wbsp.cluster",
           "wbsp.runlog.reader"]
 RETURNED = {"wbsp": ["wbsp.reading.Version"]}  # what a public function returns, and none names
+FRONT_ENDS = ["wbsp.SyncCallback", "wbsp.Worker"]  # which share the methods of a private class
+INHERITED = "\n    options:\n      inherited_members: true"
 LAUNCHER = "runcifar10gpu.py"
 # Variables that the data sets of the networks and Keras read.
 BESIDE = {"WBSP_DATA_DIR": "the folder with `cifar10` or `imagenet`, for the launcher and the "
@@ -196,7 +198,7 @@ def api(module: str) -> str:
     """Return a page of the API, whose text the site takes from docstrings (`mkdocstrings`)."""
     parts = [f"# {module}", WRITTEN]
     names = [f"{module}.{name}" for name in public(module)] + RETURNED.get(module, [])
-    parts += [f"::: {name}" for name in names]
+    parts += [f"::: {name}{INHERITED if name in FRONT_ENDS else ''}" for name in names]
     return "\n\n".join(parts)
 
 

@@ -18,7 +18,7 @@ from wbsp.replica.values import Values
 from wbsp.tensors.frozen import FrozenValues
 from wbsp.tensors.layout import difference, namesakes, other_state, places
 from wbsp.wire.line import read_version
-from wbsp.wire.messages.reading import VersionAt
+from wbsp.wire.messages.requests import VersionAt
 
 
 def load(run_folder: str | os.PathLike[str], model: Any, best: bool = False) -> int:

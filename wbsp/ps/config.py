@@ -33,7 +33,7 @@ from wbsp.wire.addresses import split_addresses
 from wbsp.wire.loop import Part
 from wbsp.wire.messages.from_server import RunSettings
 from wbsp.wire.messages.from_worker import Join
-from wbsp.wire.messages.reading import AskVersion, VersionAt
+from wbsp.wire.messages.requests import AskVersion, VersionAt
 from wbsp.wire.proof import SIZE, mac, ticket
 from wbsp.wire.rate import RateLimiter
 

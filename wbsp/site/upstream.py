@@ -54,7 +54,7 @@ from wbsp.wire import client as c
 from wbsp.wire.errors import ForeignServer, TransportError
 from wbsp.wire.line import read_version
 from wbsp.wire.messages import codec as m
-from wbsp.wire.messages.reading import AskVersion, VersionAt
+from wbsp.wire.messages.requests import AskVersion, VersionAt
 from wbsp.worker.comm.communication import Driver
 from wbsp.worker.comm.connection import Connection
 from wbsp.worker.metrics import Recorder

@@ -26,6 +26,7 @@ from wbsp.saved import fill
 from wbsp.wire.errors import TransportError
 from wbsp.worker import loop
 from wbsp.worker.errors import in_one_line, says_all
+from wbsp.worker.front import FrontEnd
 from wbsp.worker.share import Share
 
 _UNSOUND = (
@@ -58,7 +59,7 @@ class _Block(loop.Loop):
         self._left = True
 
 
-class Worker:
+class Worker(FrontEnd):
     """Make a training loop of any kind one worker of a run: a context manager.
 
         with wbsp.Worker(model, n=len(x), batch_size=64, epochs=5) as w:
@@ -75,6 +76,8 @@ class Worker:
         sampler: the `batch_sampler` of a torch DataLoader, if the workers share their data: this
             worker's batches of one epoch. `batches` takes such a loader, and has it read ahead.
     """
+
+    _name, _shares = "w", "wbsp.Worker(values, n=their number, batch_size=...)"
 
     def __new__(cls, values: Any = None, *args: Any, **given: Any) -> Worker:
         """Create a worker, or a further process of one that is a group of PyTorch processes."""
@@ -271,16 +274,6 @@ class Worker:
         member.end(None)
 
     @property
-    def worker(self) -> int:
-        """Index of this worker. If the server chooses it, the first read connects.
-
-        Raises:
-            TransportError: no server answers, or it refuses this worker.
-        """
-        with in_one_line():
-            return self._member.index
-
-    @property
     def values(self) -> Any:
         """The trained values; of a pytree, the newest one."""
         return self._values.given
@@ -294,63 +287,12 @@ class Worker:
         return self._member.stop_reason if self._leader is None else self._leader.reason
 
     @property
-    def run_steps(self) -> int:
-        """Number of steps of all workers in the run, as far as this worker knows; 0 before it.
-
-        It counts the examples that the workers have trained, those in the answer to this worker's
-        newest push and its own since then, in steps of `batch_size`, rounded up. Without batch_size
-        it counts the steps themselves.
-        """
-        return self._member.run_steps(self._batch)
+    def _step_size(self) -> int | None:
+        return self._batch
 
     @property
-    def total_steps(self) -> int:
-        """Number of steps of all workers in the whole run: epochs * n / batch_size, rounded up.
-
-        Raises:
-            ValueError: the workers do not share their data.
-        """
-        share = self._whole("w.total_steps")
-        return int(-(-share.total // share.data.batch))
-
-    @property
-    def done(self) -> float:
-        """Part of the run's examples that all workers have trained: 0 before it, 1 at its end.
-
-        A learning rate schedule follows it, so that all workers end with the same rate. It may fall
-        if examples must be trained again, such as those of a lost worker.
-
-        Raises:
-            ValueError: the workers do not share their data.
-        """
-        share = self._whole("w.done")
-        return float(self._run_examples / share.total)
-
-    @property
-    def _run_examples(self) -> int:
-        return self._member.run_examples
-
-    def _whole(self, what: str) -> Any:
-        """Return the run's shared data. Raises ValueError if each worker has its own."""
-        if self._share is None:
-            raise _wrong(f"{what} needs data that all workers share, because the end of other data "
-                         "is not known: wbsp.Worker(values, n=their number, batch_size=...)")
+    def _data(self) -> Any:
         return self._share
-
-    def stop_run(self, reason: str) -> None:
-        """End the training of all workers, after their current steps.
-
-        Args:
-            reason: for the console of all workers, in one line, of which 400 characters are shown.
-
-        Raises:
-            ValueError: it is no text.
-        """
-        self._member.stop_run(reason)
-
-    def progress(self) -> str:
-        """Return steps, loss, version and share of computing time, in one line."""
-        return self._member.progress()
 
     def step(self, loss: Any = None, values: Any = None, *, steps: int = 1,
              samples: int | None = None) -> Any:
@@ -530,8 +472,7 @@ class Worker:
 
     def _of_shared(self, what: str) -> Share:
         if self._share is None:
-            raise _wrong(f"{what} needs data that all workers share: "
-                         "wbsp.Worker(values, n=their number, batch_size=...)")
+            raise _wrong(f"{what} needs data that all workers share: {self._shares}")
         member = self._within(what)
         if self._passed is None:
             member.connected()
@@ -731,8 +672,8 @@ class _Rank(Worker):
         return self._reason
 
     @property
-    def worker(self) -> int:
-        raise NotImplementedError("rank 0 alone knows the worker's index")
+    def _member(self) -> loop.Worker:  # type: ignore[override]
+        raise NotImplementedError("ask on rank 0, which alone is a worker of the run")
 
     @property
     def run_steps(self) -> int:

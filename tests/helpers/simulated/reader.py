@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from wbsp.core.messages import Measured
 from wbsp.reading import Reader
 from wbsp.saved import read_at
-from wbsp.wire.messages.reading import AskVersion
+from wbsp.wire.messages.requests import AskVersion
 
 _PATIENCE = 600.0  # seconds for which a reader tries to reach a server
 _AGAIN = 0.05, 2.0  # seconds until a killed one is started again

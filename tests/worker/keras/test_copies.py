@@ -34,7 +34,7 @@ def hook():
 def test_a_callback_can_be_copied_and_the_copy_is_one_of_its_own(hook, copied):
     other = copied(hook)
     assert type(other) is Own and other.worker == 3 and other.notes == ["a"]
-    mine, its = hook._worker, other._worker
+    mine, its = hook._member, other._member
     assert its is not mine and its.task == mine.task
     assert its._ending is not mine._ending and its._signals is not mine._signals
     hook.interrupt("only this one")
@@ -46,14 +46,14 @@ def test_a_copy_knows_the_secret_and_a_pickle_does_not_hold_it(tmp_path):
     path.write_text("0123456789abcdef")
     hook = wbsp.SyncCallback("localhost:1", 0, token_file=str(path))
     assert b"0123456789abcdef" not in pickle.dumps(hook)
-    assert copy.deepcopy(hook)._worker.secret == b"0123456789abcdef"
+    assert copy.deepcopy(hook)._member.secret == b"0123456789abcdef"
 
 
 def test_a_callback_in_a_fit_cannot_be_copied(hook, monkeypatch):
-    part = PROCESS.part(hook._worker.task)
-    monkeypatch.setattr(part, "member", hook._worker)
+    part = PROCESS.part(hook._member.task)
+    monkeypatch.setattr(part, "member", hook._member)
     copy.deepcopy(hook)  # which is connected, as after hook.rule: the copy takes its place
-    hook._worker.loop = module.Loop()
+    hook._member.loop = module.Loop()
     with pytest.raises(TypeError, match="worker 3 is in a run, and a copy of its SyncCallback wou"):
         copy.deepcopy(hook)
     part.member = None
@@ -65,13 +65,13 @@ def test_a_copy_trains_the_same_dataset_and_another_process_cannot(hook):
     stream = wbsp.SyncCallback("localhost:1", 2)
     stream.stream(lambda start, count: (start, count), 8)
     for one in hook, stream:
-        mine = one._worker
-        its = copy.deepcopy([one])[0]._worker
+        mine = one._member
+        its = copy.deepcopy([one])[0]._member
         assert its.share is mine.share and its.dataset is mine.dataset
         assert its.assignments is mine.assignments and its.batch == mine.batch
         with pytest.raises(TypeError, match=r"\(\) belongs to this process; make another one th"):
             pickle.dumps(one)
-    assert hook._worker.dataset is data
+    assert hook._member.dataset is data
 
 
 def test_callbacks_that_belong_to_the_hook_are_copied_with_it(hook):

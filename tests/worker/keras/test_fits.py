@@ -508,7 +508,7 @@ def test_ctrl_c_ends_the_wait(jobs, hook, ctrl_c, waiting_for):
         server.kill()
     callback = hook(address)
     thread = threading.Thread(target=lambda: (
-        until(lambda: callback._worker.loop, "fit to begin"),
+        until(lambda: callback._member.loop, "fit to begin"),
         waiting_for == "the server" or server.until("worker 0 joined"), ctrl_c()))
     thread.start()
     with pytest.raises(KeyboardInterrupt):

@@ -376,8 +376,8 @@ def test_an_optimizers_own_schedule_is_reported_on_shared_data(jobs, workers):
     server, said = jobs.server(workers=1).listens(), []
     hook = wbsp.SyncCallback(server.address, 0, say=said.append)
     hook.connect()
-    welcome = hook._worker.welcome
-    hook._worker.welcome = msgspec.structs.replace(
+    welcome = hook._member.welcome
+    hook._member.welcome = msgspec.structs.replace(
         welcome, run=welcome.run._replace(workers=workers))
     data = hook.examples(lambda i: (X[i], Y[i]), n=len(X), batch_size=8)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])

@@ -52,7 +52,6 @@ from wbsp.wire.messages.base import (
 from wbsp.wire.messages.from_server import (
     Alive,
     Elect,
-    FrozenPart,
     Joined,
     Leading,
     NotServing,
@@ -63,7 +62,6 @@ from wbsp.wire.messages.from_server import (
     Welcome,
 )
 from wbsp.wire.messages.from_worker import (
-    AskFrozen,
     Elected,
     Goodbye,
     Heartbeat,
@@ -76,13 +74,10 @@ from wbsp.wire.messages.from_worker import (
     Update,
 )
 from wbsp.wire.messages.reading import (
-    AskPast,
-    AskVersion,
     Evaluated,
     NextVersion,
     Noted,
     ReadVersion,
-    VersionAt,
     VersionPart,
 )
 from wbsp.wire.messages.replication import (
@@ -97,6 +92,15 @@ from wbsp.wire.messages.replication import (
     Over,
     Recorded,
     Vacant,
+)
+from wbsp.wire.messages.requests import (
+    Answers,
+    AskFrozen,
+    AskPast,
+    AskVersion,
+    FrozenPart,
+    Requests,
+    VersionAt,
 )
 from wbsp.wire.messages.sharding import FromShard, Lead, ToShard
 
@@ -117,13 +121,11 @@ __all__ = [
 PROTOCOL = 32  # raise it when a message, or a type that a message embeds, changes
 FromWorker = (Hello | Join | Initial | Update | Fetch | CutQuery | Heartbeat | Leaving
               | AskWork | Measured | LearningRate | StopRun | Reattach | Kept | Goodbye | Elected
-              | Follow | Held | Ask | Lead | NextVersion | AskVersion
-              | AskPast | Evaluated | AskFrozen | ReadVersion)
+              | Follow | Held | Ask | Lead | NextVersion | Evaluated | ReadVersion | Requests)
 FromServer = (Welcome | Joined | Refused | Ack | Granted | Directed | CutDecision | Model | Work
               | Withdrawn | Measured | LearningRate | Stop | Final | Alive | Resend | Reattached
               | Unknown | Elect | Leading | NotServing | Following | Recorded | Copy | CopyChunk
-              | AllHave | Vacant | Over | Challenge | VersionAt | Noted | FrozenPart
-              | VersionPart)
+              | AllHave | Vacant | Over | Challenge | Noted | VersionPart | Answers)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders = {kind: msgspec.msgpack.Decoder(kind, dec_hook=text_of)

@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
-
-from msgspec import Meta
+from typing import NamedTuple
 
 from wbsp.core.messages import Message, ShardGroup, WorkPlace
-from wbsp.limits import Count, Id, Line, Mac, Random, Seconds, Settings, Size, Worker
+from wbsp.limits import Count, Id, Line, Mac, Random, Seconds, Settings, Worker
 from wbsp.sync.base import WorkerRule
-from wbsp.wire.messages.base import CHUNK
 
 
 class RunSettings(NamedTuple):
@@ -85,13 +82,6 @@ class Joined(Message, frozen=True):
     work: WorkPlace | None = None  # in the run's shared data, if it has some
     frozen: bool = False  # the run has other frozen values: the worker requests them
     run_examples: Count = 0  # of all workers so far; of shared data, those that need no training
-
-
-class FrozenPart(Message, frozen=True):
-    """Answer to AskFrozen: the floats that fit into a message, as little-endian float32."""
-
-    offset: Size
-    values: Annotated[bytes, Meta(min_length=4, max_length=4 * CHUNK)]
 
 
 class Refused(Message, frozen=True):

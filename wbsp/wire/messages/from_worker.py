@@ -89,12 +89,6 @@ class Initial(Message, frozen=True):
     size: Size  # floats of both
 
 
-class AskFrozen(Message, frozen=True):
-    """Request of a member for the run's frozen values, from this float on."""
-
-    offset: Size
-
-
 class Update(Message, frozen=True):
     """Chunk of a pushed update; each repeats the metadata, so that chunks are independent."""
 

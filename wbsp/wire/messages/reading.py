@@ -1,8 +1,8 @@
 """Messages between a server and readers, which evaluate its run's versions.
 `wbsp.wire.messages.codec` has their encoding.
 
-A reader is no worker. It asks a server for the next version to evaluate, and reads that version's
-file, part by part.
+A reader is no worker. It asks a server for the next version to evaluate, which VersionAt of
+`wbsp.wire.messages.requests` answers, and reads that version's file, part by part.
 """
 
 from __future__ import annotations
@@ -30,35 +30,6 @@ class NextVersion(Message, frozen=True):
     key: Mac = b""  # of the process that the server itself has started to evaluate
     nonce: Mac = b""  # this and the next: see `wbsp.wire.proof`
     proof: Mac = b""
-
-
-class AskVersion(Message, frozen=True):
-    """Question of a worker at an epoch's end: should it validate this epoch's version, or an older
-    one? Without `validates`: which version was validated last, or is the newest?"""
-
-    epoch: OrNone = NONE  # of the run; NONE: announces such questions
-    validates: bool = False
-
-
-class AskPast(Message, frozen=True):
-    """Request of a worker, in place of Join: where is the final version of its fit's run, which has
-    ended? The settings in its Welcome name that run, as `passes`."""
-
-
-class VersionAt(Message, frozen=True):
-    """Answer to NextVersion, AskVersion and AskPast, and a reader's farewell.
-
-    Without a version: the asking process gets none, or none yet, or, with `last`, no other one of
-    this run.
-    """
-
-    run: Id
-    version: OrNone = NONE
-    name: FileName = ""  # of its file, behind a random word: the proof that it may be read
-    last: bool = False  # it is the run's final version
-    epoch: OrNone = NONE  # whose version it is: the first one with all of the epoch
-    fit: Count = 1  # number of the run in its series
-    ends: bool = False  # the server ends, and no other run follows
 
 
 class Evaluated(Message, frozen=True):

@@ -23,6 +23,7 @@ from wbsp.replica.model import KerasPart, renew_optimizers, sums_gradients
 from wbsp.runlog.console import say
 from wbsp.sync.base import WorkerRule
 from wbsp.worker.errors import in_one_line
+from wbsp.worker.front import FrontEnd
 from wbsp.worker.keras.examples import dataset
 from wbsp.worker.keras.fit import Edge, Fit, Logs
 from wbsp.worker.keras.input import batches, check
@@ -36,7 +37,7 @@ from wbsp.worker.loop import Worker, advice
 from wbsp.worker.share import Share
 
 
-class SyncCallback(keras.callbacks.Callback):
+class SyncCallback(FrontEnd, keras.callbacks.Callback):
     """Keep the model of a `fit` in step with a wbsp server.
 
     Training begins with the server's version. The server chooses the synchronization model. `fit`
@@ -49,6 +50,7 @@ class SyncCallback(keras.callbacks.Callback):
     """
 
     UNTIL_TOLD = UNTIL_TOLD
+    _name, _shares = "hook", "hook.examples(...)"
 
     def __init__(self, address: str | None = None, worker_index: int | None = None, *,
                  token_file: str | None = None, connect_timeout: float = timeouts.CONNECT,
@@ -89,7 +91,7 @@ class SyncCallback(keras.callbacks.Callback):
         """
         super().__init__()
         with in_one_line():
-            self._worker = session or Worker(
+            self._member = session or Worker(
                 address, worker_index, token_file, connect_timeout, band_width_limit, expected, say,
                 patience, transport)
         self._frozen, self._local = frozen, local
@@ -109,24 +111,14 @@ class SyncCallback(keras.callbacks.Callback):
         Raises:
             TypeError: this callback is in a run.
         """
-        return {**self.__dict__, "_worker": copy(self._worker), "_surrounds": False,
+        return {**self.__dict__, "_member": copy(self._member), "_surrounds": False,
                 "_model": None, "_meter": None, "_shared": None, "_steps": None,
                 "_passed": None, "_part": None, "_still": None}
 
     @property
-    def worker(self) -> int:
-        """Index of this worker. If the server chooses it, the first read connects.
-
-        Raises:
-            TransportError: no server answers, or it refuses this worker.
-        """
-        with in_one_line():
-            return self._worker.index
-
-    @property
     def settings(self) -> dict[str, str] | None:
         """The run's settings (name -> text), from the server; None before `connect`."""
-        welcome = self._worker.welcome
+        welcome = self._member.welcome
         return welcome.settings if welcome else None
 
     def connect(self) -> dict[str, str]:
@@ -138,13 +130,13 @@ class SyncCallback(keras.callbacks.Callback):
             TransportError: no server answers, or it refuses this worker.
         """
         with in_one_line():
-            return self._worker.connect()[1].settings
+            return self._member.connect()[1].settings
 
     @property
     def rule(self) -> WorkerRule:
         """The rule of the run's synchronization model for workers; connects if necessary."""
         with in_one_line():
-            return self._worker.connect()[1].rule
+            return self._member.connect()[1].rule
 
     @property
     def epoch(self) -> int:
@@ -152,7 +144,7 @@ class SyncCallback(keras.callbacks.Callback):
 
         0 if the workers do not share their data.
         """
-        share = self._worker.share
+        share = self._member.share
         return share.epoch if share else 0
 
     def examples(self, function: Function, n: int, batch_size: int, seed: int = 0,
@@ -191,19 +183,8 @@ class SyncCallback(keras.callbacks.Callback):
         with in_one_line():
             share = Share(n, batch_size, seed, validate=validate)
             data = dataset(share, function, class_weight, processes)
-        self._worker.trains(share, data)
+        self._member.trains(share, data)
         return data
-
-    def stop_run(self, reason: str) -> None:
-        """End the training of all workers, after their current steps. Any callback may call this.
-
-        Args:
-            reason: for the console of all workers, in one line, of which 400 characters are shown.
-
-        Raises:
-            ValueError: it is no text.
-        """
-        self._worker.stop_run(reason)
 
     def once(self, callback: keras.callbacks.Callback) -> keras.callbacks.Callback:
         """Return the callback on worker 0, and one that does nothing on other workers.
@@ -235,8 +216,8 @@ class SyncCallback(keras.callbacks.Callback):
             a number for steps_per_epoch.
         """
         with in_one_line():
-            self._worker.streams(given.whole("batch_size", batch_size, 1, EXAMPLES))
-        return batches(self._worker.assignments, examples)
+            self._member.streams(given.whole("batch_size", batch_size, 1, EXAMPLES))
+        return batches(self._member.assignments, examples)
 
     def interrupt(self, reason: str) -> None:
         """Leave the run cleanly after the current step; a signal handler may call this.
@@ -246,76 +227,35 @@ class SyncCallback(keras.callbacks.Callback):
         Args:
             reason: for the server's log, in one line.
         """
-        self._worker.interrupt(reason)
+        self._member.interrupt(reason)
 
     def close(self) -> None:
         """Leave the run after an interrupted `fit`, without pushing its unsent progress.
 
         A `fit` that still runs raises a TransportError.
         """
-        self._worker.close()
+        self._member.close()
 
     @property
     def steps_before(self) -> int:
         """Number of steps that this worker's earlier processes made in the run."""
-        runtime = self._worker.runtime
+        runtime = self._member.runtime
         return runtime.steps_before if runtime else 0
-
-    @property
-    def run_steps(self) -> int:
-        """Number of steps of all workers in the run, as far as this worker knows; 0 before it.
-
-        It counts the examples that the workers have trained, those in the answer to this worker's
-        newest push and its own since then, in steps of the batch_size of `examples` or `stream`,
-        rounded up. With a dataset of its own it counts the steps themselves.
-        """
-        share = self._worker.share
-        return self._worker.run_steps(share.data.batch if share else self._worker.batch)
 
     @property
     def total_steps(self) -> int:
         """Number of steps of all workers in the whole run: epochs * n / batch_size, rounded up.
 
         Raises:
-            ValueError: the data are not those of `examples`.
+            ValueError: the workers do not share their data.
             RuntimeError: no `fit` has begun, which gives the number of epochs.
         """
-        share = self._whole("hook.total_steps")
-        self._worker.begun()
-        return -(-share.total // share.data.batch)
-
-    @property
-    def done(self) -> float:
-        """Part of the run's examples that all workers have trained: 0 before it, 1 at its end.
-
-        A learning rate schedule follows it, so that all workers end with the same rate. It may fall
-        if examples must be trained again, such as those of a lost worker.
-
-        Raises:
-            ValueError: the data are not those of `examples`.
-        """
-        share = self._whole("hook.done")
-        return self._worker.run_examples / share.total
-
-    def _whole(self, what: str) -> Share:
-        """Return the run's shared data. Raises ValueError if each worker has its own."""
-        if self._worker.share is None:
-            with in_one_line():
-                raise ValueError(f"{what} needs data that all workers share, because the end of "
-                                 "other data is not known: hook.examples(...)")
-        return self._worker.share
-
-    @property
-    def stop_reason(self) -> str | None:
-        """Why training ended before its epochs were done; None if it did not."""
-        return self._worker.stop_reason
-
-    def progress(self) -> str:
-        """Return steps, loss, version and share of computing time, in one line."""
-        return self._worker.progress()
+        self._whole("total_steps")
+        self._member.begun()
+        return super().total_steps
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        worker, model = self._worker, self.model
+        worker, model = self._member, self.model
         fit = Fit(worker.lost)
         worker.enter(fit)
         with worker.leaving_on_error():
@@ -361,7 +301,7 @@ class SyncCallback(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         if not self._passed:
-            self._worker.connected()
+            self._member.connected()
             self._meter.reset()
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
@@ -383,14 +323,14 @@ class SyncCallback(keras.callbacks.Callback):
             self._test_begins()
 
     def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
-        if self._worker.signalled and not self._passed:
-            with self._worker.leaving_on_error():
+        if self._member.signalled and not self._passed:
+            with self._member.leaving_on_error():
                 self._stop_if_due()
         elif self._shared:
             self._shared.test_batch_ends()
 
     def on_train_end(self, logs: Logs = None) -> None:
-        worker = self._worker
+        worker = self._member
         if self._passed:
             self._passed.fit_ends()
             worker.end(None)
@@ -425,25 +365,25 @@ class SyncCallback(keras.callbacks.Callback):
         callbacks = fit.surround(first, last)
         if self._shared:
             self._shared.surround(first, last, callbacks or [])
-            RunRate(self._worker, self.model, callbacks or []).surround(first, last)
-            workers = self._worker.connect()[1].run.workers
+            RunRate(self._member, self.model, callbacks or []).surround(first, last)
+            workers = self._member.connect()[1].run.workers
             if workers > 1 and (name := scheduled(self.model)):
-                self._worker.say(Fit.of_own_steps.format(name, workers))
+                self._member.say(Fit.of_own_steps.format(name, workers))
         if (best := next((one for one in callbacks or ()
                           if getattr(one, "restore_best_weights", False)), None)) is not None:
             monitored = str(getattr(best, "monitor", ""))
             name = monitored.removeprefix("val_") if monitored.startswith("val_") else "loss"
-            self._worker.say(Fit.no_best.format(name, "" if self._shared else (
+            self._member.say(Fit.no_best.format(name, "" if self._shared else (
                 ", have a process evaluate its versions (wbsp.versions)")))
         return callbacks is not None
 
     def _step_begins(self, batch: int, logs: Logs = None) -> None:
         if not self._shared or self._shared.step_begins():
-            self._worker.step_begins(self._steps.phase if self._steps else "data or compute")
+            self._member.step_begins(self._steps.phase if self._steps else "data or compute")
 
     def _step_ends(self, batch: int, logs: Logs = None) -> None:
-        with self._worker.leaving_on_error():
-            runtime, meter = self._worker.connected(), self._meter
+        with self._member.leaving_on_error():
+            runtime, meter = self._member.connected(), self._meter
             _ = self.model  # JAX's trainer now writes this step's values into it
             if self._shared and not self._shared.step_ends():
                 return
@@ -462,7 +402,7 @@ class SyncCallback(keras.callbacks.Callback):
         """After a push that was not finite, renew the optimizer, once in a fit."""
         if not self._renewed and renew_optimizers(self.model):
             self._renewed = True
-            self._worker.say("its optimizer's state was not finite, so that every further push "
+            self._member.say("its optimizer's state was not finite, so that every further push "
                              "would not be, either: beginning anew with that state, once. Clip "
                              "gradients or lower the learning rate if this comes again")
 
@@ -473,28 +413,28 @@ class SyncCallback(keras.callbacks.Callback):
         self._enter("data")
 
     def _enter(self, phase: Phase) -> None:
-        if self._steps and self._worker.loop is not None:
-            self._worker.begun().enter(phase)
+        if self._steps and self._member.loop is not None:
+            self._member.begun().enter(phase)
 
     def _epoch_ends(self, epoch: int, logs: Logs = None) -> None:
         self._enter("callbacks")
-        self._worker.begun().hold()
+        self._member.begun().hold()
 
     def _test_begins(self, logs: Logs = None) -> None:
-        if self._worker.loop is not None:
-            runtime = self._worker.begun()
+        if self._member.loop is not None:
+            runtime = self._member.begun()
             self._enter("validation")
             runtime.hold()
             runtime.transport.wake()  # the last step's push need not wait for the validation
 
     def _fit_ends(self, logs: Logs = None) -> None:
         """Restore the run's final version, if a later callback has changed the model."""
-        runtime = self._worker.begun()
+        runtime = self._member.begun()
         if runtime.has_final and runtime.put_back():
-            self._worker.say_once(Fit.replaced)
+            self._member.say_once(Fit.replaced)
         if self._shared:
             self._shared.ended()
 
     def _stop_if_due(self) -> None:
-        if self._worker.stop_due():
+        if self._member.stop_due():
             self.model.stop_training = True

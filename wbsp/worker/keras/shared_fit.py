@@ -18,7 +18,7 @@ import keras
 
 from wbsp import given
 from wbsp.core.messages import Measured
-from wbsp.wire.messages.reading import AskVersion
+from wbsp.wire.messages.requests import AskVersion
 from wbsp.worker.keras.fit import Edge, Fit, Logs
 from wbsp.worker.keras.input import reads_ahead
 from wbsp.worker.keras.shown_version import ShownVersion

@@ -8,7 +8,7 @@ import keras
 from wbsp.core.messages import Measured
 from wbsp.limits import one_line
 from wbsp.saved import assign, read_at
-from wbsp.wire.messages.reading import AskVersion
+from wbsp.wire.messages.requests import AskVersion
 from wbsp.worker.loop import Worker
 
 
