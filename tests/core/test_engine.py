@@ -755,7 +755,7 @@ def test_a_site_adopts_at_the_end_of_its_step_and_its_workers_get_that_version()
         made.append(engine.store.latest.version)
         engine.adopt(f32(7, 7), 40, now)
 
-    engine.observe(on_version)
+    engine.observe(on_version, lambda: False)
     engine.push(Push(0, 0, 0, 1, 1, 1.0), f32(1, 1), 1.0)
     assert made == []
     answer = engine.push(Push(1, 0, 0, 1, 1, 1.0), f32(1, 1), 2.0)
@@ -768,9 +768,21 @@ def test_a_site_adopts_at_the_end_of_its_step_and_its_workers_get_that_version()
     assert made == [1, 3]
 
 
+def test_the_last_version_of_a_site_comes_from_above_after_its_workers_have_finished():
+    engine, _ = engine_with("bsp")
+    settled = False
+    engine.observe(lambda now: None, lambda: settled)
+    for worker in range(2):
+        engine.leave(worker, 1.0, "finished", finished=True)
+    assert engine.newest == (0, True, False) > (0, False, False), "a checkpoint must have it"
+    engine.adopt(f32(7, 7), 40, 2.0)
+    settled = True
+    assert engine.newest == (1, True, True)
+
+
 def test_an_adopted_version_bounds_the_next_ones():
     engine, _ = engine_with("asp", workers=1)
-    engine.observe(lambda now: None)
+    engine.observe(lambda now: None, lambda: False)
     engine.adopt(f32(9e37, 9e37), 1, 1.0)
     answer = engine.push(Push(0, 0, 1, 1, 1, 1.0), f32(2e37, 2e37), 2.0)
     assert ack(answer).reason == "too large"
@@ -806,11 +818,11 @@ def test_a_resumed_run_that_has_ended_records_that_in_its_state():
         engine.join(worker, 0.0)
     for worker in (0, 1):
         engine.leave(worker, 1.0, "finished", finished=True)
-    assert engine.newest == (0, True)
+    assert engine.newest == (0, True, True)
     for _ in range(2):
         later = Engine(create("asp"), Store(f32(0, 0)), 2)
         later.restore(engine.state())
-        assert later.newest == (0, True) and not later.started
+        assert later.newest == (0, True, True) and not later.started
         assert (later.rendezvous.ended, later.rendezvous.owed) == (True, {0, 1})
         assert later.owes(0), "it gets that version, and trains nothing"
         engine = later

@@ -60,7 +60,7 @@ from wbsp.core.messages import (
 )
 from wbsp.core.rendezvous import LEAP, Rendezvous
 from wbsp.core.shared_work import SharedWork, is_finite
-from wbsp.core.state import EngineState
+from wbsp.core.state import EngineState, Newest
 from wbsp.core.stats import AnsweredWork, Member, count_rejected
 from wbsp.core.store import Store
 from wbsp.core.work.strikes import STRIKES, Health
@@ -113,6 +113,7 @@ class Engine:
         self.log = log or (lambda *_, **__: None)
         self.on_fault = on_fault
         self._on_version: Callable[[float], None] | None = None
+        self._settled: Callable[[], bool] = lambda: True
         self._seen = store.latest.version  # the newest version that the observer knows
         self.health = Health()
         self.work: SharedWork | None = None  # None: no worker has joined, or each has its own data
@@ -141,20 +142,16 @@ class Engine:
         self.trained = self.accepted = 0
 
     @property
-    def newest(self) -> tuple[int, bool]:
-        """What a checkpoint would hold: the newest version, and whether it is the run's last.
-
-        That it is the last must be saved, too: a server that resumed without it might readmit a
-        worker, and end with another version.
-        """
-        return self.store.latest.version, self._has_last
+    def newest(self) -> Newest:
+        """What a checkpoint would hold."""
+        return Newest(self.store.latest.version, self._ended, self._ended and self._settled())
 
     @property
-    def _has_last(self) -> bool:
-        """True if the newest version is the run's last, here or since an earlier server.
+    def _ended(self) -> bool:
+        """True if all workers have finished, here or since an earlier server.
 
-        A server that resumes such a run waits only for workers without that version; its own state
-        must record the end, too, because it may be lost meanwhile.
+        A server that resumes such a run waits only for workers without the last version; its own
+        state must record the end, too, because it may be lost meanwhile.
         """
         return self.done or (self.rendezvous.ended and not self.started)
 
@@ -713,14 +710,15 @@ class Engine:
         """Handle the model's alarm time."""
         return self._carry_out(lambda model: model.tick(now), now) + self.feed(now)
 
-    def observe(self, on_version: Callable[[float], None]) -> None:
+    def observe(self, on_version: Callable[[float], None], settled: Callable[[], bool]) -> None:
         """Have a site observe its versions.
 
         Args:
+            settled: returns whether no version from above follows.
             on_version: called with the time at the end of an event that made a version, with
                 nothing pending and before its messages are returned. It may `adopt`.
         """
-        self._on_version = on_version
+        self._on_version, self._settled = on_version, settled
 
     def share_data(self, work: SharedWork) -> None:
         """Give the workers examples of these data, which a site has from the server above."""
@@ -800,7 +798,7 @@ class Engine:
             mark=ledger.mark,
             answers={worker: (ack.seq, ack.accepted, ack.reason, ack.weight, ack.mark)
                      for worker, ack in ledger.answers().items()},
-            awaited=None if awaited is None else sorted(awaited), ended=self._has_last,
+            awaited=None if awaited is None else sorted(awaited), ended=self._ended,
             owed=sorted(owed))
 
     def restore(self, state: EngineState, rival: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from wbsp.core.stats import MemberState
 from wbsp.core.work.strikes import Doubt
@@ -49,3 +50,19 @@ class EngineState:
     awaited: list[Worker] | None = None
     ended: bool = False
     owed: list[Worker] | None = None
+
+
+class Newest(NamedTuple):
+    """What a checkpoint would hold at some time; a later one is not smaller.
+
+    Attributes:
+        version: the newest.
+        ended: all workers have finished. It must be saved, too: a server that resumed without it
+            might readmit a worker, and end with another version.
+        last: no version follows. The workers of a site finish before the run above ends, whose last
+            version is the site's.
+    """
+
+    version: int
+    ended: bool
+    last: bool

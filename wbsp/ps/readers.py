@@ -451,8 +451,8 @@ class Readers:
         run = self._run
         if run is None or (saved := run.checkpoints.saved) is None:
             return nothing
-        (version, final), made, newest = saved, run.checkpoints.made, run.epochs.newest
-        final = final and not self._another_comes(run, saved)
+        version, made, newest = saved.version, run.checkpoints.made, run.epochs.newest
+        final = saved.last and saved == run.engine.newest
         if reader.epochs and not final:
             if newest is None or newest.version == after or not self._there(run, newest):
                 return nothing
@@ -477,14 +477,6 @@ class Readers:
         return structs.replace(nothing, version=version, name=self.versions.word_for(name),
                                last=final,
                                epoch=reader.of_epoch.epoch if reader.of_epoch else m.NONE)
-
-    def _another_comes(self, run: OfRun, saved: tuple[int, bool]) -> bool:
-        """Return whether a version comes after this one, `Engine.newest` as it was saved.
-
-        A site's workers have finished before the run above ends, whose last version is the site's.
-        """
-        above = run.above
-        return (above is not None and not above.settled) or saved < run.engine.newest
 
     def _there(self, run: OfRun, one: EpochVersion) -> bool:
         """Return whether this version's file is written; see `EpochVersions`."""

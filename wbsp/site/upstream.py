@@ -362,7 +362,7 @@ class Upstream:
                 self._worker.settle(final=True)
             self._patience = timeouts.WORKER_PATIENCE
             self._model = model
-        engine.observe(self._made)
+        engine.observe(self._made, lambda: self.settled)
 
     def _made(self, now: float) -> None:
         self._worker.made(now)

@@ -378,6 +378,12 @@ def _rest_is_dropped():
     return patch.object(ErrorFeedback, "send", send)
 
 
+def _ended_is_settled():
+    observe = Engine.observe
+    return patch.object(Engine, "observe", lambda engine, on_version, settled: observe(
+        engine, on_version, lambda: True))
+
+
 def _push_of_a_lost_worker():
     def go_on(self, real=Requests.go_on):
         kept = {} if self._gate.shut else dict(self._gate._pushes)
@@ -729,7 +735,7 @@ PLANTED = [
             SitesPlan("bsp", "bsp", top_standby=True,
                       ends=(("final", "site"), ("returned", "top"))), {9}, 40),
     Planted("the last version of a site's workers is the run's last one",
-            lambda: patch.object(Readers, "_another_comes", lambda *_: False),
+            _ended_is_settled,
             SitesPlan("pcc", "ssp", sites=3, workers=1, readers=2, period=0.1), {20}, 30),
     Planted("a site keeps a version from above as its own of that number",
             lambda: patch.object(wbsp.ps.sessions.versions_above, "ABOVE", NAME),

@@ -132,7 +132,7 @@ def test_a_checkpoint_marks_the_last_version(tmp_path):
     assert run.file.settled
     for worker in range(2):
         run.engine.leave(worker, 2.0, "finished", finished=True)
-    assert run.engine.newest == (1, True) and not run.file.settled
+    assert run.engine.newest == (1, True, True) and not run.file.settled
     run.file.hurry()
     run.snapshots.poll(2.0)
     run.written(2.5)

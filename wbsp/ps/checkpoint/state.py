@@ -15,7 +15,7 @@ import msgspec
 
 from wbsp.core.results import Best
 from wbsp.core.site.work import SiteWorkState
-from wbsp.core.state import EngineState
+from wbsp.core.state import EngineState, Newest
 from wbsp.core.stats import ALWAYS, MemberState, Report
 from wbsp.core.store import Whole
 from wbsp.limits import Amount, Count, Finite, Line, Sum, Worker, text_of
@@ -161,7 +161,7 @@ class Snapshot(NamedTuple):
 
     t: float
     mark: int
-    newest: tuple[int, bool]
+    newest: Newest
     state: RunState
     whole: Future[Whole]
 

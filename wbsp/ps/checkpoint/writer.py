@@ -8,6 +8,7 @@ from concurrent.futures import Future
 
 from wbsp.core.engine import Engine
 from wbsp.core.rendezvous import LEAP
+from wbsp.core.state import Newest
 from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.ps.checkpoint.state import Snapshot
@@ -17,7 +18,7 @@ from wbsp.tensors.layout import TensorSpec
 CHECKPOINT_SHARE = 0.1  # at most this part of the time goes into writing checkpoints
 CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"  # the best version by evaluations
-_NOTHING = -1, False  # before any version, as in `Engine.newest`
+_NOTHING = Newest(-1, False, False)  # before any version
 
 
 class Checkpoints:
@@ -43,9 +44,8 @@ class Checkpoints:
         self._say = say
         self._pool = on.scheduler.pool("wbsp-checkpoint")
         self._writing: tuple[Future[float], Snapshot] | None = None
-        # as of `Engine.newest`; of a run that begins, none: a standby may hold its first version
-        self._written = ((engine.store.latest.version, engine.rendezvous.ended)
-                         if engine.rendezvous.resumed else _NOTHING)
+        # of a run that begins, none: a standby may hold its first version
+        self._written = engine.newest if engine.rendezvous.resumed else _NOTHING
         self._write_at = 0.0
         self._limited = True
         self.failed = False  # to write the newest
@@ -73,9 +73,8 @@ class Checkpoints:
         return self._writing is not None
 
     @property
-    def saved(self) -> tuple[int, bool] | None:
-        """The version in the file, and whether it is the run's last; None while one is written, and
-        before the first is."""
+    def saved(self) -> Newest | None:
+        """What the file holds; None while one is written, and before the first is."""
         return None if self.writing or self._written == _NOTHING else self._written
 
     @property
@@ -86,7 +85,7 @@ class Checkpoints:
     def wants(self, now: float) -> bool:
         """Return whether a checkpoint is due, and none is being written."""
         engine, failed = self._engine, self.failed
-        many = engine.newest[0] - self._written[0] > LEAP // 2 and not failed
+        many = engine.newest.version - self._written.version > LEAP // 2 and not failed
         due = many or now >= self._write_at or not (self._limited or failed)
         due = due and engine.newest > self._written
         urgent = engine.ledger.durable <= self._demanded
@@ -95,7 +94,7 @@ class Checkpoints:
 
     def take(self, snapshot: Snapshot) -> None:
         """Start to write a snapshot."""
-        self._begins(snapshot.t, snapshot.newest[0])
+        self._begins(snapshot.t, snapshot.newest.version)
         self._writing = self._pool.submit(self._write, snapshot), snapshot
 
     def poll(self, now: float) -> int | None:

@@ -23,6 +23,7 @@ import numpy as np
 
 from wbsp import timeouts
 from wbsp.core.engine import Engine
+from wbsp.core.state import Newest
 from wbsp.core.store import Whole
 from wbsp.limits import one_line
 from wbsp.ps.checkpoint.snapshots import Snapshots
@@ -167,7 +168,7 @@ class SentCopy:
     """
 
     mark: int
-    newest: tuple[int, bool]
+    newest: Newest
     voters: frozenset[Voter]
     lent: np.ndarray | None = None
 
@@ -494,7 +495,7 @@ class Replication:
         if copy is None:
             raise m.WireError(f"the standby holds snapshot {held.number}, which was never made")
         if not standby.held:
-            self._tell(f"the standby at {standby} holds version {copy.newest[0]}")
+            self._tell(f"the standby at {standby} holds version {copy.newest.version}")
         standby.holds(held.number)
         # the message may be older than the next snapshot, which is in flight or has arrived
         self._copies = {number: made for number, made in self._copies.items()

@@ -86,7 +86,7 @@ class SimulatedSite:
         self.worker = SiteWorker(INF, holds=0)
         self.worker.begin(engine)
         self._engine = engine
-        engine.observe(self._made)
+        engine.observe(self._made, lambda: self.worker.settled)
         self._newest: int | None = None  # version that was fetched
         self._sending = ErrorFeedback(context.payload.wire)
 
