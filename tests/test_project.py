@@ -80,7 +80,7 @@ WALLS = {
               "core.rules core.stats core.work.sequence sync.base tensors wire saved "
               "runlog replica process environment limits timeouts given",
     "site": "core sync.base tensors wire.messages wire.addresses wire.client wire.errors "
-            "wire.line worker limits "
+            "wire.joining wire.line worker limits "
             "ps.__main__ ps.config ps.flags ps.checkpoint process environment timeouts command",
     "simulate": "core sync tensors runlog replica figures process heterogeneity limits units "
                 "command",

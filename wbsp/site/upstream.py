@@ -48,10 +48,11 @@ from wbsp.ps.checkpoint.state import AboveState, RunState
 from wbsp.ps.config import AboveError, Model, Reporter
 from wbsp.sync.base import UNFIT
 from wbsp.tensors.frozen import FrozenValues
-from wbsp.tensors.layout import check_layout, total_size
+from wbsp.tensors.layout import total_size
 from wbsp.tensors.site_progress import SiteProgress
 from wbsp.wire import client as c
 from wbsp.wire.errors import ForeignServer, TransportError
+from wbsp.wire.joining import Joining
 from wbsp.wire.line import read_version
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.requests import AskVersion, VersionAt
@@ -117,8 +118,7 @@ class Upstream:
         self._asked_at = 0.0
         self._model: Model | None = None
         self._welcome: m.Welcome | None = None
-        self._joined: m.Joined | None = None
-        self._frozen: np.ndarray | None = None  # of the run above, as far as they have come
+        self._joining: Joining | None = None
         # As a member.
         self._recorder: Recorder
         self._rejections = Rejections(self._say)
@@ -195,9 +195,10 @@ class Upstream:
         self._model = model
 
     def initial(self) -> tuple[np.ndarray, FrozenValues] | None:
-        first, model, frozen = self._worker.first, self._model, self._frozen
+        first, model, joining = self._worker.first, self._model, self._joining
         if first is None or model is None:
             return None
+        frozen = None if joining is None else joining.frozen
         return first, (model.frozen if frozen is None else
                        FrozenValues(model.frozen.layout, frozen))
 
@@ -212,11 +213,11 @@ class Upstream:
         self._driver = Driver(client, connection, self)
         connection.monitor.seek(on.clock.monotonic(), self._patience)
         self._ask(m.Hello(m.PROTOCOL, way.site, {}, own=on.scheduler.random(16),
-                          replaces=bool(self._known.run)), m.Welcome)
+                          replaces=bool(self._known.run)))
 
-    def _ask(self, request: c.Request, answer: type[Message]) -> None:
+    def _ask(self, request: c.Request) -> None:
         assert self._driver is not None
-        self._awaits, self._asked_at = answer, self._on.clock.monotonic()
+        self._awaits, self._asked_at = c.answer_to(request), self._on.clock.monotonic()
         self._driver.send(request)
 
     def _wait(self) -> None:
@@ -232,43 +233,26 @@ class Upstream:
     def _answered(self, message: Message) -> None:
         """Take the next step of joining. Raises `AboveError`."""
         self._awaits = None
-        match message:
-            case m.Welcome():
-                self._welcome = message
-                if (reason := objection(message.rule, message.run.sync)) is not None:
-                    self._fail(reason)
-                if self._known.run not in ("", message.run.id):
-                    self._fail(f"the server above serves run {message.run.id}, and this site is "
-                               f"part of run {self._known.run}: resume that one, or start this "
-                               "site without --resume")
-                if self._model is not None:
-                    self._join(self._model)
-            case m.Joined() if message.send_initial:  # again, if that server was restarted
-                assert self._model is not None
-                self._ask(c.SendInitial(self._model.vector, self._model.frozen.vector), m.Joined)
-            case m.Joined():
-                self._joined = message
-                assert self._model is not None
-                if message.work is None and (self._model.data or self._worker.work):
-                    self._fail(f"the server above at {self._way.address} assigns no examples")
-                if message.frozen and self._model.frozen.layout:
-                    self._frozen = np.empty(total_size(self._model.frozen.layout), np.float32)
-                    self._ask(m.AskFrozen(0), m.FrozenPart)
-                else:
-                    self._enter(message, self._model)
-            case m.FrozenPart() if self._frozen is not None and self._joined is not None:
-                self._take_frozen(message, self._frozen)
-
-    def _take_frozen(self, message: m.FrozenPart, values: np.ndarray) -> None:
-        try:
-            part = np.frombuffer(message.values, "<f4")
-            values[message.offset:message.offset + part.size] = part
-        except ValueError as error:
-            self._fail(f"the server above: {error}")
-        if (end := message.offset + part.size) < values.size:
-            self._ask(m.AskFrozen(end), m.FrozenPart)
-        elif self._joined is not None and self._model is not None:
-            self._enter(self._joined, self._model)
+        model, joining = self._model, self._joining
+        if isinstance(message, m.Welcome):
+            self._welcome = message
+            if (reason := objection(message.rule, message.run.sync)) is not None:
+                self._fail(reason)
+            if self._known.run not in ("", message.run.id):
+                self._fail(f"the server above serves run {message.run.id}, and this site is part "
+                           f"of run {self._known.run}: resume that one, or start this site "
+                           "without --resume")
+            if model is not None:
+                self._join(model)
+        elif joining is not None and model is not None:
+            try:
+                request = joining.answered(message)
+            except TransportError as error:
+                self._fail(f"the server above: {error}")
+            if request is not None:
+                self._ask(request)
+            elif joining.joined is not None:
+                self._enter(joining.joined, model)
 
     def _join(self, model: Model) -> None:
         driver, work, frozen = self._driver, self._worker.work, model.frozen
@@ -277,18 +261,20 @@ class Upstream:
         if work is not None:
             claim, data = self._held(), work.data
         try:
-            check_layout(model.layout, frozen.layout)
-        except ValueError as error:
+            self._joining = Joining(m.Join(
+                list(model.layout), driver.connection.door, model.layers, data, model.first_epoch,
+                frozen.layout, frozen.digest if frozen.layout else "", False, list(model.local),
+                list(model.entries), claim), lambda: (model.vector, frozen.vector))
+        except TransportError as error:
             self._fail(f"the server above: {error}")
         driver.client.session.shares(None if data is None else self._held)
-        self._ask(m.Join(list(model.layout), driver.connection.door, model.layers, data,
-                         model.first_epoch, frozen.layout, frozen.digest if frozen.layout else "",
-                         False, list(model.local), list(model.entries), claim), m.Joined)
+        self._ask(self._joining.request)
 
     def _held(self) -> WorkHeld:
         """Return what this site claims of the data that all workers share."""
-        work, joined = self._worker.work, self._joined
+        work, joining = self._worker.work, self._joining
         if work is None:  # it has not begun
+            joined = None if joining is None else joining.joined
             assert joined is not None and joined.work is not None
             place = joined.work
             return WorkHeld(place.data, place.at, [], True, place.own, [], joined.seq)
@@ -395,8 +381,7 @@ class Upstream:
         if self._driver is None:
             self._connect(self._token)
         self._wait()
-        if self._welcome is not None and self._model is not None and self._joined is None and (
-                self._awaits is None):
+        if self._welcome is not None and self._model is not None and self._joining is None:
             self._join(self._model)
         if worker.participant is None:
             return

@@ -210,6 +210,11 @@ _ANSWERS: dict[type, type[m.Message]] = {
     m.Leaving: m.Final, m.AskPast: m.VersionAt, m.AskFrozen: m.FrozenPart}
 
 
+def answer_to(request: Request) -> type[m.Message]:
+    """Return the type of the message that answers this request, which is answered."""
+    return _ANSWERS[type(request)]
+
+
 @dataclass
 class PendingRequest:
     """The one request of a worker that the server has not answered yet.
@@ -228,7 +233,7 @@ class PendingRequest:
 
     def is_answered_by(self, message: m.Message) -> bool:
         """Return whether the message is the answer to this request, and not to an earlier one."""
-        return (type(message) is _ANSWERS[type(self.request)]
+        return (type(message) is answer_to(self.request)
                 and _number(message) == _number(self.request))
 
     def may_end_for(self, request: Request) -> bool:

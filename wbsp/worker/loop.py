@@ -512,8 +512,8 @@ class Worker:
         if local and joined.steps and self.runtime is None:
             self.say(f"{subject(local)} local, and what this worker's earlier process has learned "
                      "there is lost; continuing from the values that they have here")
-        if frozen is not None and joined.frozen:
-            names = frozen.take(transport.frozen(frozen.size, self.timeout))
+        if frozen is not None and transport.frozen is not None:
+            names = frozen.take(transport.frozen)
             if names:
                 self.say(f"{subject(names, 'has', 'have')} other values here than in the run, and "
                          "no step changes them: the run's are taken over")

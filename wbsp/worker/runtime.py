@@ -72,9 +72,6 @@ class WorkerRuntime:
         self._recorder = Recorder(joined.now, log, transport.on)
         self._size = total_size(replica.layout)
         self._share = share
-        if share is not None and joined.work is None:
-            raise TransportError(f"the server at {transport.address} assigns no examples: it "
-                                 "is of another release of wbsp; install the same on both")
         assert transport.worker is not None, "a member has an index"
         participant = Participant(transport.worker, rule, joined.seq, joined.run_steps,
                                   joined.work, joined.run_examples)

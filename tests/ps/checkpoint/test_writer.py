@@ -119,7 +119,7 @@ def test_an_unwritten_first_version_is_retried_although_a_standby_holds_it(tmp_p
     (tmp_path / "gone").mkdir()
     run.snapshots.poll(1.5)
     run.written(2.0)
-    assert run.file.saved == (0, False) and not run.file.wants(9.0)
+    assert run.file.saved == (0, False, False) and not run.file.wants(9.0)
     assert checkpoint.load(run.path).state.version == 0
 
 

@@ -18,9 +18,10 @@ from wbsp import timeouts
 from wbsp.process.host import HOST, Host, Thread
 from wbsp.replica.frozen import Frozen
 from wbsp.sync.base import Push
-from wbsp.tensors.layout import Entry, LayerState, TensorSpec, check_layout, total_size
-from wbsp.wire.client import Client, Request, SendInitial, SendUpdate
+from wbsp.tensors.layout import Entry, LayerState, TensorSpec, total_size
+from wbsp.wire.client import Client, Request, SendUpdate, answer_to
 from wbsp.wire.errors import TransportError
+from wbsp.wire.joining import Joining
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.codec import check
 from wbsp.worker.comm.communication import CallQueue, Communication, Listener
@@ -37,6 +38,7 @@ class Transport:
     Attributes:
         worker: index of the worker; None: the server has not chosen it yet.
         client: the protocol; the communication thread uses it.
+        frozen: the run's frozen values, float32 [size], if `join` has found others than its own.
         say: prints a console line.
         interrupted: called while waiting for the server; True ends the wait with a TransportError.
     """
@@ -65,6 +67,7 @@ class Transport:
         self.client = Client(self._connection, address, on.scheduler.random, self._say, patience)
         self._communication = Communication(self.client, self._connection, self._calls)
         self._thread: Thread | None = None
+        self.frozen: np.ndarray | None = None
 
     def _say(self, text: str) -> None:
         self._print(text if self.worker is None else f"worker {self.worker}: {text}")
@@ -129,6 +132,8 @@ class Transport:
              entries: Sequence[Entry] = ()) -> m.Joined:
         """Become a member; `initial` makes W_0 (float32 [size]) if the server has none.
 
+        `frozen` of this object then has the run's frozen values, if they are others.
+
         Args:
             layers: what this worker's layers have and no version carries; None: not known.
             share: of data that all workers of the run share; None: its data are its own.
@@ -146,37 +151,15 @@ class Transport:
                       "" if frozen is None else frozen.digest, sgd, list(local), list(entries),
                       None if share is None else share.claim)
         self.client.session.shares(None if share is None else share.held)
-        try:
-            check_layout(layout, () if frozen is None else frozen.layout)
-        except ValueError as error:
-            raise TransportError(str(error)) from None
-        self.request(join)
-        try:
-            joined = self._await(m.Joined, timeout)
-            while joined.send_initial:  # again, if the server was restarted meanwhile
-                self.request(SendInitial(initial(), np.empty(0, np.float32) if frozen is None
+        joining = Joining(join, lambda: (initial(), np.empty(0, np.float32) if frozen is None
                                          else frozen.read()))
-                joined = self._await(m.Joined, timeout)
-        except TimeoutError as error:
-            raise TransportError(str(error)) from None
-        return joined
-
-    def frozen(self, size: int, timeout: float) -> np.ndarray:
-        """Return the run's frozen values, float32 [size].
-
-        Raises TransportError where there is no progress for `timeout` seconds.
-        """
-        values = np.empty(size, np.float32)
-        at = 0
-        while at < size:
-            self.request(m.AskFrozen(at))
-            try:
-                part = np.frombuffer(self._await(m.FrozenPart, timeout).values, "<f4")
-                values[at:at + part.size] = part
-            except (TimeoutError, ValueError) as error:
-                raise TransportError(str(error)) from None
-            at += part.size
-        return values
+        request: Request | None = joining.request
+        while request is not None:
+            self.request(request)
+            request = joining.answered(self._await(answer_to(request), timeout))
+        assert joining.joined is not None, "no step follows"
+        self.frozen = joining.frozen
+        return joining.joined
 
     def past(self, timeout: float) -> m.VersionAt:
         """Return where to read the final version of an ended run that was this worker's fit.
@@ -185,10 +168,7 @@ class Transport:
             TransportError: the answer does not arrive.
         """
         self.request(m.AskPast())
-        try:
-            return self._await(m.VersionAt, timeout)
-        except TimeoutError as error:
-            raise TransportError(str(error)) from None
+        return self._await(m.VersionAt, timeout)
 
     def listen(self, listener: Listener, layout: Sequence[TensorSpec]) -> None:
         """Pass all messages to this member, also earlier ones, to `listener`."""
@@ -237,11 +217,10 @@ class Transport:
         self._calls.wake()
 
     def _await(self, answer: type[Answer], timeout: float) -> Answer:
-        """Wait for the answer to Hello or Join, `timeout` seconds from the last progress.
+        """Wait for an answer before this worker trains, `timeout` seconds from the last progress.
 
         Raises:
-            TimeoutError: no answer arrived.
-            TransportError: the connection has ended.
+            TransportError: no answer arrived, or the connection has ended.
         """
         self.wake()
         start, left = self.on.clock.monotonic(), timeout
@@ -253,8 +232,8 @@ class Transport:
                 raise TransportError(f"interrupted while waiting for the server at {self.address}")
             left = max(start, self.client.progress_at) + timeout - self.on.clock.monotonic()
             if left <= 0:
-                raise TimeoutError(f"the server at {self.address} sent no {answer.__name__} "
-                                   f"within {timeout:g} s")
+                raise TransportError(f"the server at {self.address} sent no {answer.__name__} "
+                                     f"within {timeout:g} s")
         if isinstance(message, TransportError):
             raise message
         if not isinstance(message, answer):
