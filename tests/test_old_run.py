@@ -2,7 +2,7 @@
 
 The files in `old_run` are of an earlier release, whose server knew no secret of a run, and put
 neither what is owed nor whether all have it into a checkpoint. It was killed in the middle of a run
-of two integer workers, whose cuts lie beside.
+of two integer workers, whose cuts are in the same folder.
 """
 
 import shutil

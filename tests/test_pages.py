@@ -2,7 +2,8 @@
 
 The reader's environment has no variable of wbsp; see `tests/helpers/pages.py`. README and the first
 page of the tutorial are tested in every commit, the other pages in the night (WBSP_DOCS=1). `HOW`
-says what a reader does beside pasting, and which blocks one machine cannot run, with the reason.
+lists what a reader does in addition to pasting, and the blocks that one machine cannot run, with
+the reason.
 """
 
 from __future__ import annotations

@@ -61,8 +61,8 @@ def in_folder(*folders):
     return [path for path in LIBRARY if name(path).split("/")[1] in folders]
 
 
-# What each room of the library may import beside itself: modules, or rooms with all that is in
-# them.
+# What each folder of the library may import apart from itself: modules, or folders with all modules
+# in them.
 WALLS = {
     "command": "",
     "sync": "", "limits": "", "given": "limits",

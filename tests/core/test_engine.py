@@ -558,7 +558,7 @@ def test_the_run_ends_when_all_epochs_are_trained_and_continues_with_more():
 
 
 def resumed(*here, rival=False):
-    """An engine that goes on from version 5 of three workers, and these with version 6 are back."""
+    """An engine that resumes version 5 of three workers; these have reconnected with version 6."""
     log = Log()
     engine = Engine(create("asp"), Store(f32(0, 0), 5), 3, log=log)
     engine.restore(EngineState(version=3, next_seq={0: 1, 1: 1, 2: 1}, totals=(3, 3),

@@ -1,4 +1,4 @@
-"""Outer steps: the recurrences of their papers, and states that go on where they were."""
+"""Outer steps: the recurrences of their papers, and states that resume where they were."""
 
 import numpy as np
 import pytest

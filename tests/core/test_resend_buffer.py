@@ -114,8 +114,8 @@ def test_rejected_pushes_are_counted_and_take_no_memory():
 
 
 def test_pushes_to_a_server_without_an_answer_stay_separate():
-    """A worker may go on with the server before. The other one then serves with what it was sent,
-    and requests the rest."""
+    """A worker may continue with the earlier server. The other one then serves with the pushes that
+    it was sent, and requests the rest."""
     kept = ResendBuffer()
     for seq in range(2):
         add(kept, seq, 2.0, mark=1)

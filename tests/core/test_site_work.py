@@ -196,7 +196,7 @@ class World:
         random, ledger = self.random, me.ledger
         index, chance = random.randrange(2), random.random()
         work = me.workers.get(index)
-        if work is None or (chance < 0.03 and self.faults):  # it dies, and comes again
+        if work is None or (chance < 0.03 and self.faults):  # it dies, and is restarted
             me.workers[index] = WorkSequence(ledger.open(index))
         elif chance < 0.35:
             if ledger.gives_from(index, work.end) and (

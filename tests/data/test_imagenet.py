@@ -17,7 +17,7 @@ TEST = COUNTS["validation"] * len(CLASSES)
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    """home -> imagenet of class folders; nobody changes it."""
+    """home -> imagenet of class folders; no test changes it."""
     home = tmp_path_factory.mktemp("folders")
     draw(home)
     return home

@@ -109,8 +109,8 @@ def test_without_augmentation_images_are_standardized_only():
 
 
 def test_augmentation_is_the_published_chain():
-    """The contrast is read from the image: how much it spreads within a channel, beside how far the
-    channels' means are apart."""
+    """The contrast is read from the image: how much it spreads within a channel, relative to how
+    far the channels' means are apart."""
     x, y = first()
     raw = IMAGES[y].astype(np.float64)
     means, spreads = raw.mean((1, 2)), raw.std((1, 2))

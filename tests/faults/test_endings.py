@@ -208,7 +208,7 @@ def saved(run):
 
 
 def goes_on(folder, state, judge=None, **config):
-    """A server that goes on from the checkpoint in `folder`, with other state."""
+    """A server that resumes from the checkpoint in `folder`, with other state."""
     run = Run(folder, judge, **config)
     found = saved(run)
     run.server.begin(*found._replace(state=replace(found.state, **state)))

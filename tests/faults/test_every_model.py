@@ -23,7 +23,7 @@ AT_ONCE = 5  # clusters side by side: what takes long is waiting until a death i
 
 
 def survives(sync: str, folder) -> None:
-    """Worker 2 is killed, missed, and comes back; the others go on, and all end in good order."""
+    """Worker 2 is killed, lost, and restarted; the others continue, and all end in good order."""
     folder.mkdir()
     flags = [*PLAIN, *([f"--sync_option={OPTIONS[sync]}"] if sync in OPTIONS else [])]
     with Jobs(folder) as jobs:

@@ -44,8 +44,8 @@ def test_a_server_that_was_cut_off_yields_to_the_elected_standby(jobs, network):
 
 
 def test_a_standby_that_was_cut_off_is_not_needed(jobs, network):
-    """The workers stay with the server, which goes on alone as soon as half of them have said so;
-    the standby comes back, and follows again."""
+    """The workers stay with the server, which continues alone once half of them have voted for it;
+    the standby reconnects, and follows again."""
     pair = ServerAndStandby(jobs, hosts=network)
     for _ in range(2):
         pair.worker(1_000_000, seconds=0.02, stop_when_told=True)
@@ -66,7 +66,7 @@ CUTS = list(itertools.product(("server", "standby", "w0"), (3, 12, 60), ("both",
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("host", "seconds", "way"), CUTS)
 def test_a_network_cut_and_its_end_lose_nothing(jobs, network, host, seconds, way):
-    """Whoever serves after it, both workers go on, and end with the same model."""
+    """Whichever server serves after it, both workers continue, and end with the same model."""
     pair = ServerAndStandby(jobs, hosts=network)
     for pace in (0.01, 0.02):
         pair.worker(1_000_000, seconds=pace, stop_when_told=True, patience=300.0)
@@ -93,7 +93,7 @@ def test_a_network_cut_and_its_end_lose_nothing(jobs, network, host, seconds, wa
 @pytest.mark.parametrize(("seconds", "way"), list(itertools.product((3, 12, 60),
                                                                    ("both", "in", "out"))))
 def test_a_shard_that_is_cut_off_and_returns(jobs, seconds, way, standby):
-    """The shards have hosts of their own; without one of the two nobody goes on."""
+    """The shards have hosts of their own; without one of the two training stops."""
     names = "s0", "s1"
     with hosts.Hosts("server", "standby", "w0", "w1", *names) as network:
         token = jobs.folder / "token"

@@ -91,7 +91,7 @@ def test_bsp_is_gradient_descent_on_all_batches_bit_for_bit(jobs):
 
 
 def test_optimized_wbsp_never_waits(jobs):
-    """Steps of 20 ms beside a worker of 100 ms: nearly all time is compute."""
+    """Steps of 20 ms, next to a worker of 100 ms: nearly all time is compute."""
     server = jobs.server(sync="pcc").listens()
     reports = []
     fast = FakeWorker(server.address, 0, steps=60, seconds=0.02,
@@ -197,7 +197,7 @@ def test_a_worker_that_was_given_up_and_returns_continues(jobs):
 
 
 def test_a_grant_to_a_worker_that_is_cut_off_reaches_it_later(jobs):
-    """Worker 0 waits for its round while nobody gets through, and the round ends meanwhile."""
+    """Worker 0 waits for its round while no connection works, and the round ends meanwhile."""
     server = jobs.server(sync="bsp").listens()
     port = int(server.address.rpartition(":")[2])
     gate = threading.Event()

@@ -64,7 +64,7 @@ WORK = AnsweredWork(0, 0, 1, 1, 1.0, 0, {})  # one push
 
 
 def restarted(sync="bsp", workers=2):
-    """The engine of a server that is to go on with these workers, from version 0."""
+    """The engine of a server that resumes with these workers, from version 0."""
     engine, gone = (Engine(create(sync), Store(np.full(SIZE, 7, np.float32), 0), workers)
                     for _ in "12")
     for worker in range(workers):
@@ -104,7 +104,7 @@ def test_a_step_under_way_answers_the_new_models_first_grant():
 
 
 def test_a_step_under_way_answers_a_later_first_grant():
-    """Of a worker that is ahead: the others are yet to make the version that it goes on from."""
+    """A worker is ahead: the others have not made the version yet from which it continues."""
     engine = restarted()
     engine.resend(1, WORK, np.ones(SIZE, np.float32), 0.0)
     assert granted(attached(engine, True, False)) == {0: 1}

@@ -1,4 +1,4 @@
-"""Servers that are killed in mid-run and started again: the workers' processes go on and end well.
+"""Servers that are killed in mid-run and restarted: the workers' processes continue and end well.
 
 Each worker writes down what it cut, and the weight of each push that was answered; the final model
 must be W_0 and the sum of these, each once, to the last bit.
@@ -33,7 +33,7 @@ def test_a_killed_server_resumes_and_loses_nothing(jobs, sync):
         assert worker.find("no connection to the server at .*; trying for 60 s")
         assert worker.find("connected again to ")
     assert {e["worker"] for e in run.server.events("reattach")} == {0, 1}
-    # the run's time goes on over the time without a server, for all alike
+    # the run's time includes the time without a server, for every process
     events = read_run(run.server.folder).events
     times = [event["t"] for event in events]
     assert times == sorted(times) and events[0]["t"] < 0
@@ -135,7 +135,7 @@ def test_a_server_may_die_while_a_worker_waits_for_the_others(jobs):
 
 
 def test_a_worker_that_is_missing_returns_later(jobs):
-    """The server goes on without a worker that is stopped, and takes it in when it is there."""
+    """The server continues without a stopped worker, and readmits it when it reconnects."""
     run = begun(jobs, "asp")
     here = run.worker(60, seconds=0.01, hold_at=30)
     away = run.worker(60, seconds=0.01)

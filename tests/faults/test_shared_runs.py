@@ -83,13 +83,13 @@ class SharedRun(ServerAndStandby):
                                  for held, worker in zip(hold, self.workers, strict=True))
 
     def strike(self, what):
-        """A process dies, or a worker leaves, and is started again; back when all go on."""
+        """Kill a process, or let a worker leave, and restart it; return when all continue."""
         if what in ("server", "standby"):
             if self.standby is not None:
                 until(lambda: self.held({}) or self.stand(),
                       "who does not serve to hold what is there")
                 if not self.held({}):
-                    return  # the next version, and a snapshot of it, come when the workers go on
+                    return  # the next version, and a snapshot of it, come when the workers continue
             told = [len(worker.find("connected again")) for worker in self.workers]
             serves = self.serving is getattr(self, what)
             self.killed |= {"server"} if serves else set()

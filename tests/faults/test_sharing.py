@@ -231,7 +231,7 @@ class Neighbour(Peer):
         return joined
 
     def next(self, kind):
-        """Wait for a message of that kind beside the memory; others are passed over."""
+        """Wait for a message of that kind over the socket; others are skipped."""
         poller = zmq.Poller()
         poller.register(self.link.fileno(), zmq.POLLIN)
         while True:
@@ -292,7 +292,7 @@ def test_a_place_outside_of_shared_memory_counts_as_a_malformed_message(jobs):
 
 
 def test_a_member_whose_shared_message_does_not_decode_learns_the_reason(jobs):
-    """A place that no message can name is one of these; the worker may come again."""
+    """One of these is a place that no message can name; the worker may rejoin."""
     server = jobs.server(workers=1, sync="asp").listens()
     undecoded = [push(-1), push(1, offset=-4), push(1, offset=1 << 62), push(1, nbytes=-4),
                  push(1, nbytes=1 << 62), push(1, at=-1), m.Alive(), b"x", os.urandom(300),

@@ -1,4 +1,4 @@
-"""A server and its standby: one of them is killed in mid-run, and the workers' processes go on.
+"""A server and its standby: one of them is killed in mid-run, and the workers' processes continue.
 
 Each worker writes down what it cut, and the weight of each push that was answered; the final model
 must be W_0 and the sum of these, each once, to the last bit.
@@ -153,7 +153,7 @@ def test_a_process_that_cannot_be_the_standby_is_refused_with_the_reason(jobs):
 
 
 def test_a_standby_without_a_server_refuses_workers(jobs):
-    address = "localhost:1"  # nobody listens there
+    address = "localhost:1"  # no process listens there
     standby = jobs.server("--base_dir=run", f"--standby_of={address}").listens()
     worker = jobs.integer_worker(standby.address, 0, steps=5)
     worker.until("is a standby of the server at localhost:1")

@@ -92,7 +92,7 @@ def _name(what: str, env: dict[str, str]) -> str:
 
 
 def _line(name: str, what: str, env: dict[str, str]) -> socket.socket:
-    """A line to the process that forks others, which is started if there is none."""
+    """A connection to the process that forks others, which is started if needed."""
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as place:
@@ -182,7 +182,7 @@ def _tell_ends(reports: dict[int, int]) -> None:
 
 
 def _say(report: int, number: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # nobody wants to know
+    with contextlib.suppress(BrokenPipeError):  # no test reads it
         os.write(report, f"{number:{_NUMBER}}".encode())
 
 

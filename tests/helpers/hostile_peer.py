@@ -45,7 +45,7 @@ class Peer(contextlib.AbstractContextManager):
 
     def asks(self, question: m.Message, answer: type[m.Message]) -> bool:
         """Ask; whether the answer comes within a second. It does not where the server has cut the
-        connection, with all that was on its way."""
+        connection, with all messages in transit."""
         self.send(question)
         while self._socket.poll(1000):
             if isinstance(m.decode(m.FromServer, self._socket.recv_multipart()[0]), answer):

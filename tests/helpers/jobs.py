@@ -39,7 +39,7 @@ _candidates = _ports()
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on."""
+    """A TCP port of the loopback interface on which no process listens."""
     while True:
         port = next(_candidates)
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -5,13 +5,13 @@ Points of a server:
     received    an update is there whole; nothing is decided
     decided     the model has answered; the store does not have it
     accepted    the store has it; no version holds it
-    committed   a version is made; nobody knows
-    answered    the answer, and all that follows from it, is on its way
+    committed   a version is made; no other process knows
+    answered    the answer, and all that follows from it, is in transit
     replicated  the standby has said that it holds a copy
 Points of a shard:
     held        a slice is there whole; the server does not know
     ordered     the log says to add it to the sum
-    made        the log has had a version made; nobody has got it
+    made        the log has had a version made; no worker has received it
     asked       the log says to send it to a worker
 """
 

@@ -231,7 +231,7 @@ class World:
         """kill -9 the server, and start it again from what is on the disk."""
         self.kills -= 1
         self.epoch += 1
-        if self.draw.random() < 0.3:  # the file was complete, and nobody knew yet
+        if self.draw.random() < 0.3:  # the file was complete, and no other process knew yet
             self.life.end_checkpoint(fails=False)
         for worker in self.workers:
             worker.line.break_off()

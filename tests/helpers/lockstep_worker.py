@@ -38,7 +38,7 @@ class Calls(deque):
 
 
 class Line(DataPlane):
-    """A worker's connection and its data plane, and the messages on their way."""
+    """A worker's connection and its data plane, and the messages in transit."""
 
     on = HOST
     made, broken, all_sent, sent = True, False, True, 0
@@ -58,7 +58,7 @@ class Line(DataPlane):
         pass
 
     def break_off(self):
-        """What is on its way is lost."""
+        """Lose the messages in transit."""
         self.up.clear()
         self.down.clear()
         self.broken = True
@@ -174,7 +174,7 @@ class Worker:
         self.most_kept = max(self.most_kept, self.client.session.kept.vectors)
 
     def reconnect(self):
-        """There is a server again; what was on its way is lost."""
+        """Connect to a new server; messages in transit are lost."""
         self.line.broken = False
         self.communication.carry_out(self.client.connected(self.world.now))
 

@@ -19,7 +19,7 @@ class Proxy(contextlib.AbstractContextManager):
         self._target, self._cuts = port, list(cuts or [])
         self._passed = {"up": 0, "down": 0}
         self.connections = 0
-        self.closed = threading.Event()  # set: nobody gets through
+        self.closed = threading.Event()  # set: no connection gets through
         self._lock = threading.Lock()
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -51,7 +51,7 @@ class Proxy(contextlib.AbstractContextManager):
                 if self.closed.is_set():
                     raise ConnectionRefusedError
                 far = socket.create_connection(("127.0.0.1", self._target))
-            except OSError:  # whoever is not there may come back
+            except OSError:  # a process without a connection may reconnect
                 near.close()
                 continue
             with self._lock:

@@ -165,7 +165,7 @@ class Witness(Laws):
             self.spans[worker].append((kind, start, end))
 
     def assert_idle_for(self, *kinds):
-        """Nobody does anything but these, and compute, between its first and its last step."""
+        """Between its first and last step a worker spends its time on these and on computing."""
         for worker in self.steady:
             assert self.idle(worker) <= set(kinds)
 

@@ -3,7 +3,7 @@ what it pushes to the server above.
 
 The file RECORD has a line [seq, U] for each cut that was taken, where the cut is U * pattern
 (null: it is no such product), and
-answers.jsonl beside it one [seq, weight] for each answer. Where workers share their data, a cut is
+answers.jsonl next to it one [seq, weight] for each answer. Where workers share their data, a cut is
 noted in spans.jsonl, as [seq, positions, update]. A cut
 that a checkpoint did not hold when the site was killed is taken again under its number: the last
 line of a number counts.

@@ -129,7 +129,7 @@ class Slurm(contextlib.AbstractContextManager):
                 stderr=subprocess.STDOUT, start_new_session=True))
 
     def _at(self, node: str | None) -> list[str]:
-        """What makes a command run on a node (None: beside the controller)."""
+        """What makes a command run on a node (None: on the controller)."""
         return self._hosts.at(node) if self._hosts else []
 
     def cut(self, node: str) -> None:

@@ -211,7 +211,7 @@ def test_a_worker_adopts_nothing_of_a_stranger_in_its_server_s_place(training):
                         m.Leading(FAR), m.Resend(0), m.Reattached(FAR, True, 9, 9, None),
                         m.Stop("stop"), m.Elect(2, 1), m.Final(3)):
                 fake.reaches(identity, m.encode(lie))
-        elif identity in heard:  # before that comes what was on its way to the dead server
+        elif identity in heard:  # before that come the messages in transit to the dead server
             assert not isinstance(message, m.Kept | m.Elected | m.Update | m.Fetch), message
         return False
 

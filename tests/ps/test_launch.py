@@ -66,7 +66,7 @@ def copy():
 
 
 def resumes(plan):
-    """Which folder a later process goes on with."""
+    """Which folder a later process resumes."""
     return Runs("asp", plan.config.log_root, plan.config.port, True).to_resume()
 
 
@@ -127,7 +127,7 @@ def test_a_kill_between_two_steps_keeps_the_previous_run(plan, socket, tmp_path,
     if take_over._hold is not None:
         take_over._hold.close()
     monkeypatch.undo()
-    if not there:  # what is left of it is in nobody's way
+    if not there:  # its remains disturb no other run
         server = start._TakeOver(plan, socket)(copy())
         assert sorted(p.name for p in (tmp_path / "asp").iterdir()) == ["run-001", "run-002"]
         server.close()
@@ -199,7 +199,7 @@ def test_a_standby_that_cannot_write_can_be_interrupted(socket, monkeypatch, cap
 
 
 def test_a_standby_restarted_without_a_checkpoint_waits_again(tmp_path, monkeypatch):
-    """It does not begin a run of its own beside the one that it is to take over."""
+    """It does not begin another run while it may take over this one."""
     monkeypatch.setattr(Interrupts, "install", lambda self: self)
     (tmp_path / "asp-standby" / "run-001").mkdir(parents=True)
     port = free_port()

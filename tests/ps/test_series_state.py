@@ -130,12 +130,12 @@ class Process:
         self.series.exceeds(self.run.get("epoch", 0))
 
     def serves(self, run, step):
-        """Begin this run, or go on with it, and write that."""
+        """Begin or continue this run, and write that."""
         self.run = {**run, "epoch": self.series.next_epoch(run.get("epoch", 0), step)}
         self.series.exceeds(self.run.get("epoch", 0))
 
     def again(self):
-        """Go on from the own disk."""
+        """Continue from the process's own disk."""
         self.starts()
         self.serves(self.run, SERVER_STEP)
 

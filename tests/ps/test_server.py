@@ -88,7 +88,7 @@ UNDECODED = [
 def training(jobs):
     """A run of three workers under asp: two that train, and one place for somebody else.
 
-    Yields (server, members, newest version); the members go on until the test ends.
+    Yields (server, members, newest version); the members continue until the test ends.
     """
     server = jobs.server("--connect_timeout=1", sync="asp", workers=3).listens()
     members = [FakeWorker(server.address, worker, steps=100_000, seconds=0.002)
@@ -378,7 +378,7 @@ def test_the_address_may_come_from_tf_config(jobs):
 
 
 def test_chunks_of_an_abandoned_push_are_not_mixed_with_the_next(jobs):
-    """A worker that dies in mid-push leaves half an update; nobody ever sees it."""
+    """A worker that dies in mid-push leaves half an update, which never counts."""
     size = m.CHUNK + 3
     server = jobs.server(sync="asp", workers=1).listens()
     replica = IntegerReplica(0, size)

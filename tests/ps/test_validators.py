@@ -1,5 +1,5 @@
-"""A worker that hangs while it validates an epoch, though its heartbeats go on, is named and left
-behind; one that works is waited for, however long it takes."""
+"""A worker that hangs while it validates an epoch is named and given up, although its heartbeats
+continue; one that works is awaited, however long it takes."""
 
 import time
 

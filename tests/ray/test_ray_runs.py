@@ -1,7 +1,7 @@
 """Runs on real Ray clusters of several nodes, whose workers, servers and nodes are killed.
 
 All but the first take minutes: `WBSP_RAY=1 python -m pytest tests/ray`. Of a worker that dies under
-bsp the result must differ: the round goes on without it, and weighs the others' pushes more.
+bsp the result must differ: the round continues without it, and weighs the others' pushes more.
 """
 
 import json
@@ -92,7 +92,7 @@ class Run:
         (self.jobs.folder / "go").touch()
 
     def ends(self, missing=(), told=False):
-        """Go on to the result; all planned steps were made, once, by those that are not missing.
+        """Continue to the result; all planned steps were made, once, by those that are not missing.
 
         `told`: a server was killed, and its log may lack what the workers were told
         """

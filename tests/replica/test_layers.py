@@ -1,4 +1,4 @@
-"""What layers keep beside the flat vector, on the back end that this process's Keras runs on."""
+"""State of layers outside the flat vector, on the back end that this process's Keras runs on."""
 
 import os
 

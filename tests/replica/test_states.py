@@ -41,7 +41,7 @@ class Assets(L.Layer):
 
 
 class Saved(L.Layer):
-    """As a layer that saves an array beside its variables."""
+    """As a layer that saves an array in addition to its variables."""
 
     def __init__(self, array):
         super().__init__()

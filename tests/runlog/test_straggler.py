@@ -15,7 +15,7 @@ def test_speed_is_measured_between_updates():
     first = scores.update({0: member(1000, 10.0), 1: member(400, 10.0)})
     assert first[0] == (100.0, 1.0, 1.0)
     assert first[1] == pytest.approx((40.0, 0.4, 1.0))
-    # Worker 0 slows down to 20 a second; worker 1 goes on as before and is now the best.
+    # Worker 0 slows down to 20 a second; worker 1 continues as before and is now the best.
     second = scores.update({0: member(1200, 20.0), 1: member(800, 20.0)})
     assert second[0] == pytest.approx((20.0, 0.5, 0.2))
     assert second[1] == pytest.approx((40.0, 1.0, 1.0))

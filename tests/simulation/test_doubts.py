@@ -1,4 +1,4 @@
-"""A server, or its standby, that is in doubt of the other, which nobody starts again.
+"""A server, or its standby, that does not know whether the other serves, which is not restarted.
 
 In most runs a supervisor does, so that the process on its port ends the doubt. Without one, what
 workers know ends it, or each process that waits says for what, and until when.
@@ -13,7 +13,7 @@ STRUCK = 5.0  # seconds
 
 
 class Left(Cluster):
-    """Nobody starts again what is in `left`."""
+    """The processes in `left` are not restarted."""
 
     left = ()
 

@@ -51,7 +51,7 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
     (Plan("pcc", {"weight": "work"}, workers=2, steps=4, data=(24, 4, 2), shards=3, period=0.1,
           kills=1, kill_shards=1, cuts=2, breaks=2, storm=0.01, sleeps=2, soon=3, drift=0.02,
           strangers=1, wild=0.2, evaluator="dies", aimed=(("last push", "kill"),)),
-     [3006337]),  # comes again to train the rest, when the others have finished: law 17
+     [3006337]),  # restarts to train the rest, when the others have finished: law 17
     (Plan("decoupled", {"tau": 1, "quorum": 1, "grace": 0.0}, workers=4, steps=20,
           wire="topk:0.1", standby=True, kills=2, cuts=1, breaks=2, storm=0.03, absences=2, soon=3,
           drift=0.001, speeds=(3.0,)),
@@ -73,7 +73,7 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
      [7000269]),  # is elected, dies before it serves, and later takes over by proof: law 11
     (Plan("ssp", steps=30, standby=True, period=0.1, kills=1, power=True, breaks=8, absences=1,
           slow=0.3, wild=0.2, speeds=(3.0,), aimed=(("rendezvous", "cut"),)),
-     [7002168]),  # dies as it goes on without its standby, before it has saved: law 1
+     [7002168]),  # dies as it continues without its standby, before it has saved: law 1
     (Plan("rennala", {"s": 2}, workers=2, uncounted=0.4, wire="int8", shards=2, period=1.0,
           kills=2, kill_workers=2, cuts=2, breaks=1, storm=0.03, soon=1, wild=0.2,
           evaluator="hangs"),
@@ -95,7 +95,7 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
     (Plan("esync", workers=4, steps=4, data=(24, 7, 1), period=1.0, kills=1, leaves=1, sleeps=1,
           aimed=(("rendezvous", "sleep"),)),
      [2591]),  # holds work, and waits for one who has none: law 9
-    (BOTH, [930, 943]),  # a run that has ended without a worker goes on with it: law 2
+    (BOTH, [930, 943]),  # a run that has ended without a worker continues with it: law 2
     (Plan("ssp", {"s": 2, "refresh": "published"}, workers=4, steps=8, standby=True, shards=2,
           kills=1, kill_shards=1, breaks=2, sleeps=1, drift=0.001, wild=0.2,
           aimed=(("rendezvous", "cut"), ("take-over", "kill"))),
@@ -111,7 +111,7 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
      [1050663]),  # loses with a shard what a worker had that died, when all have finished: law 17
     (Plan("rennala", workers=2, data=(45, 4, 3), wire="int8", shards=2, period=0.1, kills=1,
           power=True, leaves=2, cuts=1, full=0.1, slow=0.0, aimed=(("rendezvous", "break"),)),
-     [1006535]),  # goes on without one that its checkpoint does not know: judged as if it had not
+     [1006535]),  # continues without one that its checkpoint does not know: judged as if it had not
     (Plan("auto", data=(24, 7, 2), memory=True, period=1.0, kills=2, leaves=1, cuts=1, slow=0.02,
           drift=0.02),
      [1008559]),  # reads what a server that has died lent, over a link that is closed: law 12
@@ -231,7 +231,7 @@ def first_run(plan, *words, first=0):
 
 
 def test_a_run_that_the_standby_may_have_ended_does_not_end_with_code_0():
-    """Two had the final version of one run, and nobody was told."""
+    """Two had the final version of one run, and no process reported it."""
     cluster = first_run(IN_DOUBT, " was given up: not known whether the standby at", first=185)
     assert cluster.codes == {"standby": [0], "server": [1]}
     assert [one.final is not None for one in cluster.members].count(True) == 1

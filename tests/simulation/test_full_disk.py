@@ -96,7 +96,7 @@ def test_a_later_fit_is_not_lost_with_the_power_while_the_disk_is_full():
 
 
 def test_a_restarted_server_without_a_checkpoint_asks_the_standby_that_holds_the_first_version():
-    """The standby serves from it in the meantime; the server began the run anew beside it."""
+    """The standby serves from it in the meantime; the server began the run anew meanwhile."""
     plan = Plan("pcc", steps=8, standby=True, period=1.0, kills=2, power=True, full=0.3)
     with scratch() as folder:
         cluster = Cluster(plan, 700116, folder).run()

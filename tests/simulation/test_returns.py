@@ -42,7 +42,7 @@ def restart(run, name, start, members):
 
 
 def served_on(run, *servers):
-    """These servers have gone on alone, or with the new process, and asked nobody for votes."""
+    """These servers have continued alone, or with the new process, and requested no votes."""
     assert run.notes["restarts"] == 1
     for name in servers:
         assert run.codes[name] == [0], run.said[-5:]

@@ -130,7 +130,7 @@ def test_a_worker_whose_fit_ends_between_its_welcome_and_its_join_skips_it(folde
 
 
 def test_a_process_that_joins_as_its_server_dies_at_a_fits_end_is_expected(folder):
-    """The next server's checkpoint has the end, and its note nobody that comes again."""
+    """The next server's checkpoint has the end, and run.json expects no further fit."""
     plan = SeriesPlan(workers=1, standby=True, period=0.1, fits=2, slow=0.3, struck=(
         ("t0", 1, "kill", "workers"), ("t1", 1, "kill", "server")))
     assert all(run.members[0].passed == {1} for run in plays(folder, plan))
@@ -157,7 +157,7 @@ def test_a_fit_has_ended_if_its_server_dies_before_recording_that(moment, folder
 
 
 def test_new_processes_replace_ended_ones_after_both_servers_died(folder):
-    """They have no index, and were counted beside the processes that they had replaced."""
+    """They have no index, and were counted together with the processes that they had replaced."""
     plan = SeriesPlan("localsgd", {}, workers=2, data=(8, 4, 2), standby=True, chosen=True,
                       period=0.1, kill_workers=1, leaves=1, breaks=2, slow=0.0, drift=0.02,
                       evaluator="works", fits=4, lasts=8.0,
@@ -205,7 +205,7 @@ def test_a_server_of_one_run_refuses_the_next_fit_in_one_line(folder):
 
 
 def test_a_restarted_server_of_one_run_refuses_workers_whose_fit_has_ended(folder):
-    """They began its next run, beside workers that were started anew with their first fit."""
+    """They began its next run, together with workers restarted in their first fit."""
     plan = SeriesPlan(workers=2, one_run=True, struck=(("t4", 1, "kill", "server worker"),))
     runs = [Series(plan, seed, folder / str(seed)).run() for seed in range(4)]
     refused = [script for run in runs for script in run.members

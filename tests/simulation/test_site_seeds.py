@@ -89,7 +89,7 @@ def test_the_last_version_of_a_site_is_that_of_the_run_above(folder):
 
 
 def test_a_site_holds_what_it_is_given_after_a_withdrawal(folder):
-    """Both were repeated over a new connection, in another order: nobody had these examples."""
+    """Both were repeated over a new connection, in another order: no worker had these examples."""
     Sites(SitesPlan("bsp", "nbsync", workers=1, steps=4, standby=True, sleeps=1, storm=0.01,
                     period=1.0, data=(200, 4, 2)), 7100122, folder).run()
 

@@ -16,7 +16,7 @@ from wbsp.sync.adsp import ADSP, Search, interval, reward
 
 
 class Watched(ADSP):
-    """Nobody is told twice without a push between."""
+    """No worker is directed twice without a push between."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -253,7 +253,7 @@ def test_a_worker_that_joins_owes_nothing_for_the_time_before():
     model.search.rate = 4
     model.join(0, 0.0)
     now = 0.0
-    while now < 595.0:  # nobody pushes but time passes
+    while now < 595.0:  # no worker pushes, but time passes
         now = model.alarm
         model.tick(now)
     model.join(1, 600.0)

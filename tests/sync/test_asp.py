@@ -1,4 +1,4 @@
-"""ASP: nobody waits for anybody."""
+"""ASP: no worker waits for another one."""
 
 import pytest
 from hypothesis import given

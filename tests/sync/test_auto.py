@@ -1,4 +1,4 @@
-"""auto: nobody waits, and a worker that is much slower than the others holds up no version."""
+"""auto: no worker waits, and a worker that is much slower than the others holds up no version."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Decoupled DiLoCo: nobody waits; a version is made by a quorum and a grace window."""
+"""Decoupled DiLoCo: no worker waits; a version is made by a quorum and a grace window."""
 
 import pytest
 from hypothesis import given

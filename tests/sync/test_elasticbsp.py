@@ -81,7 +81,7 @@ class Supersteps:
 
 
 class Elastic(Witness):
-    """Nobody starts a step without having one left; everyone meets at the barrier's version."""
+    """No worker starts a step beyond its quota; all wait for the barrier's version."""
 
     exactly = False
 
@@ -95,7 +95,7 @@ class Elastic(Witness):
 
 
 class ElasticAtOnce(Elastic):
-    """Without delays nobody can push before everyone has fetched the barrier's version."""
+    """Without delays no worker can push before all have fetched the barrier's version."""
 
     exactly = True
 
@@ -113,7 +113,7 @@ def instant(plan):
 
 
 def steady(plan):
-    """Speeds without noise, and nobody comes or goes."""
+    """Speeds without noise, and a fixed set of workers."""
     return instant(plan)._replace(traces=[times[:1] for times in plan.traces],
                                   workers=[worker | {"incarnations": (Incarnation(),)}
                                            for worker in instant(plan).workers])

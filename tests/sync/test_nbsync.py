@@ -1,4 +1,4 @@
-"""NBSync: nobody waits, and every version merges what was trained from the last but one."""
+"""NBSync: no worker waits, and every version merges what was trained from the last but one."""
 
 from unittest.mock import ANY
 

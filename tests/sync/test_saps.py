@@ -1,4 +1,4 @@
-"""SaPS: nobody waits, nothing too old is accepted, and stragglers are told in time."""
+"""SaPS: no worker waits, too old pushes are rejected, and stragglers are directed in time."""
 
 import math
 

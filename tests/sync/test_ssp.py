@@ -1,4 +1,4 @@
-"""SSP: nobody starts a step more than s ahead of the slowest."""
+"""SSP: no worker starts a step more than s ahead of the slowest."""
 
 import pytest
 from hypothesis import given

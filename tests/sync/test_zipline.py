@@ -157,7 +157,7 @@ def test_equal_speeds_meet_across_the_largest_gap_of_their_phases(interval, data
 # Costs, in entries looked at and moved: the clock of a busy machine proves nothing.
 
 def late_rows(n, r):
-    """The worst of cases: worker 0's first end stays leftmost while all others go on."""
+    """The worst case: worker 0's first end stays leftmost while all others advance."""
     return [[0.0] + [1e6 + i for i in range(r - 1)],
             *([i * n + worker for i in range(1, r + 1)] for worker in range(1, n))]
 

@@ -142,7 +142,7 @@ def test_ranges_of_two_versions_are_not_assembled():
 
 
 def test_a_version_that_is_whole_does_not_count_for_the_next():
-    """A fetch is repeated, and answered by the same version: each range must come again."""
+    """A fetch is repeated, and answered by the same version: each range must arrive again."""
     assembly = VectorAssembly(10, parts=2)
     (first,), (second,) = of_range(4, 0, 5, 10), of_range(4, 5, 10, 10)
     assert assembly.add(*first) is None and assembly.add(*second) is not None

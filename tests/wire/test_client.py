@@ -425,7 +425,7 @@ def test_a_carried_fetch_is_sent_only_after_a_break(talk):
 
 
 def test_a_resent_update_is_not_changed_in_place(talk):
-    """It may be on its way to a shard when the answer to its first sending comes."""
+    """It may be in transit to a shard when the answer to its first sending arrives."""
     update = np.ones(3, np.float32)
     talk.send(SendUpdate(PUSH, update))
     talk.breaks(SAME)

@@ -257,7 +257,7 @@ def test_the_kernel_chooses_a_members_buffer_again():
 
 
 def test_a_low_limit_of_open_files_is_reported(monkeypatch):
-    """A server that can open no more stands still, and nobody would know why."""
+    """A server that can open no more files stops, and the reason would be unknown."""
     monkeypatch.setattr(resource, "getrlimit", lambda which: (30, 30))
     assert "can open 30 files, but 8 workers may need 176: if" in guard.too_few_files(8)
     monkeypatch.setattr(resource, "getrlimit", lambda which: (4096, 4096))

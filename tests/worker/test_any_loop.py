@@ -1,6 +1,6 @@
 """`wbsp.Worker` around loops that count: a step on shared data raises the example's number by 1.
 
-The workers are threads of the test, beside a real server; what they train are arrays of JAX, which
+The workers are threads of the test, with a real server; what they train are arrays of JAX, which
 a test of every commit has. What holds for each framework is in `tests/replica/test_values.py`, and
 `test_every_loop.py`.
 """
@@ -266,7 +266,7 @@ def test_a_wrong_loop_is_refused_in_one_line(jobs):
         import jax
         jax.jit(lambda x: w.step(x.sum(), w.values))(w.values["counts"])
 
-    server = jobs.server(workers=1).listens()  # a worker that has failed may come again
+    server = jobs.server(workers=1).listens()  # a worker that has failed may rejoin
     for loop, line in [
             (forgets_the_step, "a batch was requested before the last one was trained: call"),
             (trains_other_data, "a step has trained no batch of the shared data"),

@@ -50,7 +50,7 @@ def test_the_compute_thread_sleeps_until_it_has_work():
 
     def compute():
         with shared.changed:
-            asleep.set()  # nobody is told anything before `wait` lets go of the lock
+            asleep.set()  # no message arrives before `wait` releases the lock
             while not shared.commands:
                 shared.wait(PATIENCE)
                 seen.append((agent.waiting, [*shared.commands]))

@@ -33,7 +33,7 @@ def train(server, index, transport, dense_at=None, pause=0.0):
         for step in range(STEPS):
             touched = slice(None) if step == dense_at else rows(index, step)
             tree = {"a": tree["a"] + 2, "table": tree["table"].at[touched].add(2)}
-            time.sleep(pause)  # a push on its way is not waited for under `auto`
+            time.sleep(pause)  # under `auto` no worker waits for a push in transit
             tree = w.step(0.5, tree)
     member = w._member
     return w.values, member.transport.update_bytes(0), member.begun().report().pull_bytes

@@ -1,5 +1,5 @@
 """How a block ends by an error, and what the next one is: each row of the table in
-docs/how-to/any-loop.md. The workers are threads of the test, beside a real server."""
+docs/how-to/any-loop.md. The workers are threads of the test, with a real server."""
 
 import threading
 import time

@@ -384,14 +384,14 @@ class Member:
         """Another server has let it in. What was sent again is perhaps not in the model, because
         others had done some of its work."""
         if self._counts is not None and answer.epoch >= self._later:
-            self._counts = None  # this process goes on from there, in place of the earlier one
+            self._counts = None  # this process continues from there, in place of the earlier one
         if answer.void:
             self.cluster.notes["void"] += 1
             self.weights |= dict.fromkeys(
                 (seq for seq in self.weights if seq >= max(answer.safe, self.joined)), 0.0)
 
     def goes_on(self, joined):
-        """A new process goes on from push `joined.seq`: what an earlier one cut after that is no
+        """A new process continues from push `joined.seq`: what an earlier one cut after that is no
         more. But one that joins a server of an earlier epoch changes nothing of what counts, until
         a later one lets it in."""
         self.forget_outdated()
@@ -458,8 +458,8 @@ class Cluster:
         self.wire = parse(plan.wire)
         self.last_death = -1e9
         self._deaths, self._soon = [], plan.soon  # time and name of each; how many may follow soon
-        # A fault has lasted longer than a server is patient with a worker: the run may go on, and
-        # end, without it.
+        # A fault has lasted longer than a server is patient with a worker: the run may continue,
+        # and end, without it.
         self.harsh = False
         self._away_since = self._back_at = -1e9
         self._aimed = [*plan.aimed]

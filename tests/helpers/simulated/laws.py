@@ -1,38 +1,38 @@
-"""What must hold in every run, whatever strikes it: one checker a law.
+"""The laws of every run under any fault, each with a checker.
 
-1.  Each push is answered once, with one weight, and the final version is W_0 and the sum of all. No
-    row of a table moves that no step has touched, whatever the format and the outer step.
+1.  Each push is answered once, with one weight. The final version is W_0 plus the sum of all. A row
+    of a table that no step has touched does not move, under any format and outer step.
 2.  All workers end with the same version: its number and its content.
 3.  A version number has one content.
 4.  An epoch has one server.
-5.  What is on its way is not written to: `simulated.network.Pipe`. Nor is shared memory, while a
+5.  A vector in transit is not written to: `simulated.network.Pipe`. Nor is shared memory, while a
     process reads it or is about to.
 6.  No thread waits while it holds a lock: `simulated.threads.Lock`.
-7.  No correct peer sends what is malformed, by the lines of servers.
-8.  No thread ends by an exception: `simulated.world.Process.start`. No server goes on without a
+7.  No correct peer sends a malformed message, by the lines of servers.
+8.  No thread ends by an exception: `simulated.world.Process.start`. No server continues without a
     part of it that has failed.
 9.  Every run ends, once faults do, and every worker has the final version.
-10. What workers were told to be durable is there after any single death: it is in the server's
-    file, or while there is a standby, with that.
-11. Who accepts pushes is the server that most workers follow. Who is elected beside it goes on
-    from a state of which most processes follow it, or did when they ended: a worker's later one has
-    no vote. So it is with half of them for a server that stays without its silent standby.
-12. No memory is shared for longer than it is of use.
+10. A push that a server has reported as durable survives any single death: it is in the server's
+    file, or at the standby, if one follows.
+11. Only the server that most workers follow accepts pushes. A server that is elected while another
+    may serve needs more than half of the processes in the state that it continues from, and they
+    follow it, or did when they ended; later processes of a worker have no vote. A server that stays
+    without its silent standby needs half of them.
+12. Memory is not shared for longer than it is used.
 13. Every version is finite.
-14. A process that was started wrongly says why, in a line, and ends; the run goes on.
-15. What a peer says stands on one line, without control characters, and fills no log.
+14. A wrongly started process prints the reason in one line, and ends; the run continues.
+15. A peer's text is printed in one line, without control characters, and cannot fill a log.
 16. A run whose evaluator works ends with `model.keras`.
-17. Each example of data that all workers share is once an epoch in accepted pushes, at the end, but
-    for those that were given up: they were in three that were not finite. Those that a server has
-    lost together with a worker's process, when all had finished, it counts as not trained.
+17. At the end each example of shared data is once an epoch in accepted pushes, except for examples
+    that were given up, because three pushes with them were not finite. A server that has lost
+    examples together with a worker's process, after all had finished, counts them as not trained.
 18. Two living processes never hold one index: `Member.run`, where the server chooses it.
-19. A step without an example is in no count of examples, and in no mean loss: the final version
-    has as many examples as the other steps, and each loss is theirs.
-20. What a reader or a validating worker reads is a version as workers have it. A reader's versions
-    rise, and its last one is the final version. One worker at a time validates an epoch.
+19. A step without an example counts in no number of examples, and in no mean loss.
+20. A reader or a validating worker reads a version with the bytes that workers have. A reader's
+    versions rise, and its last one is the final version. One worker at a time validates an epoch.
 21. Results that the server has not refused are in its log, once.
-25. A server or standby that ends with an exit code that is not 0 says why then. (22 to 24 are those
-    of a series: `simulated.series_world`.)
+25. A server or standby that ends with an exit code other than 0 prints the reason. (22 to 24 are
+    the laws of a series: `simulated.series_world`.)
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Laws:
 
     @property
     def settings(self):
-        """The run's settings, of its latest epoch; {} where there are none yet."""
+        """The run's settings, of its latest epoch; {} before the first."""
         return max(self._settings.values(), key=lambda one: one["epoch"], default={})
 
     def broken(self, law, text):
@@ -216,7 +216,7 @@ class Laws:
                 cluster.phase("begin", cluster.processes[machine])
 
     def _survives(self, machine):
-        """What is in a server's file survives it, unless a standby would go on from its own copy.
+        """A server's file survives the server, unless a standby would continue from its own copy.
         """
         process = self.cluster.processes[machine]
         if process in self._marks and not self._settings[machine].get("standby"):
@@ -288,13 +288,13 @@ class Laws:
                          "processes in its standby's copy follow it")
 
     def _followed(self, machine, epoch, other):
-        """Law 11, of a server that goes on beside one that serves."""
+        """Law 11, for a server that continues while another one serves."""
         followers = self._followers(self._epoch_of(other.machine) + 1)
         workers = [member.session for member in self.cluster.members if member.session is not None]
         mine = sum(session.member and (session.hello.worker, session.joined.owner) in followers
                    for session in workers)
         if 2 * mine < len(workers):
-            self.broken(11, f"{machine} goes on in epoch {epoch} beside {other.name}, which "
+            self.broken(11, f"{machine} continues in epoch {epoch} beside {other.name}, which "
                          f"serves, and {mine} of {len(workers)} workers follow it")
 
     def sent(self, process, frames):
@@ -364,7 +364,7 @@ class Laws:
             self.broken(9, f"the server ended with exit code {code}")
 
     def does_not_begin(self, name, error):
-        """Whatever a process has left behind, the same command goes on from it. It has said why."""
+        """After any end of a process the same command resumes. It has printed its reason."""
         self._spoke[name] = self.cluster.world.now
         if isinstance(error, ValueError):
             self.broken(9, f"{name} does not begin: {error}")
@@ -437,7 +437,7 @@ class Laws:
 
     def _workers_ended(self):
         for member in self.cluster.members:
-            # Both processes with the first version have died: a later one has none to go on from.
+            # Both processes with the first version have died: a later one has nothing to resume.
             lost = self.lost_all and member.given_up is not None and (
                 "no connection for " in member.given_up
                 or (self.cluster.plan.standby and _NO_CHECKPOINT in member.given_up))
@@ -453,7 +453,7 @@ class Laws:
         def finals(of):
             return {(member.final.tobytes(), member.final_version)
                     for member in self.cluster.members if member.final is not None and of(member)}
-        # A server has ended the run, without workers that went on with its standby.
+        # A server has ended the run, without workers that continued with its standby.
         for missing in self.missing:
             if max(len(finals(lambda one, of=missing: one.index in of)),
                    len(finals(lambda one, of=missing: one.index not in of))) < 2:

@@ -13,7 +13,7 @@ from wbsp.wire.messages import codec as m
 
 _UNREAD = 4  # references to a mapping of which its link alone knows, where they are counted here
 _MOST_KEPT = 2  # of these, that are noticed when there is traffic again
-_MOST_LENT = 5  # a worker: its own, an anchor, one to adopt, one on its way, one to be made
+_MOST_LENT = 5  # a worker: its own, an anchor, one to adopt, one in transit, one to be made
 _MOST_OWN = 3  # the newest version, one that is written to the disk, one of an epoch
 _A_WHILE = 1.0  # seconds in which all that are awake have heard what is given up
 

@@ -1,7 +1,7 @@
 """ZeroMQ and sockets of simulated processes, as far as wbsp uses them: see
 `wbsp.process.host.Network`.
 
-As libzmq does it: a ROUTER that is told of peers that are gone, and lets a peer that comes again
+As libzmq does it: a ROUTER that learns of ended peers, and lets a peer that reconnects
 keep its name; a DEALER that keeps some messages while it connects, for whoever answers, and
 connects again by itself; some messages in each direction, then Again. Messages keep their order,
 take their time, and are lost with their connection.
@@ -135,7 +135,7 @@ class Connection:
         return not (world.reachable(one, two) and world.reachable(two, one))
 
     def close(self, notice=0.0005, by=None):
-        """It breaks; both ends hear of it after a while, and what is on its way is lost.
+        """Break it; both ends notice after a while, and messages in transit are lost.
 
         by: the end that has closed it; the other one does not hear of it while they are parted
         """

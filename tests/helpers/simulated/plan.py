@@ -12,7 +12,7 @@ TABLE = 9000  # floats of a model with sparse updates: enough for blocks of int8
 ABSENCES = "nap", "cut", "off"  # a worker that is off is one that is killed
 PATIENT = 4.0  # seconds for which a server waits for a worker without a connection, and less
 # What strikes at a phase. Who dies while it takes over, which it does between any two of its steps,
-# may take the newest state with it: these are two deaths, and the run goes on without that.
+# may take the newest state with it: these are two deaths, and the run continues without that.
 _AT_PHASES = "kill", "kill", "break", "sleep", "cut", "isolate"
 
 # Options by which a model's workers and server speak otherwise, or other things happen in so few
@@ -51,7 +51,7 @@ class Plan:
              and makes `steps`
     validate: as in `SharedData`
     period:  seconds between two checkpoints
-    hours:   of virtual time, after which a run that goes on hangs
+    hours:   of virtual time, after which a run that has not ended hangs
     """
 
     sync: str = "pcc"
@@ -109,7 +109,7 @@ class Plan:
     readers: int = 0  # processes that evaluate versions: `wbsp.versions`
     kill_readers: int = 0
     validates: bool = False  # workers validate the epochs of shared data
-    evaluator: str = ""  # "works", "hangs", "dies"; "": there is none
+    evaluator: str = ""  # "works", "hangs", "dies"; "": no evaluator
     latency: tuple[float, float] = (0.0001, 0.003)
     speeds: tuple[float, ...] = (0.01, 0.03, 0.1)  # seconds that a step takes, of each worker one
     # Faults at phases: (phase, what strikes, and perhaps whom: "sleep standby")

@@ -206,7 +206,7 @@ def _ends_when_one_is_served():
 
 
 def _a_standby_that_lives_is_given_up():
-    """Not even late: as soon as a standby is back whose copy was on its way."""
+    """Not even late: as soon as a standby reconnects whose snapshot was in transit."""
     def follow(self, *args, real=Replication.follow):
         real(self, *args)
         if self._standby is not None:
@@ -415,7 +415,7 @@ def _too_late_for_the_next_server():
     return patch.object(Admission, "_turns_away", turns_away)
 
 
-# A standby sleeps; its server goes on alone, dies, and is away when the standby wakes.
+# A standby is suspended; its server continues alone, dies, and is away when the standby wakes.
 _LONG_SLEEP = Plan("asp", standby=True, kills=1, when_alone=True, victims=("server",),
                    outage=(80.0, 90.0), aimed=(("held", "sleep standby"),), naps=(70.0,), steps=50,
                    speeds=(2.0, 3.0))

@@ -135,7 +135,7 @@ class _OfSite(_Nothing):
 
     @property
     def settings(self):
-        """The newest run.json of its server and standby; {}: there is none."""
+        """The newest run.json of its server and standby; {}: neither has one."""
         found = [self._site.all._settings(name) for name in self._site.names]
         return max(found, key=lambda run: run.get("epoch", 0))
 
@@ -358,7 +358,7 @@ class Sites:
                     self.notes["kill_waiting"] += 1
                     # the wait lasts until the worker is lost, or its next process has come
                     self._part(member.cluster.names, self.tops, self.rng.choice([0.5, 2.0, 8.0]))
-                    # when the push has arrived, or is on its way
+                    # when the push has arrived, or is in transit
                     self.world.after(self.rng.uniform(0.0, 0.01),
                                      lambda one=member: self.kill_worker(one))
                     break

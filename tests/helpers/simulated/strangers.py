@@ -147,7 +147,7 @@ class Stranger:
         for name in names:
             socket = self._sockets[name] = context.socket(zmq.DEALER)
             socket.routing_id = draw.randbytes(16)
-            # it has the token, or there is none
+            # it has the token, or the run has none
             socket.curve_serverkey = self._cluster.curve
             socket.connect(f"tcp://{name}:{PORT}")
         pace = draw.choice([0.002, 0.01, 0.05])

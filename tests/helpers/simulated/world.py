@@ -26,7 +26,7 @@ class Task:
 
     def __init__(self, process, body, name):
         self.process, self.name, self.token, self.parked = process, name, 0, False
-        # a thread's end goes on in the hub, not in whoever started it
+        # after a thread's end the hub runs, not the thread's starter
         self.green = greenlet.greenlet(body, parent=process.world.hub)
 
 
@@ -262,7 +262,7 @@ class World:
         self.after(UNACKNOWLEDGED, give_up)
 
     def heal(self, pairs):
-        """They reach each other again, and what was on its way arrives."""
+        """Reconnect them; messages in transit arrive."""
         self.cut -= pairs
         for connection in self.connections():
             stuck, connection.stuck = connection.stuck, []
@@ -280,6 +280,6 @@ class World:
         for process in self.processes:
             for task in process.tasks:
                 if task.green and not task.green.dead:
-                    # whatever it does on its way out is of no interest
+                    # what it does while it ends does not matter
                     with contextlib.suppress(BaseException):
                         task.green.throw(greenlet.GreenletExit)

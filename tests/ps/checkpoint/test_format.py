@@ -1,4 +1,4 @@
-"""A checkpoint is whole or not there, and comes back as it was."""
+"""A checkpoint is complete or missing, and is read back unchanged."""
 
 import json
 import os

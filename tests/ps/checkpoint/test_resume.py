@@ -1,4 +1,4 @@
-"""Which run a server goes on with."""
+"""Which run a server resumes."""
 
 import pytest
 

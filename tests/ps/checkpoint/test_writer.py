@@ -124,7 +124,7 @@ def test_an_unwritten_first_version_is_retried_although_a_standby_holds_it(tmp_p
 
 
 def test_a_checkpoint_marks_the_last_version(tmp_path):
-    """Who goes on from a checkpoint that does not know takes back a worker that was given up."""
+    """A server that resumes an older checkpoint readmits a worker that was given up later."""
     run = Running(tmp_path)
     run.round(0, 1.0)
     run.snapshots.poll(1.0)

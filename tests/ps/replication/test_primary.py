@@ -212,7 +212,7 @@ def test_a_standby_that_no_run_json_names_does_not_learn_of_a_next_run(world):
 
 
 def test_a_snapshot_marks_the_last_version(world):
-    """Who goes on from a copy that does not know takes back a worker that was given up."""
+    """A standby that serves an older snapshot readmits a worker that was given up later."""
     world.holds_one()
     assert world.replication.settled
     world.engine.done = True
@@ -257,7 +257,7 @@ def ends_alone(world, first, answers=True):
 
 def test_a_finished_run_ends_without_a_standby_that_consents(world):
     """First the disk has the last version, while the standby is named; then that holds nothing any
-    more; then the server is alone. So there is one state to go on from at each moment."""
+    more; then the server is alone. So at each moment one state is the one to resume from."""
     world.holds_one()
     world.push()
     world.engine.done, file = True, world.file
@@ -479,7 +479,7 @@ def test_the_end_of_the_run_waits_for_the_other_server_only_where_that_may_be_on
 
 
 def test_where_the_run_s_time_is_set_forward_no_worker_was_silent_for_that_long(world):
-    """As by workers that went on without a server, while this one waited for a shard."""
+    """As from workers that continued without a server, while this one waited for a shard."""
     world.replication.lost()
     world.clock.go_on(100)
     assert world.replication.expected()
@@ -636,7 +636,7 @@ def waits(world, seconds, act=lambda: None):
 
 @pytest.mark.parametrize("worker", [0, None], ids=["with its index", "without an index"])
 def test_a_restarted_voter_counts_once_the_standby_has_ended(dead, worker):
-    """Both were on one machine, which was restarted; no standby comes again."""
+    """Both were on one machine, which was restarted; no standby reconnects."""
     dead.now = 40.0
     assert not waits(dead, 12)
     assert waits(dead, 1, lambda: dead.replication.came(worker, b"new"))
@@ -644,7 +644,7 @@ def test_a_restarted_voter_counts_once_the_standby_has_ended(dead, worker):
 
 
 def test_a_connected_voter_of_the_standby_counts_once_that_has_ended(dead):
-    """The standby was elected, and died before it served: nobody starts it again."""
+    """The standby was elected, and died before it served; it is not restarted."""
     def declines():
         dead.replication.elected(SimpleNamespace(worker=0), m.Elected(2))
     dead.now = 40.0

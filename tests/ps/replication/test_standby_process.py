@@ -138,7 +138,7 @@ def server():
 
 
 def test_a_copy_counts_for_the_server_of_its_epoch_alone(server):
-    """A server that went on alone has given up what this standby holds, and may write to it."""
+    """A server that continued alone has released what this standby holds, and may write to it."""
     server.until(m.Follow)
     server.takes_it(epoch=1)
     assert server.until(m.Held).number == 0
@@ -533,7 +533,7 @@ def test_a_waiting_process_gives_way_to_one_with_a_later_fit_of_its_series(serve
 @pytest.mark.parametrize("new", [False, True], ids=["the process that it was", "a new process"])
 def test_a_run_that_may_have_ended_without_a_worker_does_not_continue_with_it(server, new):
     """From the checkpoint of a server that was started again: the other one has ended, and those
-    that have its final version do not come again."""
+    that have its final version do not reconnect."""
     standby = server.followed_by(OWN)
     now = HOST.clock.monotonic() + timeouts.ELECTION + 1
     come(standby, server, 0, "a", 1)
@@ -595,7 +595,7 @@ SERIES = {"id": "ab12", "epoch": 4, "workers": 2, "secret": SECRET.hex(), "serie
 
 
 def ends_a_fit(server):
-    """A standby whose server has ended fit 1, behind which both workers come again."""
+    """A standby whose server has ended fit 1, after which both workers call `fit` again."""
     kept = []
     standby = server.followed_by(keep=kept.append)
     server.until(m.Follow, lambda follow: follow.port == server.own.port)
@@ -645,7 +645,7 @@ def test_a_refusal_before_the_server_took_the_standby_ends_nothing(server, capfd
 
 
 def test_a_server_that_is_silent_between_two_fits_is_waited_for(server):
-    """Nobody votes there."""
+    """No worker votes there."""
     standby, now = ends_a_fit(server), HOST.clock.monotonic()
     assert standby.verdict(now + 60) is None
     for worker in (0, 1):

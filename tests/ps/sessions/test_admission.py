@@ -209,7 +209,7 @@ def test_a_second_process_of_an_index_is_refused_once_the_first_one_answers(serv
     rival, answer = server.asked(0, own=b"r" * 16)
     assert isinstance(answer, m.NotServing)
     server.now += timeouts.INDEX_HELD
-    server.serves(owner)  # this may have been on its way since before the process asked
+    server.serves(owner)  # this message may be older than the process's question
     assert asks_again(server, rival, 0, own=b"r" * 16) == answer
     server.now += 0.1
     server.serves(owner)
@@ -475,7 +475,7 @@ def proven(server, key, worker=0, own=OWN, **hello):
 
 
 def between(server):
-    """A series in which worker 0 is expected to come again; the key of its process."""
+    """A series in which worker 0 is expected to call `fit` again; the key of its process."""
     peer, welcome = server.asked(0, own=OWN)
     peer.send(m.Goodbye(again=True))
     server.serves_nobody()

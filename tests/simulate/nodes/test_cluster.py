@@ -153,7 +153,7 @@ def test_a_narrow_link_leaves_its_share_to_the_others():
     run = Run(create("asp"), [narrow, *free(1.0, 1.0)], until=7.0, model_bytes=6.0,
               server=ServerSpec(ingress=5.0))
     # 1 B/s and twice 2 B/s: the wide ones arrive at 1 + 3 s, the narrow one at 1 + 6 s. The second
-    # pushes of the wide ones, from 5 s on, are on their way at the end.
+    # pushes of the wide ones, from 5 s on, are in transit at the end.
     assert [run.arrived(worker) for worker in range(3)] == [
         exactly([7.0]), exactly([4.0]), exactly([4.0])]
 

@@ -20,7 +20,7 @@ SIZE = 512
 
 
 def trained(wire, sync="pcc", until=60.0, model_bytes=4.0 * SIZE, workers=3, watch=None, **options):
-    """A finished cluster, its workload, and (version, bytes, held) of each version on its way."""
+    """A finished cluster, its workload, and (version, bytes, held) of each version in transit."""
     sent = []
 
     def watched(self, machine, size, done, *args):

@@ -169,7 +169,7 @@ def test_a_push_carries_the_mean_loss_of_its_steps():
     losses = [again.step(0)[1] for _ in range(2)]
     assert run.pushes[0].loss == exactly(sum(losses) / 2)
     assert (run.pushes[0].cpu, run.pushes[0].memory) == (None, None)
-    assert Run(Pairs(), [Machine(constant(1.0))], 2.0).pushes[0].loss is None  # there is none
+    assert Run(Pairs(), [Machine(constant(1.0))], 2.0).pushes[0].loss is None  # none was granted
 
 
 def test_a_position_of_the_shared_stream_is_the_same_row_for_all_workers():
@@ -193,7 +193,7 @@ def test_a_granted_push_needs_four_events_a_step():
 
 def test_a_version_that_follows_an_ack_shares_the_interface_from_the_moment_of_the_ack():
     class Free(ASP):
-        def push(self, push, now):  # worker 1 goes on at once, worker 0 fetches
+        def push(self, push, now):  # worker 1 continues at once, worker 0 fetches
             return [Accept(push, 1.0), Commit(), Grant(push.worker)]
     run = Run(Free(), [Machine(constant(1.0), latency=0.1), Machine(constant(1.25), latency=0.1)],
               2.7, model_bytes=10.0, server=ServerSpec(egress=20.0))
@@ -207,7 +207,7 @@ def test_a_version_that_follows_an_ack_shares_the_interface_from_the_moment_of_t
 
 
 def test_a_version_that_no_worker_wants_any_more_still_uses_the_interface():
-    # The run stops with the first push. Its version is on its way from 2.1 to 2.6 s; the fetch of
+    # The run stops with the first push. Its version is in transit from 2.1 to 2.6 s; the fetch of
     # the final one, announced at 2.4 s, arrives at 2.5 s, and shares until 2.7 s.
     cluster = Cluster(ASP(), [Machine(constant(1.0), latency=0.1, up=100.0)], model_bytes=10.0,
                       server=ServerSpec(egress=20.0), stop_samples=1)

@@ -3,7 +3,7 @@ in the accepted pushes of both levels, whoever dies, comes and goes.
 
 A worker's step adds 1 at each of its examples, so that its push says what it trained. At a site,
 the positions that a cut names are those of the pushes that came into the site's versions since the
-cut before. And nobody stands for a round trip of a slow line.
+cut before. And no worker idles for a round trip of a slow line.
 """
 
 import os

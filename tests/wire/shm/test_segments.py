@@ -1,4 +1,4 @@
-"""Shared memory: nobody but its maker changes a version or any size, and no place is beyond it."""
+"""Shared memory: only its maker changes a version or a size, and no place is beyond it."""
 
 import fcntl
 import mmap

@@ -146,7 +146,7 @@ def connected(request):
 
 
 def test_a_connection_made_in_the_turn_of_the_next_address_is_dropped(connected):
-    """As under load, to a server that was started again: nobody would ever answer."""
+    """As under load, to a restarted server: no answer would ever come."""
     connected.route.turn(200.0)
     while connected.socket.poll(300):  # until the other address is tried more seldom
         connected.event(200.0)

@@ -122,7 +122,7 @@ def test_the_shard_proves_itself_and_then_all_goes_over_the_connection(opened):
 
 
 def test_a_shard_takes_only_the_worker_that_proves_itself(opened):
-    """Also not one that has read the name on the way."""
+    """Also not one that has read the name in transit."""
     shard = opened(Server())
     loop = ShardServer(shard.socket, None, Interrupts(), key=key_of_shards(RUN))
     server = opened(Peer(shard.port))

@@ -359,7 +359,7 @@ def test_workers_that_each_restore_their_best_hold_the_final_version(jobs, hook,
 
 def test_weights_restored_before_the_first_step_are_replaced(jobs, hook):
     class Backup(keras.callbacks.Callback):
-        """As BackupAndRestore, which goes on where a process was that died."""
+        """As BackupAndRestore, which resumes where a dead process was."""
 
         def on_train_begin(self, logs=None):
             self.model.set_weights([np.full_like(w, 100.0) for w in self.model.get_weights()])

@@ -29,7 +29,7 @@ N, BATCH, EPOCHS = 500, 16, 3
 
 @pytest.fixture
 def worker(jobs):
-    """Starts a worker of N examples, with what a test says beside that."""
+    """Starts a worker of N examples, with further arguments of a test."""
     def start(server, index, back_end="tensorflow", **plan):
         plan = {"n": N, "batch": BATCH, "epochs": EPOCHS, **plan}
         return jobs.start(f"worker{index}", WORKER,
