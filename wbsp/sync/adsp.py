@@ -130,6 +130,26 @@ class Pace:
     due: float = math.inf  # when to direct it next
     directed: float | None = None  # time of a Direct that its push has not followed yet
 
+    def commits(self, now: float) -> None:
+        """Count its push, which commits."""
+        if self.directed is not None:
+            self.overhead, self.directed = now - self.directed, None
+        self.count += 1
+        self.last = now
+
+    def begins(self, target: int) -> None:
+        """Begin a period at whose end its count is `target`."""
+        self.share = max(1, target - self.count - (self.directed is not None))
+
+    def plan(self, period: float) -> float:
+        """Return when to direct it next."""
+        self.due = self.last + interval(period, self.share, self.overhead)
+        return self.due
+
+    def is_directed(self, now: float) -> None:
+        """Note a Direct."""
+        self.directed = now
+
 
 class ADSP(SyncModel):
     """No worker waits; the server directs pushes so that all commit equally often.
@@ -201,11 +221,7 @@ class ADSP(SyncModel):
         return actions
 
     def push(self, push: Push, now: float) -> list[Action]:
-        pace = self.pace[push.worker]
-        if pace.directed is not None:
-            pace.overhead, pace.directed = now - pace.directed, None
-        pace.count += 1
-        pace.last = now
+        self.pace[push.worker].commits(now)
         if push.loss is not None and abs(push.loss) < HUGE:
             self._loss[push.worker] = push.loss
         self._plan(push.worker)
@@ -228,14 +244,12 @@ class ADSP(SyncModel):
         self._half, self._end = now + self.period / 2, now + self.period
         self.target += self.search.commits
         for worker, pace in self.pace.items():
-            pace.share = max(1, self.target - pace.count - (pace.directed is not None))
+            pace.begins(self.target)
             if pace.directed is None:
                 self._plan(worker)
 
     def _plan(self, worker: int) -> None:
-        pace = self.pace[worker]
-        pace.due = pace.last + interval(self.period, pace.share, pace.overhead)
-        heappush(self._due, (pace.due, worker))
+        heappush(self._due, (self.pace[worker].plan(self.period), worker))
 
     def _outdated(self, due: float, worker: int) -> bool:
         pace = self.pace.get(worker)
@@ -247,7 +261,7 @@ class ADSP(SyncModel):
         while self._due and self._due[0][0] <= now:
             due, worker = heappop(self._due)
             if not self._outdated(due, worker):
-                self.pace[worker].directed = now
+                self.pace[worker].is_directed(now)
                 actions.append(Direct(worker, cut=True))
         return actions
 

@@ -37,16 +37,17 @@ def members(log: EventLog) -> dict[int, Member]:
         kind = event["kind"]
         if kind == "resume":
             for member in found.values():
-                member.active = member.finished = False  # until it reattaches
+                member.leaves(False, "")  # until it reattaches
         if kind not in ("join", "reattach", "leave", "resent"):
             continue
         member = found.setdefault(event["worker"], Member())
         if kind == "resent":
             for reason, pushes in event["rejected"].items():
                 count_rejected(member.rejected, reason, pushes)
+        elif kind == "leave":
+            member.leaves(bool(event.get("finished", False)), "")
         else:
-            member.finished = bool(event.get("finished", False))
-            member.active = kind != "leave" and not member.finished
+            member.returns(bool(event.get("finished", False)))
     rows = log.rows
     own = rows["code"] <= RESENT
     workers, place = np.unique(rows["worker"][own], return_inverse=True)

@@ -341,7 +341,7 @@ class Worker:
         """
         if not self.in_run:
             self._take_line()
-            self._part.member = self
+            self._part.enters(self)
             atexit.register(self._abandon)
             in_child(self._forked)
         assert self.transport is not None and self.welcome is not None
@@ -389,7 +389,7 @@ class Worker:
         """Be in no run any more."""
         atexit.unregister(self._abandon)
         forget(self._forked)
-        self._part.member = None
+        self._part.leaves()
 
     def _take_line(self) -> None:
         """Take the connection that this process has, or has kept since its last run, or make one.
@@ -407,12 +407,12 @@ class Worker:
             try:
                 line = kept.take(self._say, interrupted) if kept is not None else None
             except ServerEnds as error:  # another one may run by now
-                self._part.ended, self._part.anew = str(error), True
+                self._part.begins_anew(str(error))
         if PROCESS.was_in_run:
             gc.collect()  # objects of a run refer to each other, and hold its vectors
         self.transport, self.welcome = line or self._introduce(self._say, interrupted)
         self._index = self.transport.worker
-        self._part.ended = None
+        self._part.connects()
 
     def _introduce(self, say: Callable[[str], None], interrupted: Callable[[], bool],
                    leaves: Callable[[], bool] = lambda: False) -> tuple[Transport, m.Welcome]:
@@ -460,9 +460,7 @@ class Worker:
                     raise
                 self._on.clock.sleep(timeouts.NEXT_RUN)
             else:
-                part.was_in_run, part.key, part.anew = True, welcome.key, False
-                if self.task.worker is None and transport.worker is not None:
-                    part.given = transport.worker
+                part.welcomed(welcome.key, transport.worker if self.task.worker is None else None)
                 return transport, welcome
 
     # Training.
@@ -682,7 +680,7 @@ class Worker:
         self.end("its callback was closed")
         if (line := line_of(self.task)) is not None:
             line.close()
-        self._part.anew = True
+        self._part.begins_anew()
 
     def end(self, reason: str | None) -> None:
         """Leave the run and release the signals; a delayed signal is raised now.
@@ -717,11 +715,10 @@ class Worker:
             self._log = None
         self._lets_go()
         if not passes and self.runtime is not None and self.runtime.server_ends:
-            self._part.ended = (f"the server at {self.task.address} was ended "
-                                f"({self.runtime.stopped})")
-            self._part.anew = True
+            self._part.begins_anew(f"the server at {self.task.address} was ended "
+                                   f"({self.runtime.stopped})")
         elif self._single:
-            self._part.anew = True
+            self._part.begins_anew()
         elif again:
             NextRun(self.task, self._introduce, self._on)
 
@@ -744,15 +741,14 @@ class Worker:
         if passes:
             transport.request(m.Goodbye(again=True))
             transport.wake()
-        self._part.left_early = None
-        if run.series:
-            self._part.behind = run.series, self.welcome.passes or run.fit
+        self._part.has_done(
+            (run.series, self.welcome.passes or run.fit) if run.series else None)
 
     def _note_early(self) -> None:
         """Note a run that was left in mid-run: the next loop rejoins it, if it has not ended."""
         run = None if self.welcome is None else self.welcome.run
         if self.runtime is not None and run is not None and run.series:
-            self._part.left_early = run.series, run.fit
+            self._part.leaves_early((run.series, run.fit))
 
     @property
     def _failure(self) -> str:
@@ -764,7 +760,7 @@ class Worker:
 
     def _forked(self) -> None:
         """Be part of no run, in a process that was forked from this worker's."""
-        self._part.member = None
+        self._part.leaves()
         self._index = self.task.worker
         atexit.unregister(self._abandon)
         self._signals.forked()

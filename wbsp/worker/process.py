@@ -36,6 +36,40 @@ class Part(Generic[Member]):
     given: int | None = None
     key: bytes = b""
 
+    def enters(self, member: Member) -> None:
+        """Note the worker that is in a run from now on."""
+        self.member = member
+
+    def leaves(self) -> None:
+        """Note that none is in a run."""
+        self.member = None
+
+    def welcomed(self, key: bytes, given: int | None) -> None:
+        """Note a server's answer; `given`: the index that it has chosen, or None."""
+        self.was_in_run, self.key, self.anew = True, key, False
+        if given is not None:
+            self.given = given
+
+    def connects(self) -> None:
+        """Note that a server serves."""
+        self.ended = None
+
+    def begins_anew(self, ended: str | None = None) -> None:
+        """Note the end of a series; `ended`: why its server was ended, if it was."""
+        self.anew, self.ended = True, ended or self.ended
+
+    def has_done(self, fit: tuple[str, int] | None) -> None:
+        """Note that it has left a run at its end; `fit`: as `behind`, if the run is of a series."""
+        self.behind, self.left_early = fit or self.behind, None
+
+    def leaves_early(self, fit: tuple[str, int]) -> None:
+        """Note that it has left this fit of a series in mid-run."""
+        self.left_early = fit
+
+    def forgets(self) -> None:
+        """Be another process, which no server knows."""
+        self.given, self.key = None, b""
+
 
 class Process(Generic[Member]):
     """This process, as servers know it."""
@@ -70,4 +104,4 @@ class Process(Generic[Member]):
         """Begin without indices, as a process that was forked does: it is another worker."""
         self._own = b""
         for part in self._parts.values():
-            part.given, part.key = None, b""
+            part.forgets()

@@ -42,6 +42,11 @@ class _Stray:
     messages: int = 0
     reason: str = ""
 
+    def adds(self, reason: str) -> None:
+        """Count a message."""
+        self.messages += 1
+        self.reason = reason
+
 
 class PeerLog:
     """Lines and events that peers cause, at a limited rate.
@@ -80,8 +85,7 @@ class PeerLog:
         if stray is None:
             self.count(reason)
         else:
-            stray.messages += 1
-            stray.reason = reason
+            stray.adds(reason)
 
     def introduced(self, identity: bytes) -> None:
         """Forgive the messages of a peer that has introduced itself."""

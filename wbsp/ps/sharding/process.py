@@ -52,6 +52,19 @@ class _Leader(KnownPeer):
     def alive(self) -> m.Message:
         return s.Beat(0)
 
+    def begins(self, head: s.Begin) -> int:
+        """Wait for the floats of a slice; return their number."""
+        sizes = [head.stop - head.start, *head.state.values()]
+        self.head, self.floats = head, VectorStream(sizes)
+        return sum(sizes)
+
+    def takes(self, floats: s.Floats, body: memoryview) -> None:
+        """Take floats, and begin to serve with the last of them."""
+        if self.head and self.floats and (
+                vectors := self.floats.add(floats.offset, body)):
+            state = dict(zip(self.head.state, vectors[1:], strict=True))
+            self.floats, self.shard = None, Shard(self.head, vectors[0], state)
+
 
 class ShardServer:
     """The event loop of a shard.
@@ -260,15 +273,9 @@ class ShardServer:
                 else:  # a shard that a server has started serves one run
                     self._over = True
             case s.Begin():
-                leader.head = message
-                sizes = [message.stop - message.start, *message.state.values()]
-                leader.floats = VectorStream(sizes)
-                self._socket.guard.allow(4 * sum(sizes))
-            case s.Floats() if leader.head and leader.floats and body is not None:
-                if vectors := leader.floats.add(message.offset, body):
-                    leader.floats = None
-                    state = dict(zip(leader.head.state, vectors[1:], strict=True))
-                    leader.shard = Shard(leader.head, vectors[0], state)
+                self._socket.guard.allow(4 * leader.begins(message))
+            case s.Floats() if leader.floats and body is not None:
+                leader.takes(message, body)
             case _ if shard is None:
                 raise RuntimeError(f"the log begins with {type(message).__name__}")
             case s.Send():

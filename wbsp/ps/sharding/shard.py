@@ -46,6 +46,11 @@ class Attachment:
     decided: int = -1  # newest push in the log
     missed: bool = False  # a slice was dropped because too many were held
 
+    def resends(self) -> bool:
+        """Return, once, whether its worker must send a dropped slice again."""
+        missed, self.missed = self.missed, False
+        return missed
+
     def take(self, message: s.Slice, body: memoryview) -> bool:
         """Take a chunk; return whether the slice is complete.
 
@@ -161,9 +166,8 @@ class Shard:
     def missed(self, worker: int) -> tuple[bytes, int] | None:
         """Return socket and attachment's name of a worker that must resend its slice, or None."""
         one = self._of.get(worker)
-        if one is None or not one.missed or one.identity is None:
+        if one is None or one.identity is None or not one.resends():
             return None
-        one.missed = False
         return one.identity, one.name
 
     def version(self, message: s.Send) -> tuple[bytes, Iterator[Frames]] | None:

@@ -171,7 +171,7 @@ class Monitor:
     def seek(self, now: float, seconds: float) -> None:
         """Wait for a server that serves, for at most `seconds`; `check` raises after that."""
         self._first = now, seconds
-        self._notice.next = now + _FIRST_NOTICE
+        self._notice.rest(now, _FIRST_NOTICE)
 
     def event(self, now: float) -> bool:
         """Read one event of `monitor`.

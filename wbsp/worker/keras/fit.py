@@ -40,6 +40,10 @@ class Edge(keras.callbacks.Callback):
 
     def __init__(self, **methods: Callable[..., None]):
         super().__init__()
+        self.act(**methods)
+
+    def act(self, **methods: Callable[..., None]) -> None:
+        """Have Keras call other methods of these names."""
         for name, method in methods.items():
             setattr(self, name, method)
 

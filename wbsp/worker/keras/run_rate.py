@@ -48,8 +48,8 @@ class RunRate:
             self._tell(logs or {})
             ended(epoch, logs)
 
-        first.on_epoch_begin, first.on_epoch_end = epoch_begins, epoch_ends
-        last.on_epoch_end = all_ended
+        first.act(on_epoch_begin=epoch_begins, on_epoch_end=epoch_ends)
+        last.act(on_epoch_end=all_ended)
 
     @property
     def _rate(self) -> float:

@@ -135,9 +135,8 @@ class SharedFit:
             self.epoch_ended()
             ended(epoch, logs)
 
-        first.on_epoch_begin, first.on_epoch_end = epoch_begins, epoch_ends
-        first.on_test_begin = test_begins
-        last.on_train_begin, last.on_epoch_end = train_begun, all_ended
+        first.act(on_epoch_begin=epoch_begins, on_epoch_end=epoch_ends, on_test_begin=test_begins)
+        last.act(on_train_begin=train_begun, on_epoch_end=all_ended)
 
     def train_begun(self) -> None:
         """Have Keras begin with the run's epoch; runs after the other callbacks' on_train_begin."""
