@@ -142,6 +142,6 @@ def test_another_worker_validates_what_one_whose_process_has_ended_was_given(pai
 def test_a_worker_that_hangs_in_a_step_is_named(pair):
     server, one, _ = pair(SharedData(4, 4, 1), trains=False)
     assert one.beats(PATIENCE + 3, works=False) is None
-    server.until(r"waiting for worker 0 to work on \(no sign of work for 3 s\); then training goes "
-                 "on; end its process if it hangs")
+    server.until(r"waiting for worker 0 to continue \(no sign of work for 3 s\); then training "
+                 "continues; end its process if it hangs")
     server.kill()

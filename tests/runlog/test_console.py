@@ -44,7 +44,7 @@ def test_unknown_values_are_not_shown(cluster):
     cluster.members[1].active = False
     Console("wbsp", out).update(status(0.0, cluster, loss=float("nan")))
     assert out.getvalue() == ("[    0.0s] version 1,234 | steps 40 | worker 0: 30 - | "
-                              "worker 1: 10 - gone\n")
+                              "worker 1: 10 - absent\n")
 
 
 @pytest.mark.parametrize("known, shown", [
@@ -124,7 +124,7 @@ def test_a_terminal_shows_a_live_table(terminal, cluster):
     row = next(line for line in pictures[1].splitlines() if "│      1 │" in line)
     assert [cell.strip() for cell in row.split("│")[1:-1]] == [
         "1", "10", "25.0", "25%", "100%", "80%", "0.3 s ago"]
-    assert "gone" in pictures[-1] and "gone" not in pictures[1]
+    assert "absent" in pictures[-1] and "absent" not in pictures[1]
 
 
 def test_the_lines_are_in_a_file_too_for_any_terminal(terminal, cluster, tmp_path):

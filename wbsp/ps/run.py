@@ -232,8 +232,8 @@ class Run:
         elif engine.started and engine.work is not None and engine.work.ledger.over:
             self._await_ends(now)
         elif engine.started and (still := self._dispatcher.sessions.still(_STILL)):
-            self._awaited.wait(still, f"to work on (no sign of work for {_STILL:g} s)", None,
-                               "training goes on; end its process if it hangs", now)
+            self._awaited.wait(still, f"to continue (no sign of work for {_STILL:g} s)", None,
+                               "training continues; end its process if it hangs", now)
         book = self._reporter.log.attempt
         book("the tally of pushes", self._reporter.log.tally, run_time, self.version,
              engine.members)

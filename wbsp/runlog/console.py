@@ -228,7 +228,7 @@ def plain(status: Status) -> str:
     members = sorted(status.members.items())
     if len(members) <= NAMED_WORKERS:
         parts += [f"worker {worker}: {member.steps:,} {_share(status, worker)}"
-                  + ("" if member.active else " gone") for worker, member in members]
+                  + ("" if member.active else " absent") for worker, member in members]
     else:
         steps = [member.steps for _, member in members]
         active = sum(member.active for _, member in members)
@@ -252,7 +252,8 @@ def picture(title: str, status: Status, scores: Mapping[int, Score]) -> Renderab
     head.add_row(Text(title, "bold"), "  ".join(totals))
     if status.done is not None:
         head.add_row(f"{status.done:.1%}", ProgressBar(total=1.0, completed=status.done, width=50))
-    workers = Table("worker", "steps", "samples/s", "of best", "of own best", "computing", "heard")
+    workers = Table("worker", "steps", "samples/s", "of best", "of own best", "computing",
+                    "last message")
     for column in workers.columns:
         column.justify = "right"
     for worker, member in sorted(status.members.items()):
@@ -260,7 +261,7 @@ def picture(title: str, status: Status, scores: Mapping[int, Score]) -> Renderab
         pace = (f"{score.speed:,.1f}", f"{score.vs_best:.0%}", f"{score.vs_own_best:.0%}") \
             if score else ("", "", "")
         silence = status.silence(worker)
-        state = "finished" if member.finished else "gone" if not member.active \
+        state = "finished" if member.finished else "absent" if not member.active \
             else "" if silence is None else f"{silence:.1f} s ago"
         workers.add_row(str(worker), f"{member.steps:,}", *pace, _share(status, worker), state)
     return Group(head, workers)

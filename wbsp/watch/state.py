@@ -365,7 +365,7 @@ def _words(event: dict[str, Any]) -> str:
         case "learning_rate":
             return f"epoch {event['epoch'] + 1:,}: learning rate {event['rate']:.4g}"
         case "sick":
-            return f"let go of worker {event['worker']}: its pushes were not finite"
+            return f"worker {event['worker']} was removed: its pushes were not finite"
         case "give_up":
             return f"skipped examples {event['start']:,} to {event['stop'] - 1:,} of the run's work"
         case "site":

@@ -759,7 +759,7 @@ def test_after_a_silence_no_worker_is_admitted_before_the_standby_answers(
         world.replication.woke(world.now)
     for beat in (2, 3):  # perhaps from before
         assert (world.replication.doubt is not None) == doubts
-        assert not doubts or "was not heard for a while" in world.replication.doubt
+        assert not doubts or "was silent for a while" in world.replication.doubt
         world.held(1, beat=beat)
     world.held(1, beat=4, answered=2)
     assert world.replication.doubt is None

@@ -230,7 +230,7 @@ class Replication:
                     "server serves")
         if standby is not None and not self.alone and (
                 standby.beats.touch < standby.missed or standby.quiet(self._clock.now())):
-            return (f"the standby at {standby} was not heard for a while, and may have taken over: "
+            return (f"the standby at {standby} was silent for a while, and may have taken over: "
                     "checking which server serves")
         return None
 

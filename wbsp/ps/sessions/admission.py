@@ -197,7 +197,7 @@ class Entrance(ABC):
         if due > series.fit and self._over is None:
             self._sessions.refuse(identity, worker, (
                 f"{_name(worker)} has the last version of fit {series.fit}, which was lost with "
-                "its server: that fit goes on here from an earlier one; start the worker again"))
+                "its server: that fit continues here from an earlier one; restart the worker"))
             return
         if due > series.fit:
             if proven and worker is not None:

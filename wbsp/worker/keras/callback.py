@@ -404,7 +404,7 @@ class SyncCallback(FrontEnd, keras.callbacks.Callback):
             self._renewed = True
             self._member.say("its optimizer's state was not finite, so that every further push "
                              "would not be, either: beginning anew with that state, once. Clip "
-                             "gradients or lower the learning rate if this comes again")
+                             "gradients or lower the learning rate if this happens again")
 
     def _callbacks_begin(self, epoch: int, logs: Logs = None) -> None:
         self._enter("callbacks")
