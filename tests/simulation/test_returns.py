@@ -108,3 +108,40 @@ def test_a_worker_restarted_behind_a_network_cut_is_not_refused(world, plan, see
     said = [line for run in runs for line in run.said]
     assert any(says in line for line in said)
     assert not any("already connected" in line or "by connected workers" in line for line in said)
+
+
+class LosesCopies(Cluster):
+    """The connection to the standby breaks with each of four copies; then both servers die."""
+
+    def __init__(self, plan, seed, folder, first):
+        self._first, self._copies = first, 0
+        super().__init__(plan, seed, folder)
+        self.world.on_send = self._sent
+
+    def _sent(self, process, frames):
+        if process.name == "server" and bytes(frames[0][1:6]) == b"\xa4Copy":
+            self._copies += 1
+            if self._first <= self._copies < self._first + 4:
+                self.world.after(0.0, self._break)
+            if self._copies == self._first + 3:
+                self.world.after(0.03, self._both_die)
+
+    def _break(self):
+        for one in self.world.connections():
+            if one.open and {one.dealer.process.name, one.router.process.name} == {
+                    "server", "standby"}:
+                one.close()
+
+    def _both_die(self):
+        self.laws.two_deaths = True
+        for name in () if self.over else ("standby", "server"):
+            self._dies(name)
+
+
+def test_workers_can_send_again_what_a_file_lacks_though_copies_of_it_were_lost(folder):
+    """The file had a copy that the standby lacked, and workers had merged pushes of before and
+    after it."""
+    plan = Plan("asp", workers=2, standby=True, steps=30, slow=0.05, period=0.1,
+                speeds=(0.02, 0.03), latency=(0.005, 0.01), hours=0.1)
+    runs = [LosesCopies(plan, 3, folder, first).run() for first in (2, 3, 4, 5)]
+    assert all(run.notes["kills"] == 2 for run in runs)

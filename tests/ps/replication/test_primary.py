@@ -345,10 +345,27 @@ def test_an_interrupted_snapshot_is_sent_again(world):
     world.poll()
     assert world.copies() == [1, 2], "perhaps it arrived whole"
     world.held(1)
+    world.push()
     world.poll()
-    assert world.copies() == [1, 2, 3]
+    assert world.copies() == [1, 2, 2], "workers keep its pushes apart from later ones until then"
+    assert world.engine.ledger.mark == 2
+    world.held(2)
+    world.poll()
+    assert world.copies() == [1, 2, 2, 3]
     world.held(3)
     assert world.engine.ledger.durable == 3
+
+
+def test_memory_of_a_snapshot_that_was_sent_twice_stays_as_it_is(world):
+    """The standby may serve from that of either message."""
+    world.holds_one()
+    world.push()
+    world.poll()
+    world.follow()
+    world.held(1)
+    assert len(world.replication._copies[2].lent) == 2
+    world.held(2)
+    assert world.replication._copies[2].snapshot is None
 
 
 def test_a_reconnected_standby_gets_time_for_messages_in_transit(world):
@@ -1008,15 +1025,17 @@ def test_only_processes_that_the_copies_name_keep_the_server(world, inquiries):
 
 def test_a_late_message_on_one_snapshot_does_not_cancel_the_next(world):
     """The standby came again over a new connection; what it said of the first copy is still on its
-    way when the second leaves."""
+    way when that is sent again."""
     world.follow()
     world.poll()
     world.follow()
     world.held(0)  # nothing yet: the rest of the first copy may be lost
     world.push()
     world.poll()
-    assert world.copies() == [1, 2]
+    assert world.copies() == [1, 1]
     world.held(1, beat=2)
+    world.poll()
+    assert world.copies() == [1, 1, 2]
     world.held(2, beat=3)
     assert world.replication.settled
 

@@ -164,17 +164,23 @@ class SentCopy:
     Attributes:
         newest: `Engine.newest` at that time.
         voters: the workers' processes at that time.
+        snapshot: itself, until the standby holds it: it is sent again over a new connection.
         lent: memory that the standby may serve from; it is not written to while held.
     """
 
     mark: int
     newest: Newest
     voters: frozenset[Voter]
-    lent: np.ndarray | None = None
+    snapshot: Snapshot | None
+    lent: list[np.ndarray | None] = field(default_factory=list)
 
     def lend(self, vector: np.ndarray | None) -> None:
-        """Keep the memory that was handed over for it; None: none was."""
-        self.lent = vector
+        """Keep the memory that was handed over for it, too; None: none was."""
+        self.lent.append(vector)
+
+    def arrived(self) -> None:
+        """Note that the standby holds it."""
+        self.snapshot = None
 
 
 class Replication:
@@ -490,6 +496,7 @@ class Replication:
         if held.number <= standby.held:
             if standby.returned:  # a part of the snapshot in flight is lost
                 standby.holds(standby.held)
+                self._send_again(standby)
             return
         copy = self._copies.get(held.number)
         if copy is None:
@@ -497,6 +504,7 @@ class Replication:
         if not standby.held:
             self._tell(f"the standby at {standby} holds version {copy.newest.version}")
         standby.holds(held.number)
+        copy.arrived()
         # the message may be older than the next snapshot, which is in flight or has arrived
         self._copies = {number: made for number, made in self._copies.items()
                         if number >= held.number}
@@ -625,18 +633,33 @@ class Replication:
 
     def take(self, snapshot: Snapshot) -> None:
         """Send the standby a snapshot."""
-        source, standby = self._source, self._standby
+        standby = self._standby
         assert standby is not None
-        standby.receives(self._clock.now())
         self._number += 1
-        number = self._number
-        made = self._copies[number] = SentCopy(
+        self._copies[self._number] = SentCopy(
             snapshot.mark, snapshot.newest,
-            snapshot.state.voters(self._info.config.worker_num))
-        state = snapshot.state  # alone: a snapshot that its own future holds would stay in memory
+            snapshot.state.voters(self._info.config.worker_num), snapshot)
+        self._transfer(standby, self._number, snapshot)
 
-        def send(future: Future[Whole]) -> None:  # now, or when the shards have sent it
-            if self._standby is standby and future.exception() is None:
+    def _send_again(self, standby: StandbySession) -> None:
+        """Send the snapshot that was in flight when the connection broke.
+
+        The file may have it. Of what neither holds, workers keep the part before a snapshot apart
+        from the part after it only until the next one is made: see `ResendBuffer`.
+        """
+        number = max(self._copies, default=0)
+        if number > standby.held and (snapshot := self._copies[number].snapshot) is not None:
+            self._transfer(standby, number, snapshot)
+
+    def _transfer(self, standby: StandbySession, number: int, snapshot: Snapshot) -> None:
+        """Send the standby a snapshot, now or when the shards have sent it."""
+        source = self._source
+        state = snapshot.state  # alone: a snapshot that its own future holds would stay in memory
+        standby.receives(self._clock.now())
+
+        def send(future: Future[Whole]) -> None:
+            made = self._copies.get(number)
+            if made is not None and self._standby is standby and future.exception() is None:
                 whole = future.result()
                 lent, segment = self._sessions.lending.copy(whole.snapshot.vector)
                 made.lend(lent)
