@@ -54,7 +54,7 @@ def define_flags(sync: str | None = "pcc", sync_default: str = "", of_server: st
     flags.DEFINE_string("shards", "1", "number of processes that share the model's floats, or the "
                         f"addresses, host:port,host:port, of processes started with {others}"
                         f"{of_both}")
-    flags.DEFINE_string("until", None, "end the run after so long a training: 300s, 10min, 2h"
+    flags.DEFINE_string("until", None, "end the run after this time of training: 300s, 10min, 2h"
                         f"{of_both}")
     flags.DEFINE_bool("fail_if_lost", False, "end with code 1, not 0, if a worker was lost and "
                       f"did not reconnect{of_both}")
