@@ -64,7 +64,8 @@ flags.DEFINE_string("upstream_token_file", None, "file with the secret between t
 flags.DEFINE_integer("epochs", None, "passes of all workers together over the data that they share "
                      "(hook.examples); default: the epochs of their fit", lower_bound=1,
                      upper_bound=8000)
-flags.DEFINE_integer("max_steps", None, "end the run after this number of steps of all workers together",
+flags.DEFINE_integer("max_steps", None, "end the run after this number of "
+                     "steps of all workers together",
                      lower_bound=1)
 flags.DEFINE_float("check_period", 5.0, "seconds between two checkpoints", lower_bound=0.01)
 flags.DEFINE_string("target", None, "METRIC:VALUE, such as accuracy:0.9: end the run when a "
