@@ -29,7 +29,7 @@ from wbsp.tensors.frozen import NOTHING
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.sharding import FromShard, Lead
-from wbsp.wire.proof import Claim, answer, ticket
+from wbsp.wire.proof import Claim, answer, key_of_process, ticket
 from wbsp.wire.shm.lender import Lending
 from wbsp.wire.shm.link import TRIES
 from wbsp.wire.sockets import ServerSocket
@@ -242,6 +242,25 @@ def test_a_standby_makes_the_last_files_when_all_have_the_final_version(server):
         "its process has ended, and all workers have the final version")
 
 
+@pytest.mark.parametrize("living", [[], [0, 1]], ids=["none comes again", "they come again"])
+def test_a_fit_has_ended_last_if_the_standby_was_in_touch_or_no_worker_comes_again(server, living):
+    """It slept through the next fit, and served the end of the one before again."""
+    standby = server.followed_by()
+    server.until(m.Follow, lambda follow: follow.port == server.own.port)
+    server.say(m.Following(json.dumps(SERIES | {"living": living})))
+    server.until(m.Held)
+    server.sends(1, COPY)
+    held = server.until(m.Held, lambda held: held.number)
+    server.say(m.AllHave(1))
+    server.say(m.Alive(held.beat))
+    server.until(m.Held, lambda later: later.answered == held.beat)
+    server.dies()
+    now = HOST.clock.monotonic()
+    why = "its process has ended, and all workers have the final version"
+    assert standby.verdict(now) == why
+    assert standby.verdict(now + 60) == (None if living else why)
+
+
 @needs_memory
 def test_a_version_in_shared_memory_is_held_there_and_outlives_the_server(server):
     follow = server.until(m.Follow)
@@ -388,6 +407,18 @@ def come(standby, server, worker, place, epoch, key=SECRET, all_of_it=False):
     return said if all_of_it else said[-1] if said else None
 
 
+def begins(standby, server, worker, fit, key=SECRET):
+    """A worker of the series begins a fit, or waits for one; what the standby says to it."""
+    own = bytes([worker + 1]) * 32
+    claim = Claim(os.urandom, key_of_process(key, worker, own))
+    for _ in range(2):
+        said = told(standby, server, own[:5], claim.sealed(
+            m.Hello(m.PROTOCOL, worker, {}, own=own, series="ab12", fit=fit)))
+        if not (isinstance(said[-1], m.Challenge) and claim.meets(said[-1])):
+            break
+    return said[-1]
+
+
 def ended(standby):
     """The process that it follows has ended."""
     standby.primary.refuses, standby.primary.gone_since = True, HOST.clock.monotonic()
@@ -487,6 +518,20 @@ def test_a_worker_of_a_later_server_proves_it_and_is_waited_for(server):
     assert proven(standby, now)
     come(standby, server, 0, "another process", 3)
     come(standby, server, 0, "another process", 3)
+    assert not proven(standby, now)
+    assert proven(standby, now + 60), "it has not come again"
+
+
+def test_a_worker_that_begins_the_fit_after_next_proves_a_later_server(server):
+    """The standby counted it for itself, took over at the end of a fit before, and refused it."""
+    standby = server.followed_by(OWN)
+    now = HOST.clock.monotonic() + timeouts.ELECTION + 1
+    ended(standby)
+    for worker in (0, 1):
+        assert isinstance(begins(standby, server, worker, 2), m.NotServing)
+    assert isinstance(begins(standby, server, 0, 3, bytes([1]) * 32), m.Challenge)
+    assert proven(standby, now), "fit 1 is the newest that has ended, as far as they prove"
+    assert isinstance(begins(standby, server, 0, 3), m.NotServing)
     assert not proven(standby, now)
     assert proven(standby, now + 60), "it has not come again"
 
