@@ -37,6 +37,9 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
     (Plan("asp", workers=2, steps=8, standby=True, shards=2, period=1.0, kills=2, sleeps=2,
           naps=(12.0, 40.0), speeds=(1.0, 2.0)),
      [706]),  # whose shards follow a later server goes back to a checkpoint, and serves: law 4
+    (Plan("asp", workers=2, steps=40, standby=True, period=0.1, kills=1, soon=3, breaks=60,
+          storm=0.15, slow=0.05, latency=(0.005, 0.01), speeds=(0.02, 0.03)),
+     [145]),  # no log has the answer to a dead worker's push, which the standby has: the law erred
     (Plan("esync", steps=30, uncounted=0.4, standby=True, period=1.0, kills=2, power=True,
           kill_workers=2, storm=0.01, sleeps=1, absences=1, soon=2, drift=0.02,
           speeds=(3.0,)),

@@ -484,10 +484,10 @@ class Laws:
                 if seq not in known:
                     there = lost is None or seq < lost
                     weight = self._weight(member.index, seq) if there else 0.0
-                    # The log's end is lost with a machine's power, or with a server whose disk was
-                    # full, and the push may be there.
+                    # The log's end is lost with a server that is killed, a machine's power, or a
+                    # full disk, and the push may be there.
                     unlogged |= weight is None and bool(
-                        cluster.notes["power"] or cluster.plan.full) and seq < max(
+                        cluster.notes["kills"] or cluster.plan.full) and seq < max(
                         self._due(member.index), default=0)
                     known[seq] = weight or 0.0
             # What was durable with those alone who have died, or was not and its process has ended:
