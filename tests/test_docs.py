@@ -1,4 +1,4 @@
-"""The documentation: its links lead somewhere, and what it says of the code is so."""
+"""The documentation: its links lead somewhere, and its statements on the code are true."""
 
 import ast
 import importlib

@@ -1,4 +1,4 @@
-"""The scripts in `examples/` run as their first lines say, and train."""
+"""The scripts in `examples/` run by the commands in their first lines, and train."""
 
 import importlib.util
 

@@ -79,7 +79,7 @@ def test_a_run_from_its_start_to_the_model_it_leaves(jobs):
     for flag in ("BUFF_SIZE", "epsilon"):
         assert len(workers[1].find(f"--{flag} is kept for compatibility and has no effect")) == 1
     assert not workers[0].find("compatibility")
-    for index, job in enumerate(workers):  # neither was told the model
+    for index, job in enumerate(workers):  # neither command names the model
         assert job.find(f"worker {index}: training small on shapes10 under wbsp")
         assert job.find(f"worker {index}: done \\(10,.* samples were trained\\)")
 
@@ -209,7 +209,7 @@ def test_a_run_that_has_ended_is_resumed(jobs):
 
 @pytest.mark.slow
 def test_interrupts(jobs):
-    """A worker that is told to end leaves; the server that is told to ends the run."""
+    """An interrupted worker leaves; an interrupted server ends the run."""
     port = free_port()
     server = ps(jobs, port, *SMALL, "--worker_num=2", "--base_dir=pcc/", "--published_files")
     workers = [worker(jobs, port, index, "--sleep_time=0.05") for index in range(2)]

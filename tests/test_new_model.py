@@ -100,7 +100,7 @@ def test_the_launchers_server_and_workers_agree_on_its_name(folder, sync):
     assert told[0] == told[1] and told[0]["sync"] == "kasync"
 
 
-# What --sync may not say.
+# Values that --sync refuses.
 
 OWN = """
 from wbsp.sync import BSP, SyncModel

@@ -254,7 +254,7 @@ def test_every_script_is_valid_bash_and_can_be_run(path):
     assert os.access(path, os.X_OK) != sourced
 
 
-# The scripts' processes, with a launcher that does what the test says instead of training.
+# The scripts' processes, with a launcher that acts for the test instead of training.
 
 
 @pytest.fixture

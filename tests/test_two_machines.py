@@ -1,4 +1,4 @@
-"""Workers on other machines than the server, started by hand as its lines say."""
+"""Workers on other machines than the server, started by hand by the lines that it prints."""
 
 import re
 import shutil
@@ -54,7 +54,7 @@ def machine(jobs):
 
 @apart
 def test_two_machines_train_together_by_the_lines_that_the_server_prints(machines):
-    """Its lines lead there: who has no token yet is told where to get it."""
+    """Its lines suffice: a worker without a token learns where to get it."""
     here, there = machines
     server = here.server("--host=0.0.0.0", workers=2)
     start = server.until("for each worker there: ").partition("WBSP_SERVER=")[2]

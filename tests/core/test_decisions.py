@@ -17,7 +17,7 @@ EVENTS = st.lists(st.tuples(st.integers(0, WORKERS - 1),
 
 
 class Followed(Store):
-    """A store that keeps what it was told to apply."""
+    """A store that records the applied decisions."""
 
     def __init__(self, initial):
         super().__init__(initial)

@@ -273,7 +273,7 @@ def test_an_update_that_is_not_finite_is_rejected_and_the_barrier_continues(bad)
 
 
 class Strict(SyncModel):
-    """Answers as it is told."""
+    """A model that returns the given actions."""
 
     name = "strict"
     rule = WorkerRule(push="directed", wait="ack", adopt="replace")
@@ -653,7 +653,7 @@ def test_a_run_of_sites_ends_without_the_work_of_one_that_dies_last():
 
 
 def test_sites_do_not_train_examples_lost_after_all_had_finished():
-    """Their workers have gone; a site says what it is when it reconnects, before any report."""
+    """Their workers have left; a reconnecting site states that it is one, before any report."""
     data = SharedData(8, 4, 1, 0)
     engine = Engine(create("asp"), Store(f32(0, 0)), 1)
     engine.open(0, data, 0)
@@ -665,7 +665,7 @@ def test_sites_do_not_train_examples_lost_after_all_had_finished():
 
 
 class Listener(SyncModel):
-    """BSP of two, which notes the norms that it is told."""
+    """BSP of two, which records the norms that it receives."""
 
     name = "listener"
     rule = WorkerRule("every_step", "model", "replace")
@@ -694,7 +694,7 @@ def listening(store):
 def test_a_model_receives_the_norms_of_pushes_and_of_a_versions_sum():
     engine, log = listening(Store(f32(0, 0)))
     engine.push(push(0), f32(3, 4), 1.0)
-    engine.push(push(1)._replace(norm2=7.0), f32(3, -4), 2.0)  # what a worker says does not count
+    engine.push(push(1)._replace(norm2=7.0), f32(3, -4), 2.0)  # a worker's report does not count
     assert engine.model.norms == [25.0, 25.0, (1, 9.0, 2.0)]
     assert [fields["norm2"] for kind, fields in log.lines if kind in ("accept", "commit")] == [
         25.0, 25.0, 9.0]

@@ -1,4 +1,4 @@
-"""Which metric says what the best version is, and which value ends a run."""
+"""Which metric decides on the best version, and which value ends a run."""
 
 import pytest
 

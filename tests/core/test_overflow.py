@@ -22,7 +22,7 @@ OUTERS = [("identity", {}), ("nesterov", {"rate": 3, "momentum": 0.9}),
 
 
 class Patient(SyncModel):
-    """Commits when it is told to, and weighs as it is told to."""
+    """Commits when the test sets it, with the weights that the test sets."""
 
     name = "patient"
     rule = WorkerRule("every_step", "ack", "replace")

@@ -36,7 +36,7 @@ def test_pushes_of_one_mark_are_one_sum():
 
 
 def test_the_newest_push_counts_at_once_and_is_added_later():
-    """Adding takes a while; whoever asks before it was done is told of it all the same."""
+    """Adding takes a while; a request during it includes the added push."""
     kept = ResendBuffer()
     update = np.full(2, 4.0, np.float32)
     kept.add(Push(3, 0, 10, 2, 64, 0.5), update, 0.5, 1, 0)

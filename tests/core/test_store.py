@@ -106,7 +106,7 @@ LOSSY = ["bfloat16", "int8", "topk:0.02"]
 
 
 def committed(store, seed, pushes=2, **commit):
-    """Commit `pushes` random updates; return the sum of what was accepted, float64."""
+    """Commit `pushes` random updates; return the sum of the accepted ones, float64."""
     rng, total = np.random.default_rng(seed), 0.0
     for _ in range(pushes):
         update = rng.standard_normal(store.size).astype(np.float32)

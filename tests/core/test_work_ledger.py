@@ -1,4 +1,4 @@
-"""The work ledger: each example exactly once an epoch in what was accepted, whoever dies when.
+"""The work ledger: each example exactly once an epoch in accepted pushes, under any deaths.
 
 `World` has workers, servers that die, and what each knows; its model is the multiset of the
 positions that it is made of. It says itself what must be, and compares after each event.
@@ -180,7 +180,7 @@ class World:
 
     def check(self):
         assert self.ledger.done == (self.model + self.given_up).total()
-        """Each position is in one place, and what is done is what the model was made of."""
+        """Each position is in one place, and the done ones are those in the model."""
         ledger = self.ledger
         places = ledger.free.spans + [(r.start, r.stop) for holder in ledger._holders.values()
                                       for r in holder.held if r.own]

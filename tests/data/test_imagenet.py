@@ -57,7 +57,7 @@ def evaluated(home, count=None, **changes):
     return [np.concatenate(part) for part in zip(*parts, strict=True)]
 
 
-# What is there.
+# Existing files.
 
 
 @pytest.mark.parametrize("below", ["", "imagenet"])
@@ -129,7 +129,7 @@ def test_the_shared_stream_is_the_same_for_any_batch_size(drawn):
 
 
 def test_augmentation_takes_parts_of_a_picture_and_mirrors_some(tmp_path):
-    """Red grows from left to right, green from top to bottom: pixels say where they were."""
+    """Red grows from left to right, green from top to bottom: pixels show where they were."""
     for split in COUNTS:
         for name in ("a", "b"):
             folder = tmp_path / split / name

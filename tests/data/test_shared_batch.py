@@ -1,4 +1,4 @@
-"""The stream that all workers share: what is at a position depends on nothing else."""
+"""The stream that all workers share: the example at a position depends on nothing else."""
 
 import itertools
 from functools import cache
@@ -91,7 +91,7 @@ def test_passes_and_seeds_differ():
 
 
 def test_an_order_has_no_pattern():
-    """In a random order of n, places say nothing, and neighbours are n/3 apart on average."""
+    """In a random order of n, indices show no pattern, and neighbours are n/3 apart on average."""
     count = 50_000
     batch = pipeline.shared_batch(np.zeros((count, 2, 2, 1), np.uint8), np.arange(count), 1, False)
     orders = [batch(n * count, count)[1].numpy() for n in range(3)]

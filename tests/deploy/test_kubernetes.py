@@ -58,7 +58,7 @@ def check(resource, version=None):
 
 
 def dropped(written, read, path=""):
-    """Paths of what is in `written` and not the same in `read`."""
+    """Paths of the values in `written` that differ in `read`."""
     if isinstance(written, dict) and isinstance(read, dict):
         return [found for key in written for found in (
             dropped(written[key], read[key], f"{path}.{key}") if key in read

@@ -65,7 +65,7 @@ class Batch:
         self.files = folder / f"runs/slurm-{self.job}"
 
     def text(self, step=None):
-        """What was written by a step, or by the batch script itself."""
+        """The output of a step, or of the batch script itself."""
         path = self.files / f"{step}.log" if step else self.folder / f"wbsp-{self.job}.out"
         return path.read_text() if path.exists() else ""
 

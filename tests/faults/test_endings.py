@@ -1,4 +1,4 @@
-"""Ends of a run, good and bad: each leaves the newest version and a summary, and tells everyone."""
+"""Ends of a run, good and bad: each leaves the newest version and a summary, and stops all."""
 
 import io
 import itertools
@@ -200,7 +200,7 @@ def test_a_signal_ends_the_wait_for_the_final_evaluation(tmp_path, blocks, accur
 
 
 
-# What a checkpoint says of the end.
+# The end of a run in a checkpoint.
 
 
 def saved(run):

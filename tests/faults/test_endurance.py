@@ -1,4 +1,4 @@
-"""Eight workers through faults of all kinds, for as long as `WBSP_MINUTES` says.
+"""Eight workers through faults of all kinds, for `WBSP_MINUTES`.
 
 A server of two shards and its standby. What dies, or is cut off, or is flooded is drawn; after each
 fault there must be newer versions; the final model must be W_0 and each cut, once, to the last bit;
@@ -136,7 +136,7 @@ def test_a_million_malformed_messages(jobs):
                           *([b"more"] if draw.random() < 0.1 else []))
                 sent += 1
             until(lambda: peer.asks(m.Ask("no run"), m.NotServing), "all before to be handled")
-        before = before or process.memory_info().rss  # what is allocated once is there
+        before = before or process.memory_info().rss  # memory that is allocated once is there
     grown = process.memory_info().rss - before
     assert grown < 10e6
     pair.go()

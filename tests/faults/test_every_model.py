@@ -12,7 +12,7 @@ from jobs import PLAIN, ROOT, Jobs, until
 
 from wbsp.sync import MODELS, with_batch_size
 
-# What a run of seconds needs to be told, where the default is meant for longer ones.
+# Options for a run of seconds, where the default is meant for longer runs.
 OPTIONS = {"adsp": "period=1", "dssp": "s_u=6", "ssp": "s=5", "localsgd": "tau=3",
            "elasticbsp": "r=3", "decoupled": "tau=3"}
 REJECTING = "ksync", "msync", "rennala", "ringmaster"  # what comes late or stale
@@ -84,7 +84,7 @@ def one_of_each_rule() -> list:
 
 
 # These, and the learning rate, are chosen such that every model learns; none is tuned for one. At
-# twice the rate nbsync, whose updates are a version late, swings too far to say where it ends.
+# twice the rate nbsync, whose updates are a version late, swings too far to predict its end.
 STEPS = [160, 40]  # mini-batches of each worker
 PAUSES = [0.0, 0.06]  # seconds before each
 BATCH = 64

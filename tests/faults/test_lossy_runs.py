@@ -30,7 +30,7 @@ STEPS = 12
 
 
 class Random(IntegerReplica):
-    """A worker whose steps are random; it keeps what was adopted, by its bytes' hash."""
+    """A worker whose steps are random; it records adopted versions by their bytes' hash."""
 
     def __init__(self, worker, size):
         super().__init__(worker, size)
@@ -53,13 +53,13 @@ class Random(IntegerReplica):
 
 
 class Spy(FakeWorker):
-    """A member that notes what is sent of each of its cuts, and what comes of versions."""
+    """A member that records the sent part of each of its cuts, and the received versions."""
 
     def __init__(self, address, worker, size, steps=STEPS):
         super().__init__(address, worker, steps + 3 * worker, seconds=0.01,
                          replica=Random(worker, size))
         self.sent, self.came, self.versions = [], [], {}
-        self.counted, self.told = 0.0, 0  # sum of weight * what was sent; answers
+        self.counted, self.told = 0.0, 0  # sum of weight * sent part; answers
         self.starts = {0, size // 2}  # of ranges, where there are two shards
 
     def _train(self, *plan):

@@ -20,7 +20,7 @@ SEEDS = 25 if "WBSP_LONG" in os.environ else 4
 
 
 def check(world):
-    """The final version is W_0 and each worker's cuts, with the weights that it was told."""
+    """The final version is W_0 plus each worker's cuts, with the weights of its answers."""
     assert not any(worker.refused for worker in world.workers)
     engine = world.life.engine
     total = np.full(SIZE, 7.0)
@@ -74,7 +74,7 @@ def restarted(sync="bsp", workers=2):
 
 
 def attached(engine, *waits):
-    """What the workers are told, of which each waits for a version or does not."""
+    """The messages to the workers, each of which waits for a version or does not."""
     return [outgoing for worker, waiting in enumerate(waits)
             for outgoing in engine.attach(worker, 0, False, waiting, 0.0)]
 
@@ -213,7 +213,7 @@ def test_absent_workers_are_readmitted_later(sync):
 
 @pytest.mark.parametrize("sync", [*MODELS, "pcc late"])
 def test_repeatedly_broken_connections_lose_nothing(sync):
-    """Also while workers join, and while some rest until they are told."""
+    """Also while workers join, and while some wait for a directive."""
     name, _, late = sync.partition(" ")
     options = {"late": True, "trigger": "all_pushed"} if late else OPTIONS.get(name)
     for seed in range(SEEDS):
@@ -238,7 +238,7 @@ def test_a_cut_query_is_decided_once_and_its_answer_repeated():
 
 @pytest.mark.parametrize("messages", range(12))
 def test_a_connection_may_break_at_each_message_of_the_beginning(messages):
-    """What a worker is told while it joins is told again."""
+    """A message to a worker that joins is repeated."""
     world = World("wbsp", 0, workers=1, kills=0, breaks=0)
     (worker,) = world.workers
     for _ in range(messages):

@@ -1,4 +1,4 @@
-"""Servers that are killed at any moment and resumed: what the run leaves tells one story.
+"""Servers that are killed at any moment and resumed: the files of the run are consistent.
 
 `WBSP_KILLS=25` kills the server of each of the four models so many times, for a long night;
 `WBSP_KILLS_SEED` chooses when.
@@ -55,7 +55,7 @@ class Story:
 
 
 def check(story):
-    """Events, summary and checkpoint agree, and the model is what was accepted."""
+    """Events, summary and checkpoint agree, and the model is the sum of the accepted updates."""
     run = read_run(story.server.folder)
     saved = assert_conserved(IntegerRun.of_processes(run.folder, story.jobs.folder))
     state, summary = saved.state, run.summary
@@ -79,7 +79,7 @@ def check(story):
         compute = sum(event["seconds"] for event in own)
         assert mine["compute_seconds"] == pytest.approx(compute)
         assert kept.seconds == pytest.approx(compute)
-        # what the worker said of itself: in this life, and in those before
+        # the worker's own reports: of this process, and of its earlier ones
         totals, result = state.reports[worker], read_result(story.jobs.folder, worker)
         before = story.loaded.state.reports.get(worker, Totals())
         assert mine["pulls"] == totals.pulls > before.pulls

@@ -146,7 +146,7 @@ def test_remote_shards_wait_for_one_server_after_the_other(jobs):
 
 
 def test_a_standby_waits_with_a_server_that_waits_for_a_shard(jobs):
-    """For longer than silence is taken for life; and it is told of an end that comes at once."""
+    """The wait outlasts the timeout of a silent peer; and an end during it is reported at once."""
     ports = free_port(), free_port()
     shards = [jobs.shard(port) for port in ports]
     run = ServerAndStandby(jobs, shards=",".join(f"localhost:{port}" for port in ports))

@@ -36,7 +36,7 @@ STRIKES = "server", "server", "standby", "kill 0", "kill 1", "end 0", "end 1"
 
 
 def pushes_of(path):
-    """What one worker has pushed, over all its processes, and was told of it, as its notes say."""
+    """One worker's pushes and their answers, over all its processes, by its notes."""
     pushes, first = Pushes(path.stem), 0
     for line in path.read_text().splitlines():
         what, seq, *rest = json.loads(line)
@@ -66,7 +66,7 @@ class SharedRun(ServerAndStandby):
             worker.until("^begins")
 
     def start_worker(self, index):
-        """They train three quarters of the run, and the rest when they are told."""
+        """They train three quarters of the run, and the rest at a signal."""
         plan = Plan(",".join(self.addresses), index, str(self.jobs.folder), N, BATCH, EPOCHS,
                     SECONDS[index], hold=N * EPOCHS * 3 // 4)
         self.lives.append(self.jobs.start(f"worker{index}", WORKER, json.dumps(vars(plan)),
@@ -77,7 +77,7 @@ class SharedRun(ServerAndStandby):
         return sum(len(job.find("^step")) for job in self.lives)
 
     def stand(self):
-        """True if the workers have trained all that they shall before they are told."""
+        """True if the workers have trained their part before the signal."""
         hold = [worker.find("^holds") for worker in self.workers]
         return any(hold) and all(held or not worker.find("^begins")  # it waits for a version
                                  for held, worker in zip(hold, self.workers, strict=True))
@@ -110,7 +110,7 @@ class SharedRun(ServerAndStandby):
         self.workers[index].until("^is a member")  # it may begin when the other one pushes
 
     def trained(self):
-        """How often each example is in the model, by what was accepted: [N].
+        """How often each example is in the model, by the accepted pushes: [N].
 
         A worker that was killed was perhaps not told; then a server's log says it. If the server
         was killed as well, within a second of its decision, nobody says it: then these pushes are

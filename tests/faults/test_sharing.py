@@ -214,7 +214,7 @@ def test_memory_that_did_not_arrive_is_shared_from_the_next_connection_on(jobs, 
 
 
 class Neighbour(Peer):
-    """A peer of the server's own machine and user, with what is shared with it."""
+    """A peer on the server's machine, of its user, with the memory shared with it."""
 
     def joins(self, worker):
         door = Door(True)

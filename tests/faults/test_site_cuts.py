@@ -51,7 +51,7 @@ class CutSites(Sites):
               "all sites and workers to continue")
 
     def kill(self, draw, victim):
-        """kill -9 the process, anywhere between two cuts, and start it again; say which it was."""
+        """kill -9 the process, anywhere between two cuts, and restart it; return which it was."""
         site, worker = draw.randrange(self.number), draw.randrange(self.each)
         match victim:
             case "worker":

@@ -89,7 +89,7 @@ def test_server_or_standby_die_repeatedly_without_loss(jobs, sync):
 
 
 def test_the_memory_of_a_frozen_standby_is_not_changed(jobs):
-    """Versions that it has not heard of are made meanwhile, in whatever memory is free."""
+    """Meanwhile versions that it does not know are made, in any free memory."""
     pair = ServerAndStandby(jobs, "asp")
     pair.trains()
     pair.standby.signal(signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Processes that die or are told to end, at a step that is given: the others get on with it."""
+"""Processes that are killed or interrupted at a given step: the others continue."""
 
 import json
 import signal

@@ -8,5 +8,5 @@ import pytest
 ON_TORCH = pytest.mark.skipif(importlib.util.find_spec("torch") is None,
                               reason="PyTorch is not installed: scripts/test_torch.sh")
 TORCH = pytest.param("torch", marks=ON_TORCH)
-# Where one test more of the same says little, and takes half a minute.
+# Where one more equal test shows little, and takes half a minute.
 JAX_AT_NIGHT = pytest.param("jax", marks=pytest.mark.long)

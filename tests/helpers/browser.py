@@ -66,7 +66,7 @@ class Browser(contextlib.AbstractContextManager):
         return self._process.pid
 
     def open(self, address: str) -> None:
-        """Go to the page and wait until it says that it was drawn."""
+        """Open the page and wait until it reports that it was drawn."""
         self._call("Page.navigate", url="about:blank")
         self.trouble.clear()
         self.requests.clear()
@@ -95,7 +95,7 @@ class Browser(contextlib.AbstractContextManager):
         self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", **more)
 
     def picture(self, path: Path) -> None:
-        """Save what is seen of the page as a PNG."""
+        """Save the visible part of the page as a PNG."""
         path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot")["data"]))
 
     def _page_targets(self) -> list[str]:

@@ -9,7 +9,7 @@ from wbsp.worker.loop import Loop, Worker
 
 
 def worker(address, said=None, timeout=60.0):
-    """A worker for which the server chooses an index; `said` takes its lines."""
+    """A worker for which the server chooses an index; `said` collects its lines."""
     say = print if said is None else said.append
     return Worker(address, None, None, timeout, None, None, say, 60.0, None)
 

@@ -121,7 +121,7 @@ def logged(folder: Path) -> dict[int, dict[int, float]]:
 
 
 def told_of(record: Path, worker: int) -> dict[int, float]:
-    """The weights of a worker's pushes by what it was told of them."""
+    """The weights of a worker's pushes by its answers."""
     pushes = Pushes(f"worker {worker}")
     for line in (record / f"acks-{worker}.jsonl").read_text().splitlines():
         pushes.answer(*json.loads(line))

@@ -38,7 +38,7 @@ class Plan:
     waits: bool = False  # each worker, for the results of each epoch
     die_validating: int | None = None  # kill -9 itself in the validation of that epoch
     save: bool = False  # what a callback of hook.once sees at an epoch's end, as epoch-E.npy
-    stop_at: int | None = None  # in that step, say that the run is to end
+    stop_at: int | None = None  # in that step, request the end of the run
     ends_at: int | None = None  # a callback ends the training behind that epoch
     seed: int = 0
     fits: int = 1

@@ -27,12 +27,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-WBSP = "wbsp"  # what is imported: by servers, shards and integer workers
+WBSP = "wbsp"  # imports of servers, shards and integer workers
 KERAS = "keras"  # by workers with Keras on TensorFlow
 AVAILABLE = sys.platform == "linux"  # a fork behind the back of macOS's libraries is not safe
 _MOST = 1 << 20  # bytes of an order
-_NUMBER = 16  # bytes of a number in what is said of a process: its id, then its exit code
-_HELLO = b"1"  # what a parent says to a process that has connected
+_NUMBER = 16  # bytes of a number in the message on a process: its id, then its exit code
+_HELLO = b"1"  # the parent's message to a process that has connected
 _PATIENCE = 240.0  # seconds for the imports
 _NETWORK = 0x40000000  # CLONE_NEWNET
 
@@ -118,7 +118,7 @@ def _line(name: str, what: str, env: dict[str, str]) -> socket.socket:
 
 
 def _orders() -> dict:
-    """Fork a process for each order, and say when one ends; return, in such a process, its order.
+    """Fork a process for each order, and report its end; return, in such a process, its order.
     """
     place = socket.socket(fileno=os.dup(0))
     lines: list[socket.socket] = []
@@ -128,7 +128,7 @@ def _orders() -> dict:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the tests decide
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wakes)
-    reports: dict[int, int] = {}  # process -> where its end is said
+    reports: dict[int, int] = {}  # process -> where its end is reported
     while True:
         ready = select.select([place, woken, *lines], [], [], None if lines else _PATIENCE)[0]
         with contextlib.suppress(BlockingIOError):
@@ -155,7 +155,7 @@ def _orders() -> dict:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            _say(report, os.getpid())  # from here on it hears signals
+            _say(report, os.getpid())  # from here on it receives signals
             for fd in (woken, wakes, report, *reports.values()):
                 os.close(fd)
             for one in (place, *lines):

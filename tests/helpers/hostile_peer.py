@@ -59,7 +59,7 @@ class Peer(contextlib.AbstractContextManager):
         return self.hears(m.Joined)
 
     def reattaches(self, request: m.Reattach, secret: bytes) -> None:
-        """Say this as a worker that has its ticket of the run with this secret."""
+        """Send this as a worker that has its ticket of the run with this secret."""
         key = ticket(secret, request.worker, request.owner, request.epoch)
         claim = Claim(os.urandom, key)
         self.send(claim.sealed(request))

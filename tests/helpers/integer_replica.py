@@ -45,7 +45,7 @@ class IntegerReplica:
         self.x = self.anchor = np.full(size, worker + 1, np.float32)
         self.uncut = 0  # sum of k
         self.cuts: list[int] = []
-        self.adopted: list[tuple[str, bytes]] = []  # what was done, and with which bytes
+        self.adopted: list[tuple[str, bytes]] = []  # the operation, and its bytes
 
     def step(self) -> None:
         k = int(self._draw.integers(-4, 5))

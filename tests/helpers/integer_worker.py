@@ -62,7 +62,7 @@ class NotingTransport(Transport):
         self._record = open(path, "a")
 
     def note_sent(self) -> None:
-        """Sum up what is sent of the updates, `sent`, and what counts of it, `counted`."""
+        """Sum up the sent parts of the updates, `sent`, and the accepted ones, `counted`."""
         self._session.answered = self._note
 
     def _note(self, push, sent, ack, *spans):

@@ -19,7 +19,7 @@ from pathlib import Path
 import forked
 
 ROOT = Path(__file__).parents[2]
-# Whatever a model brings along, a version is W_0 plus what was accepted, in whole numbers.
+# Under every outer step that a model has, a version is W_0 plus the accepted updates, in integers.
 PLAIN = ("--outer=identity", "--wire=float32")
 PATIENCE = 300.0  # seconds; only there so that nothing hangs for ever
 INTEGER_WORKER = Path(__file__).with_name("integer_worker.py")
@@ -60,7 +60,7 @@ def until(condition: Callable[[], object], what: str, patience: float = PATIENCE
     while not (result := condition()):
         assert time.monotonic() < end, f"waited {patience:g} s for {what}"
         time.sleep(pause)
-        pause = min(1.2 * pause, 0.1)  # a look may cost more than what is waited for
+        pause = min(1.2 * pause, 0.1)  # a check may cost more than the awaited event
     return result
 
 
@@ -231,7 +231,7 @@ class Jobs(contextlib.AbstractContextManager):
 
     def integer_worker(self, address: str, worker: int | None, space: str | None = None,
                        **plan: object) -> Job:
-        """Start a worker of `integer_worker.py`; `plan` is what its `Plan` says."""
+        """Start a worker of `integer_worker.py`; `plan` has the fields of its `Plan`."""
         plan = {"address": address, "worker": worker, "record": str(self.folder), **plan}
         return self.start(f"worker{worker}", INTEGER_WORKER, json.dumps(plan),
                           space=space, fork=forked.WBSP)

@@ -67,7 +67,7 @@ def arrange(point: str, number: int) -> None:
         case "decided":
             around(Engine, "_apply", before=lambda *arguments: len(arguments) > 3)  # of a push
         case "accepted" | "committed":
-            # where there are shards, they have been told by then
+            # shards, if the run has some, know it by then
             kind = Accepted if point == "accepted" else Committed
             around(Store, "apply", after=lambda _, store, record, *more: isinstance(record, kind))
         case "answered":

@@ -228,7 +228,7 @@ class World:
             self.life.dispatcher.lose(session, "no connection")
 
     def kill(self):
-        """kill -9 the server, and start it again from what is on the disk."""
+        """kill -9 the server, and restart it from its disk."""
         self.kills -= 1
         self.epoch += 1
         if self.draw.random() < 0.3:  # the file was complete, and no other process knew yet

@@ -81,7 +81,7 @@ class Worker:
         self.shared = None
         self.x = self.anchor = np.zeros(SIZE, np.float32)
         self.made = np.zeros(SIZE)  # all that was cut
-        self.cuts, self.weights = [], {}  # seq -> what was sent, what the worker was told of it
+        self.cuts, self.weights = [], {}  # seq -> the sent update, its answer
         self.adopted = []  # versions
         self.final = self.refused = None
         self.most_kept = 0
@@ -147,7 +147,7 @@ class Worker:
 
     @property
     def unsent(self):
-        """What was cut and not sent."""
+        """The cuts that were not sent."""
         unsent = self.client.session.sending.unsent
         return np.zeros(SIZE) if unsent is None else unsent
 
@@ -180,7 +180,7 @@ class Worker:
 
 
 class Noting:
-    """A worker's listener, which also notes what it was told of its pushes."""
+    """A worker's listener, which also records the answers to its pushes."""
 
     def __init__(self, worker):
         self._worker = worker

@@ -21,7 +21,7 @@ from wbsp.environment import Task
 
 
 def train(config: dict) -> dict:
-    """One integer worker, from the environment; what it returns says who and where it was."""
+    """One integer worker, from the environment; it returns its index and its node."""
     address, worker = Task.complete(None, None)
     folder = Path(config["worker"]["record"])
     mark = folder / f"died-{worker}"

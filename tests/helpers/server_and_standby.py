@@ -39,7 +39,7 @@ class ServerAndStandby:
             self.plan["token_file"] = str(token)
         self.server = self._start("server", 0, dies=dies).listens()
         self.standby = self.start_standby().listens() if standby else None
-        self.planned = {}  # worker -> its steps; None: it ends when told
+        self.planned = {}  # worker -> its steps; None: it ends at a signal
         self.workers = []
 
     def start_server(self, *flags):
@@ -160,7 +160,7 @@ def command(process):
 
 
 def run_json(job):
-    """What run.json says of the newest run that a process has served; {}: none."""
+    """The run.json of the newest run that a process has served; {}: none."""
     if job is None or not (lines := job.find("the files of this run are in")):
         return {}
     folder = Path(job.cwd) / lines[-1].rpartition(" are in ")[2]

@@ -22,7 +22,7 @@ N, BATCH, EPOCHS = 96, 4, 3
 
 
 class SharedSites(Sites):
-    """Sites of unequal workers. They train three quarters of the run, and the rest when told."""
+    """Sites of unequal workers. They train three quarters of the run, and the rest at a signal."""
 
     def start_worker(self, site: int, worker: int, **plan: object) -> Job:
         seconds = 0.02 * (1 + 2 * site + worker)

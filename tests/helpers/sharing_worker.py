@@ -76,7 +76,7 @@ class CountingReplica:
 
 
 class NotingTransport(Transport):
-    """Notes what it pushes, and is told of it, in a file that outlives its process."""
+    """Records its pushes and their answers in a file that outlives its process."""
 
     def notes(self, path: Path) -> None:
         self._notes = open(path, "a")

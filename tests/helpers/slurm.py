@@ -46,7 +46,7 @@ SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-# nodes are what is said here, whatever the machine has
+# nodes have the resources given here, on any machine
 SlurmdParameters=config_overrides
 ReturnToService=2
 SlurmdTimeout={timeout}

@@ -1,4 +1,4 @@
-"""Processes that can open few files: each says so in one line, or takes part in a run."""
+"""Processes that can open few files: each reports that in one line, or takes part in a run."""
 
 import os
 import resource

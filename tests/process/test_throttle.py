@@ -1,4 +1,4 @@
-"""Lines that are said once in so many seconds."""
+"""Lines that are printed at most once in an interval."""
 
 from wbsp.process.throttle import Throttle
 

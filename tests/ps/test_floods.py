@@ -68,7 +68,7 @@ def test_memory_stays_flat_under_a_flood(jobs, flood, most):
     server = jobs.server("--connect_timeout=1", sync="pcc", workers=2).listens()
     worker = FakeWorker(server.address, 0, steps=100_000, seconds=0.02,
                         replica=IntegerReplica(0, m.CHUNK))
-    until(lambda: server.events("commit"), "a version")  # what is allocated once is there
+    until(lambda: server.events("commit"), "a version")  # memory that is allocated once is there
     process = psutil.Process(server.process.pid)
     before = peak = process.memory_info().rss
     end = time.monotonic() + SECONDS

@@ -193,7 +193,7 @@ def test_a_shard_follows_the_proven_next_server_of_the_run(shard):
 
 
 def test_a_worker_adopts_nothing_of_a_stranger_in_its_server_s_place(training):
-    """Whatever it says, a member waits for the server that has made it one."""
+    """After any answer a member waits for the server that has admitted it."""
     server, members, _, _ = training
     server.kill()
     token = TOKEN if (server.cwd / "token").exists() else None

@@ -103,7 +103,7 @@ def test_a_worker_that_builds_its_model_learns_of_the_runs_end(jobs):
 
 @pytest.mark.parametrize("way", ["down", "up"])
 def test_a_connection_that_breaks_on_a_limited_line(jobs, way):
-    """What was queued for the broken connection must not be taken for part of the next."""
+    """Messages queued for the broken connection must not be read as part of the next."""
     size, limited = 6 * m.CHUNK, 8e6
     flags = [f"--band_width_limit={limited / 1e6:g}"] if way == "down" else []
     server = jobs.server(*flags, sync="asp", workers=1).listens()

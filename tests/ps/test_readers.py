@@ -29,7 +29,7 @@ for version in wbsp.versions(sys.argv[1]):
 
 @pytest.fixture
 def running(jobs):
-    """running(*flags) is a server with two workers that train until they are told to stop."""
+    """running(*flags) is a server with two workers that train until they are stopped."""
     def run(*flags):
         server = jobs.server("--check_period=0.1", *flags).listens()
         return server, [jobs.integer_worker(server.address, worker, seconds=0.01)

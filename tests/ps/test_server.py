@@ -56,7 +56,7 @@ def pushed(member, body=BODY, offset=0, size=SIZE, **wrong):
     return m.Update(Push(member, 0, 0, 1, 1, 0.1)._replace(**wrong), offset, size), body
 
 
-# What a member says of its push, and cannot be: it would wait for the answer for ever.
+# Impossible fields of a member's push: it would wait for the answer for ever.
 ENDS = [{"worker": 1}, {"worker": -1}, {"seq": 1}, {"seq": 2**30}, {"base_version": 1 << 30},
         {"steps": 0}, {"seconds": -1.0}, {"seconds": float("nan")}, {"seconds": float("inf")}]
 
@@ -107,7 +107,7 @@ def finish(server, members):
 
 
 def quiet(server):
-    """However much is rejected, the log tells of it at most once a second, in short lines."""
+    """For any number of rejections the log has at most one short line per second."""
     lines = [line for line in server.lines if "rejected" in line or "refused" in line]
     elapsed = float(server.find(r"^\[ *[\d.]+s\]")[-1].strip("[ ").partition("s")[0])
     assert len(lines) <= 2 * elapsed + 12, f"{len(lines)} lines in {elapsed} s"
@@ -332,7 +332,7 @@ def test_the_token_is_in_no_file_and_no_line_of_a_run(jobs, token_file):
     assert TOKEN.decode() not in server.text
 
 
-# What the command line may not say.
+# Command lines that are refused.
 
 
 @pytest.mark.parametrize("flags, says", [

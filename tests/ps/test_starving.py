@@ -9,7 +9,7 @@ from wbsp.sync.base import NOT_FINITE, TOO_LARGE
 
 
 def rejected(starving, pushes, seconds, reason="late", begin=0.0):
-    """What is found of pushes that are rejected one by one, over so many seconds."""
+    """The finding for pushes that are rejected one by one, over this number of seconds."""
     times = [begin + seconds * number / (pushes - 1) for number in range(pushes)]
     return [one for one in (starving.rejected(0, reason, t) for t in times) if one]
 

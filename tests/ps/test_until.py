@@ -1,4 +1,4 @@
-"""A run ends after so long a training: `--until`."""
+"""A run ends after a time of training: `--until`."""
 
 import json
 import re

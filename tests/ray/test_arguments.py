@@ -1,4 +1,4 @@
-"""What can be said of a run on Ray before there is a cluster."""
+"""Errors of a run on Ray that are found without a cluster."""
 
 import pickle
 import sys

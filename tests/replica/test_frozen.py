@@ -1,4 +1,4 @@
-"""Which variables a framework says are frozen, and what a step is found to change."""
+"""Variables that a framework declares frozen, and those that a step is found to change."""
 
 import numpy as np
 import pytest

@@ -26,7 +26,7 @@ def adapted(layer, data):
 
 
 class Assets(L.Layer):
-    """As a tokenizer of keras_hub: it says itself which files belong to its values."""
+    """As a tokenizer of keras_hub: it names the files that belong to its values."""
 
     def __init__(self, text):
         super().__init__()

@@ -1,4 +1,4 @@
-"""`wbsp run` with real processes: a server, workers, and what is done to them."""
+"""`wbsp run` with real processes: a server and workers that are killed or interrupted."""
 
 import json
 import os

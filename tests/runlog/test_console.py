@@ -78,7 +78,7 @@ def test_a_warning_is_printed_at_once_with_the_time(cluster):
 
 
 class Terminal:
-    """A pseudo-terminal and what was written to it."""
+    """A pseudo-terminal and its output."""
 
     def __init__(self):
         self.master, slave = pty.openpty()

@@ -247,7 +247,7 @@ def test_the_noise_scale_is_in_evaluations_and_in_the_summary(tmp_path, cluster)
 
 
 def test_no_noise_scale_is_shown_of_updates_that_are_no_sums_of_gradients(tmp_path, cluster):
-    """A worker with momentum or Adam does not say that it trains by plain SGD."""
+    """A worker with momentum or Adam does not report plain SGD."""
     log = ServerLog(tmp_path, "bsp", tensorboard=False)
     noisy(log, sgd=False)
     assert log.noise is None

@@ -102,7 +102,7 @@ def test_a_shard_restarted_at_its_port_is_used_again(standby, seed, folder):
     (Series, SeriesPlan(chosen=True), range(7), "free if its process has ended")],
     ids=["its own index", "a chosen index"])
 def test_a_worker_restarted_behind_a_network_cut_is_not_refused(world, plan, seeds, says, folder):
-    """The server hears nothing of the old process's end, and had heard the process just now."""
+    """The server does not notice the old process's end, and had just received its message."""
     plan = replace(plan, cuts=3, kill_workers=3, naps=(1.5, 3.0))
     runs = [world(plan, seed, folder / str(seed)).run() for seed in seeds]
     said = [line for run in runs for line in run.said]

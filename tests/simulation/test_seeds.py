@@ -115,7 +115,7 @@ def test_a_child_that_ends_with_its_parent_does_nothing_more(folder):
 
 
 def test_an_idle_hour_costs_no_time(folder):
-    """A worker waits as long as it says for a server that is away."""
+    """A worker waits for its `patience` for a server that is away."""
     plan = Plan(kills=1, outage=(550.0, 580.0), steps=40, speeds=(0.1,))
     cluster = Cluster(plan, 0, folder).run()
     assert cluster.world.now > 550 and cluster.notes["kills"] == 1

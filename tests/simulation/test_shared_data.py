@@ -79,7 +79,7 @@ def test_a_worker_starved_by_its_model_is_reported_once(data):
 
 
 def test_results_that_were_lost_with_a_connection_are_told_again():
-    """All others waited for them, and the worker that had told them waited for examples."""
+    """All others waited for them, and the worker that had sent them waited for examples."""
     plan = Plan("asp", data=(60, 4, 3), validates=True, validate="wait", storm=0.03, hours=0.2)
     with scratch() as folder:
         for seed in range(12, 15):

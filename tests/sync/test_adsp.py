@@ -1,4 +1,4 @@
-"""ADSP: the server tells everyone when to commit, so that all commit equally often."""
+"""ADSP: the server directs all workers when to commit, so that all commit equally often."""
 
 import math
 from heapq import heappop, heappush
@@ -152,7 +152,7 @@ def test_the_search_moves_up_only_while_the_reward_improves(rewards):
 
 
 def periods(search, losses, start=0.0):
-    """The search hears of these losses, one every half period."""
+    """The search receives these losses, one every half period."""
     for half, loss in enumerate(losses):
         now = start + 30.0 * half
         (search.observe if half % 2 else search.end)(now, loss)
@@ -180,7 +180,7 @@ def test_nothing_is_searched_where_no_loss_is_known():
 
 
 class Crew:
-    """Workers that push `seconds` after they were told, while the model is driven by its alarm."""
+    """Workers that push `seconds` after a directive, while the model is driven by its alarm."""
 
     def __init__(self, model, seconds, loss=lambda now: None):
         self.model, self.seconds, self.loss = model, seconds, loss

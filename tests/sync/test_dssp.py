@@ -111,7 +111,7 @@ def push(worker, seq):
 
 
 def drive(model, times):
-    """Push as told, [(worker, second)], and return the workers granted by each push."""
+    """Push at [(worker, second)], and return the workers granted by each push."""
     seq, granted = {}, []
     for worker, now in times:
         actions = model.push(push(worker, seq.setdefault(worker, 0)), now)

@@ -14,7 +14,7 @@ from wbsp.sync.esync import ESync
 
 
 class Checked(ESync):
-    """Holds every answer against the rule, told by full searches over its own books."""
+    """Compares every answer with the rule, by full searches over its own books."""
 
     def __init__(self, **options):
         super().__init__(**options)

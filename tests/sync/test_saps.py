@@ -17,7 +17,7 @@ from wbsp.sync.saps import SaPS
 
 
 class Bounded(Witness):
-    """Keeps the version that every worker was granted last, and who was told since."""
+    """Keeps the version that every worker was granted last, and which were directed since."""
 
     def __init__(self, plan, model):
         self.granted, self.told = {}, set()

@@ -110,7 +110,7 @@ EVENTS = st.lists(st.builds(event, st.sampled_from(
 
 
 def seen(log):
-    """What a compact log holds, in the order of the file, as far as rows say it."""
+    """The content of a compact log, in the order of the file, as far as rows hold it."""
     kinds = {ACCEPT: "accept", REJECT: "reject", COMMIT: "commit", CUT: "cut", ADOPT: "adopt"}
     rows = [(kinds.get(row["code"], "resent"), float(row["t"]), int(row["version"]))
             for row in log.rows]

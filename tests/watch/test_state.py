@@ -356,7 +356,7 @@ def test_a_real_run_is_followed_while_it_continues(jobs):
 
 @pytest.mark.parametrize("kind, worker", [("accept", -1 << 63), ("join", 1 << 63), ("join", 1e308)])
 def test_an_impossible_number_in_a_file_is_reported_in_one_line(tmp_path, kind, worker):
-    """Somebody has edited the log; the page and the report say so, and no traceback."""
+    """A person has edited the log; the page and the report name that, without a traceback."""
     write_run(tmp_path / "run", "wbsp", ended=False)
     path = tmp_path / "run" / "events.jsonl"
     events = [json.loads(line) for line in path.read_text().splitlines()]

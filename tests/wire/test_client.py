@@ -282,7 +282,7 @@ def test_a_pending_request_is_repeated_after_a_break(talk):
 
 
 def test_messages_of_a_broken_connection_are_dropped(talk):
-    """The worker has said what it waits for, and a server acts on that."""
+    """The worker has sent what it waits for, and a server acts on that."""
     talk.push()
     talk.breaks(ACK, m.Granted(7), SAME, ACK)
     assert talk.heard == [SAME, ACK] and talk.number() == 2

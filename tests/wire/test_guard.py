@@ -72,7 +72,7 @@ def becomes_a_member(server, peer):
 
 
 def test_a_message_is_of_its_connection_also_when_that_has_ended(server):
-    """What a worker says last, it may say over a connection that is gone when it is read."""
+    """A worker's last message may be read after its connection has ended."""
     def read():
         assert server.socket.poll(10_000)
         return server.received(server.socket.recv_multipart(copy=False)[1], True)
@@ -100,7 +100,7 @@ def test_the_next_process_at_an_address_is_not_trusted_as_the_last(server):
     with RawPeer(server.port) as peer:
         peer.socket.sendall(b"\x00\x05hello")
         first = read(False)
-    assert server.monitor.poll(10_000)  # which says that it is closed
+    assert server.monitor.poll(10_000)  # which shows that it is closed
     with RawPeer(server.port) as peer:
         peer.socket.sendall(2 * b"\x00\x05hello")
         line = read(False)

@@ -12,7 +12,7 @@ from wbsp.wire.sockets import ServerSocket
 
 
 class Names(Network):
-    """A name server that takes its time, and then knows no name or says 127.0.0.1."""
+    """A slow name server, which then knows no name or answers 127.0.0.1."""
 
     def __init__(self, known=True):
         self.go, self.asked, self._known = threading.Event(), [], known

@@ -213,7 +213,7 @@ BYTES = {32: "184f5e7089020046c429e13b9d60dfa861980fd964cde8f3d63790e8fca370c0"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():
-    """Processes that say the same number must understand each other, whatever their release.
+    """Processes with the same number must understand each other, in any release.
 
     Fails where a message, Push, Direct, WorkerRule or Report changes: raise PROTOCOL, and say here
     what its bytes are.

@@ -1,4 +1,4 @@
-"""A claim is believed of who knows the secret, for what it says, and where it was asked."""
+"""A claim is accepted only with the secret, for its own fields, and from the asked process."""
 
 import os
 

@@ -10,7 +10,7 @@ import pytest
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.requests import Answers, Requests
 
-# Processes that say the same PROTOCOL must understand each other, whatever their release. So if
+# Processes with the same PROTOCOL must understand each other, in any release. So if
 # that number is a release's: raise it with a further message here, and with a change of one.
 BYTES = [
     (m.AskFrozen(1 << 20), b"\x92\xa9AskFrozen\xce\x00\x10\x00\x00"),

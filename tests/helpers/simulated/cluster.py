@@ -87,7 +87,7 @@ class Lines:
 
 
 class NotingTransport(Transport):
-    """A transport whose member notes what its agent hears."""
+    """A transport whose member records its agent's messages."""
 
     member = None
 
@@ -192,7 +192,7 @@ class Member:
         self.sessions = []  # of all its processes
         self.final = self.final_version = self.first = self.given_up = None
         self.left_at, self.lives, self.deaths = float("inf"), 0, []
-        self.leaving = self.holds = False  # a signal has told it to; a process has its index
+        self.leaving = self.holds = False  # a signal has ended it; another process has its index
         self.speed = cluster.rng.choice(cluster.plan.speeds)
         self._uncounted = random.Random(f"uncounted {cluster.number} {index}")
 
@@ -416,7 +416,7 @@ class Member:
         self.weights[ack.seq] = ack.weight
 
     def pushes(self, weights=None):
-        """Its pushes, with these weights; None: those that it was told."""
+        """Its pushes, with these weights; None: those of its answers."""
         return Pushes(f"worker {self.index}", dict(enumerate(self.cuts)),
                       self.weights if weights is None else weights, dict(enumerate(self.spans)))
 
@@ -661,7 +661,7 @@ class Cluster:
             self.world.after(self._fence_draw.uniform(0.02, horizon / 2), self.fence)
 
     def phase(self, name, process):
-        """The run has come to a phase: what was aimed at it strikes, now or in a moment."""
+        """The run has reached a phase: faults that were aimed at it strike, now or in a moment."""
         if name == "farewell" and self.plan.full and self.plan.shards:
             self.world.storms = 0  # as in `_may_die`: a connection to a shard is a life
         for aim in [*self._aimed]:
@@ -804,7 +804,7 @@ class Cluster:
                              lambda: self._dies_alone(name))
 
     def _dies_alone(self, name):
-        """It dies once its disk has what is durable."""
+        """It dies once the durable state is on its disk."""
         if self.over or not self._fenced or not self.processes[name].alive:
             return
         if not (self._none_is_new() and self.laws.alone(name)):
@@ -829,7 +829,7 @@ class Cluster:
         return {(name, one) for one in others} | {(one, name) for one in others}
 
     def _given_up(self, name, how):
-        """What lies between has given up the connections to this machine, and says so."""
+        """A router has dropped the connections to this machine, and reports that."""
         for connection in self.world.connections():
             if (self.processes[name].machine in connection.route(connection.up)
                     and (connection.parted or how == "nap") and not self._to_shard(connection)):
@@ -895,7 +895,7 @@ class Cluster:
         self._another_dies(f"w{member.index}")
 
     def leave(self):
-        """A worker is told to end, as by Ctrl-C or a machine that is wanted for something else."""
+        """A worker is interrupted, as by Ctrl-C or a scheduler."""
         if (member := self._goes()) is not None and member.left_at > self.world.now:
             self.say(f"--- w{member.index} is to leave")
             self.notes["leaves"] += 1
@@ -1115,7 +1115,7 @@ def alone(cluster):
     # No bytes pile up unread here, so that a look for them every few milliseconds finds nothing.
     looks, Loop.__init__.__defaults__ = Loop.__init__.__defaults__, (POLL,)
     gc.disable()
-    argv, sys.argv = sys.argv, ["wbsp"]  # which run.json tells
+    argv, sys.argv = sys.argv, ["wbsp"]  # which run.json shows
     try:
         yield
     finally:

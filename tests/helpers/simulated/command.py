@@ -1,4 +1,4 @@
-"""Thousands of simulated runs, counted; or one of them again, as its seed and plan say."""
+"""Thousands of simulated runs, counted; or one of them again, by its seed and plan."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def explain(plan, seed, error):
 
 
 class Tally:
-    """What was played.
+    """Counts of the simulated runs.
 
     runs, models, options, formats: numbers of runs: by kind, and so on
     struck: numbers of runs in which something happened; times: how often it did, in all

@@ -1,4 +1,4 @@
-"""The disk of a simulated machine: slow, full, and without what was not synced when power is lost.
+"""The disk of a simulated machine: slow, full, and without unsynced data when power is lost.
 
 What a process has written is in the system's hands, and outlives the process. What outlives the
 machine is what was synced, and of all later writes and changes of names any beginning.
@@ -98,7 +98,7 @@ class Machine:
         self._changes = []  # of names, since the last sync
         self.folders = set()
         self.begun = False  # it holds a run.json: without one, no command begins on a full disk
-        self.on_change = lambda path, data: None  # hears of each file that takes its name
+        self.on_change = lambda path, data: None  # is called for each file that takes its name
 
     def change(self, change):
         """Change names: path -> inode or None."""
@@ -113,7 +113,7 @@ class Machine:
         self._changes.clear()
 
     def lose_power(self):
-        """Only what was synced is left, and any beginning of the rest."""
+        """Only synced data are left, and any beginning of the rest."""
         kept = self._world.rng.randint(0, len(self._changes))
         for change in self._changes[:kept]:
             self._apply(self._kept_names, change)

@@ -12,7 +12,7 @@ _WORK, _AGAIN = 0.02, 1.0  # seconds: for a version, and until it tries again to
 
 
 class SimulatedEvaluator:
-    """It works, or it hangs or dies at the work that `draw` says, the last one perhaps.
+    """It works, or it hangs or dies at an evaluation that `draw` chooses, perhaps the last one.
 
     process: the server's, with which it ends
     """

@@ -60,7 +60,7 @@ from wbsp.wire.messages import codec as m
 _ACK, _FINAL, _REATTACHED, _HELD, _COPY = (
     b"\xa3Ack", b"\xa5Final", b"\xaaReattached", b"\xa4Held", b"\xa4Copy")
 
-_HEARS = 5.0  # seconds in which a process hears what it has done wrong
+_HEARS = 5.0  # seconds in which a process learns what it has done wrong
 _SPOKE = 3.0  # seconds from a process's last line to its end; a linger of its sockets is in it
 _REFUSED = 40  # lines of a server about those that it refuses, beside one or two a second
 
@@ -70,9 +70,9 @@ _EXCUSES = ("too late", "the run has ended", "lost the server", "waited ", "was 
             "another process has taken over this index", "have ended without", "serves another run",
             "and this server's run is")  # its own has ended without it
 
-# What a server tells a worker whose run died with both processes that had a version of it.
+# A server's answer to a worker whose run died with both processes that had a version of it.
 _NO_CHECKPOINT = "this server has no checkpoint to resume from"
-# What a server tells its workers on a disk that stays full.
+# A server's message to its workers on a disk that stays full.
 _NOT_SAVED = "the first version could not be saved"
 
 
@@ -86,7 +86,7 @@ class Broken(AssertionError):
 
 @contextlib.contextmanager
 def law(number):
-    """What is not exactly once breaks this law."""
+    """A push or example that does not count exactly once breaks this law."""
     try:
         yield
     except NotOnce as error:
@@ -116,7 +116,7 @@ def tensor_in(data, name):
 
 
 class Laws:
-    """What is seen of a run: by what its processes write and send, and its workers hear."""
+    """Observations of a run: what its processes write and send, and what its workers receive."""
 
     def __init__(self, cluster):
         self.cluster = cluster
@@ -154,7 +154,7 @@ class Laws:
             for state in self._states.values())
 
     def alone(self, name):
-        """It has served without a standby since that was lost: its disk has what is durable."""
+        """It has served without a standby since that was lost: its disk has the durable state."""
         listeners = self.cluster.world.listeners.values()
         settings = self._settings.get(name, {})
         serves = any(process.machine == name and socket in listeners
@@ -191,7 +191,7 @@ class Laws:
         self.cluster.world.failures.append(error)
         raise error
 
-    # What is seen.
+    # Observations.
 
     def written(self, machine, path, data):
         """A file has taken its name."""
@@ -370,12 +370,12 @@ class Laws:
             self.broken(9, f"{name} does not begin: {error}")
 
     def died(self, name):
-        """A server has died: law 10, with what is left."""
+        """A server has died: law 10, with the remaining files."""
         cluster = self.cluster
         if not cluster.plan.standby:
             self._safe(cluster.machines[name])
             return
-        # what was durable with its standby alone is lost with both
+        # pushes that were durable only at its standby are lost with both
         mark = 0
         with contextlib.suppress(ValueError, KeyError, struct.error):
             for _, inode in checkpoints_on(cluster.machines[name])[-1:]:
@@ -579,7 +579,7 @@ class Laws:
         """
         if not member.late:
             return None
-        # a process that was never let in has been told nothing
+        # a process that was never admitted knows nothing
         session = member.session
         kept = session.kept if session is not None and session.member else None
         due = self._due(member.index)
@@ -611,7 +611,7 @@ class Laws:
         return weight
 
     def _lost(self, worker):
-        """Numbers of this worker's pushes that a server has said to be lost.
+        """Numbers of this worker's pushes that a server has reported as lost.
 
         By its lines as well: the log's end is lost with a machine's power.
         """
@@ -638,7 +638,7 @@ class Laws:
             seen = sorted(contents.values())
             for earlier, later in itertools.pairwise(seen):
                 if not all(members[index].gone(life) < later[0][0] or (
-                        # the run has ended without it, and it has heard of no later server
+                        # the run has ended without it, and it knows no later server
                         members[index].late and self._newest[index] < later[0][0])
                         for _, index, life in earlier):
                     raise Broken(3, f"version {version} has {len(contents)} contents: {seen}")
@@ -717,7 +717,7 @@ class Laws:
                             f"was at {self._spoke.get(name, 0.0):.3f}")
 
     def said(self, name, text):
-        """A line for a person, or a summary. The process that says it may catch an error of a law.
+        """A line for a person, or a summary. Its process may catch an error of a law.
         """
         self._spoke[name] = self.cluster.world.now
         try:

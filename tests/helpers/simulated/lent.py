@@ -15,7 +15,7 @@ _UNREAD = 4  # references to a mapping of which its link alone knows, where they
 _MOST_KEPT = 2  # of these, that are noticed when there is traffic again
 _MOST_LENT = 5  # a worker: its own, an anchor, one to adopt, one in transit, one to be made
 _MOST_OWN = 3  # the newest version, one that is written to the disk, one of an epoch
-_A_WHILE = 1.0  # seconds in which all that are awake have heard what is given up
+_A_WHILE = 1.0  # seconds in which all running processes learn which memory is released
 
 
 class Reading(NamedTuple):
@@ -68,7 +68,7 @@ class Lent:
         return lambda: self._same(segment, start, floats)
 
     def copied(self, process, message):
-        """A server hands a copy to its standby, which says later that it holds it."""
+        """A server sends a snapshot to its standby, which reports later that it holds it."""
         if isinstance(message, m.Held):
             self._reading = [one for one in self._reading if one.link is not None
                              or one.reader is not process or one.number >= message.number]
@@ -86,7 +86,7 @@ class Lent:
                          if one.link is not None or one.segment.lender.machine != machine]
 
     def unchanged(self):
-        """Law 5: what is lent stays as it is, for as long as who reads it holds it."""
+        """Law 5: lent memory stays unchanged while its reader holds it."""
         kept = []
         for one in self._reading:
             if one.reader.alive and (one.link is None or not one.link.closed

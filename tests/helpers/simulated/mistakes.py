@@ -1,4 +1,4 @@
-"""Processes that a person has started wrongly, beside a run that is well: each says why it gets
+"""Processes that a person has started wrongly, during a sound run: each prints why it gets
 nowhere, in a line, and ends; the run does not notice."""
 
 from __future__ import annotations

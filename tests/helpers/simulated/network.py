@@ -113,7 +113,7 @@ class Connection:
 
     def __init__(self, dealer, router, endpoint):
         self.dealer, self.router, self.endpoint, self.open = dealer, router, endpoint, True
-        self.deaf = [router, dealer]  # ends that have not heard that it is over
+        self.deaf = [router, dealer]  # ends that do not know that it is over
         self.name = dealer.routing_id
         self.up, self.down, self.stuck = Pipe(self, router), Pipe(self, dealer), []
 
@@ -171,7 +171,7 @@ class Connection:
         world.after(1.0, look)
 
     def hears(self, end):
-        """One of its ends hears that it is over."""
+        """One of its ends learns that it is over."""
         if end not in self.deaf:
             return
         self.deaf.remove(end)
@@ -205,7 +205,7 @@ class Monitor(Waited):
 
 
 class Socket(Waited):
-    # what is set and has no effect here
+    # options without an effect here
     linger = maxmsgsize = ipv6 = tcp_maxrt = sndhwm = sndbuf = router_mandatory = 0
     router_handover = rcvhwm = heartbeat_ivl = heartbeat_timeout = heartbeat_ttl = 0
     reconnect_ivl = reconnect_ivl_max = curve_server = 0
@@ -531,7 +531,7 @@ class Line(Waited):
     getsockopt = setsockopt
 
     def shutdown(self, how):
-        """Both ends hear of it."""
+        """Both ends notice it."""
         for connection in [*self._owner.peers.values(), self._owner.connection]:
             if connection is not None and self._fd in (connection.up.fd, connection.down.fd):
                 connection.close()

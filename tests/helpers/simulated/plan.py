@@ -102,7 +102,7 @@ class Plan:
     drift: float = 0.0  # by how much clocks run faster or slower
     rates: tuple[float, float] | None = None  # of the server's clock, and of the standby's
     # Others who are there
-    strangers: int = 0  # processes that know no secret, and say whatever they like
+    strangers: int = 0  # processes that know no secret, and send anything
     mistakes: int = 0  # processes that a person has started wrongly
     mistake: str = ""  # which, of `simulated.mistakes`; "": as drawn
     wild: float = 0.0  # chance that a pushed update is not finite, or huge
@@ -180,7 +180,7 @@ def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None
     plan.evaluator = draw.choice(["works", "hangs", "dies"]) if draw.random() < 0.08 else ""
     if options is None and sync in OPTIONS and draw.random() < 0.4:
         plan.options = draw.choice(OPTIONS[sync])
-    # What is drawn last changes nothing of the plans without it.
+    # The last draws change nothing in plans without them.
     if draw.random() < 0.25 if data is None else data:
         plan.data = draw.choice([24, 45, 60]), draw.choice([4, 7]), draw.choice([1, 2, 3])
         plan.leaves = some(0.6, 2)
@@ -219,7 +219,7 @@ def _draw_more(plan: Plan, draw: random.Random) -> None:
     if draw.random() < 0.3:
         plan.soon = draw.randint(1, 3)
         plan.kills = max(plan.kills, 1)
-        plan.full = 0.0  # the log says what two deaths have cost
+        plan.full = 0.0  # the log shows what two deaths have cost
     lasts = False
     if plan.standby and draw.random() < 0.8:
         lasts, plan.absences = True, draw.randint(1, 2)

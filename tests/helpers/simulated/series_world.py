@@ -40,7 +40,7 @@ WHOLE = {"fedasync": {"tau": 1, "alpha": 1.0, "staleness": "constant", "weight":
          "ringmaster": {"r": 1000}}
 # A standby has no folder of the fits before it took over.
 _ELSEWHERE = "the folder with its final version is not here"
-# What a server says when it has waited for workers that do not come.
+# A server's line when it has waited in vain for workers.
 _IN_VAIN = "no worker was connected", "no other joined", "no reconnection", "no worker connected"
 _ENDS = "is too late: the run has ended"
 CONNECT = 120.0  # seconds: as users have it who give no connect_timeout
@@ -48,7 +48,7 @@ CONNECT = 120.0  # seconds: as users have it who give no connect_timeout
 
 @dataclass
 class SeriesPlan(Plan):
-    """A series; see `simulated.plan.Plan` for what has no line here.
+    """A series; `simulated.plan.Plan` describes the other fields.
 
     fits:    of each worker's script
     pauses:  seconds between two fits of a worker, as drawn
@@ -350,7 +350,7 @@ class SeriesLaws(Laws):
             self.cluster.moment(moment, fit)
 
     def came(self, script, fit, welcome):
-        """A worker is told which run its fit is."""
+        """A worker learns which run its fit is."""
         run, passes = welcome.run, welcome.passes
         self.cluster.say(f"w{script.index}: fit {fit} is run {run.id}, fit {run.fit}"
                          + " and passes" * bool(passes))
@@ -692,7 +692,7 @@ class Series(Cluster):
             script.signal()
 
     def moment(self, moment, fit):
-        """The series has come to a moment: what was aimed at it strikes."""
+        """The series has reached a moment: faults that were aimed at it strike."""
         self.say(f"--- {moment} of fit {fit}")
         for one in [*self._struck]:
             if one[:2] == (moment, fit):

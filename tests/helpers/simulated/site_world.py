@@ -45,7 +45,7 @@ _APART = 8.0  # seconds between two deaths: what one process alone holds dies wi
 
 @dataclass
 class SitesPlan:
-    """A run; see `simulated.plan.Plan` for what has no line here.
+    """A run; `simulated.plan.Plan` describes the other fields.
 
     above, inside: synchronization models
     standby: each site has one; top_standby: so has the server above
@@ -90,7 +90,7 @@ class SitesPlan:
 
 
 class NotingUpstream(Upstream):
-    """A site's side of the server above, of which the site notes what it pushes and is told.
+    """A site's line to the server above, which records the site's pushes and their answers.
 
     A cut that is not pushed is taken again, perhaps by another process and under its number. Of two
     processes that are the site, the one that joined last is heard above.
@@ -162,7 +162,7 @@ class Site:
                          validates=world.plan.validates)
         self.names = [self.name, f"standby{index}"][:1 + world.plan.standby]  # of its servers
         self.address, self.run_id = ",".join(f"{name}:{PORT}" for name in self.names), None
-        self.heard: NotingUpstream | None = None  # the process that the server above hears
+        self.heard: NotingUpstream | None = None  # the process known to the server above
         self.cuts: dict[int, float] = {}
         self.samples: dict[int, int] = {}  # of its workers' pushes, in each cut
         self.lost = 0.0  # sum of the cuts that the server above resumed without
@@ -751,7 +751,7 @@ def drawn(seed: int, data: bool | None = None) -> SitesPlan:
     plan.storm = draw.choice([0.01, 0.03]) if draw.random() < 0.2 else 0.0
     plan.drift = draw.choice([0.001, 0.02]) if draw.random() < 0.3 else 0.0
     plan.slow = draw.choice([0.0, 0.02, 0.3]) if draw.random() < 0.4 else 0.002
-    # What is drawn last changes nothing of the plans without it.
+    # The last draws change nothing in plans without them.
     plan.standby = draw.random() < 0.4
     plan.isolations = some(0.3, 2) if plan.standby else 0
     if draw.random() < 0.4 if data is None else data:

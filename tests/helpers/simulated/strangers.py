@@ -1,4 +1,4 @@
-"""Strangers in a simulated network: processes that know no secret, and say whatever they like.
+"""Strangers in a simulated network: processes that know no secret, and send anything.
 
 What they say is made from the types of the messages themselves, so that a new message, or a new
 field, is forged from the day it is there.
@@ -133,7 +133,7 @@ class Forger:
 
 
 class Stranger:
-    """One of them: it talks to all servers and shards, and answers what they say.
+    """One of them: it sends to all servers and shards, and answers their messages.
 
     It knows what every worker of the run is told: the run's id, and its epoch. It takes no place
     that is free: whoever passes for a worker is one.
@@ -143,8 +143,8 @@ class Stranger:
         self._cluster, self._process, self._draw = cluster, process, draw
         self._forger = Forger(draw)
         self._sockets = {}  # where it leads -> socket
-        self._said = {}  # where -> the newest that it has said there
-        self._answers = []  # what it would say next: where, parts, how often
+        self._said = {}  # where -> its newest message there
+        self._answers = []  # its next message: where, parts, how often
 
     def run(self):
         draw, process = self._draw, self._process

@@ -128,7 +128,7 @@ class World:
         self.on_disk = lambda process: None  # it is about to change something on its disk
         self.doomed = {}  # process -> steps, changes of its disk and messages, until it dies
         self.on_doom = lambda process: None
-        self.on_local = lambda socket, data: None  # returns what is to be called when it is read
+        self.on_local = lambda socket, data: None  # returns the function to call when it is read
         self.on_hand = lambda number, segment: None
         self.on_share = lambda process: None  # a process takes shared memory
         self.together = lambda one, two: one == two  # whether it is the same machine

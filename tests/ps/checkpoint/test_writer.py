@@ -140,7 +140,7 @@ def test_a_checkpoint_marks_the_last_version(tmp_path):
 
 
 def test_with_a_standby_a_checkpoint_is_made_of_a_snapshot_for_it(tmp_path):
-    """The file decides nothing about what is durable then."""
+    """The file does not decide what is durable then."""
     run = Running(tmp_path, standby=StandbyOf(alone=False, free=False))
     run.round(0, 1.0)
     run.snapshots.poll(1.0)

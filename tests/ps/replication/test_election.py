@@ -175,7 +175,7 @@ def test_pushes_of_an_earlier_process_are_not_known_to_be_durable():
 
 
 def test_a_server_that_continues_alone_has_the_ledger_that_it_had():
-    """Its members keep what they kept, under the marks that they know; one heard of it late."""
+    """Its members keep their pushes, under the marks that they know; one learned of it late."""
     worker = member(0, 1)
     worker.kept.add(Push(0, 0, 0, 1, 1, 0.1), np.ones(2, np.float32), 1.0, 6, 0)
     worker.reattached(m.Reattached(3, False, 0, 0, None))

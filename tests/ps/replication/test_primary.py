@@ -145,11 +145,11 @@ class World:
 
     @property
     def leading(self):
-        """What a worker is told by which its promise counts no more."""
+        """The message to a worker that voids its vote."""
         return m.Leading(1, self.info.ticket(0))
 
     def in_touch(self):
-        """The standby has just heard of this server, and says so."""
+        """The standby has just received a message of this server, and reports that."""
         self.held(1, beat=100)
         self.held(1, beat=101, answered=100)
 
@@ -374,7 +374,7 @@ def test_a_reconnected_standby_gets_time_for_messages_in_transit(world):
     world.push()
     world.poll()
     world.now += 1
-    world.follow()  # over a new connection; it has not said what it holds yet
+    world.follow()  # over a new connection; it has not reported what it holds yet
     world.poll()
     assert world.replication.holder and world.info.epoch == 1, world.said[-1]
 
@@ -454,7 +454,7 @@ def test_a_standby_that_returns_before_its_silence_was_noticed_is_taken(world):
 
 def test_a_standby_that_returns_with_nothing_while_workers_know_a_later_server_is_no_proof(
         world, inquiries):
-    """It has served, say, and was started again without --resume."""
+    """For example it has served, and was restarted without --resume."""
     world.holds_one()
     world.replication.hear_of(2, 0)
     answer = world.follow(identity=b"another")
@@ -568,7 +568,7 @@ def test_the_files_content_is_durable_as_soon_as_the_standby_is_lost(world, inqu
     """It has the mark of a copy that the standby never held. A new one is sent the next mark at
     once: a worker that did not know of the file would keep one sum for the marks around its own."""
     world.holds_one()
-    world.now = 40.0  # silent: what is sent does not arrive
+    world.now = 40.0  # silent: messages do not arrive
     world.file.due = True
     world.push()
     world.snapshots.poll(world.now)
@@ -752,7 +752,7 @@ def test_a_worker_that_knows_a_later_server_makes_this_one_ask(world, monkeypatc
 
 
 def test_no_worker_is_admitted_while_the_standby_is_silent(world, inquiries):
-    """A worker's next process has not heard of the other server; this one takes none meanwhile."""
+    """A worker's next process does not know the other server; this one admits none meanwhile."""
     world.holds_one()
     assert world.replication.doubt is None
     world.now = 40.0
@@ -804,7 +804,7 @@ def test_without_a_standby_no_process_is_asked(world):
 
 
 def test_a_returned_worker_may_vote_again_once_the_standby_follows(world):
-    """It may have promised itself to the standby, which has heard of this server since."""
+    """It may have voted for the standby, which has received this server's messages since."""
     world.holds_one()
     back = _member(attached_at=5.0)
     world.members.append(back)

@@ -39,7 +39,7 @@ def lend(lending, reader, number, held):
 
 
 def test_a_standby_that_reconnects_maps_only_the_snapshot_that_it_holds():
-    """No message tells it any more which memory of the earlier connection is given up."""
+    """No further message names the released memory of the earlier connection."""
     lending, reader, held = Lending(None), CopyReader(share=True), []
     assert lending.follow(reader.socket) == "shared memory"
     reader.follow({"epoch": 1})

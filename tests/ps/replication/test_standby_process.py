@@ -43,7 +43,7 @@ needs_memory = pytest.mark.skipif(not HOST.memory.available(),
 
 
 class Server:
-    """One that is followed, which says what the test wants."""
+    """A followed server, which sends what the test wants."""
 
     def __init__(self):
         self.port = port = free_port()
@@ -267,7 +267,7 @@ def test_a_version_in_shared_memory_is_held_there_and_outlives_the_server(server
     assert server.lending.follow(follow.socket) == "shared memory"
     server.takes_it(epoch=1)
     server.until(m.Held)
-    for number in (1, 2, 3):  # the third in the memory of the first, say
+    for number in (1, 2, 3):  # the third in the memory of the first, for example
         lent = server.lends(number, 7 * number, {"velocity": np.full(3, number, np.float32)})
         server.until(m.Held, lambda held, number=number: held.number == number)
     server.lending.close()
@@ -365,7 +365,7 @@ def test_a_standby_without_a_state_ends_where_it_is_not_of_the_same_user(server,
     (rank_of(9, False), "it was restarted, and has an older state")],
     ids=["older", "unknown", "later", "without a version"])
 def test_only_the_process_in_the_servers_place_prints_that_it_waits(server, rank, verdict):
-    """Another one that follows this standby, with a lower rank, says nothing of the server."""
+    """A process of lower rank that follows this standby reveals nothing about the server."""
     own = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), STANDBY_STEP, secret=SECRET)
     standby = server.followed_by(own)
     server.until(m.Follow)
@@ -723,7 +723,7 @@ def test_settings_that_no_server_has_written_are_not_taken(server, text):
     assert not server.primary.follows
 
 
-# What is said while a server is waited for.
+# Lines while the standby waits for a server.
 
 
 @pytest.fixture

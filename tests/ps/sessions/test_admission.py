@@ -172,7 +172,7 @@ def test_an_answer_that_was_lost_is_repeated(server):
 
 
 def test_later_messages_are_repeated_in_their_order(server):
-    """A site that hears of its new range before that of the loss of the old one loses both."""
+    """A site that receives its new range before the loss of the old one loses both."""
     (peer, _), _ = begun(server)
     sent = [m.Work(0, 0, 4, 0), m.Withdrawn(4), m.Work(4, 8, 12, 0)]
     server.requests.replies.send([Outgoing(0, message) for message in sent])

@@ -1,4 +1,4 @@
-"""A worker's floats: over sockets in chunks, or by way of shards, which say what they hold."""
+"""A worker's floats: over sockets in chunks, or through shards, which report what they hold."""
 
 from types import SimpleNamespace
 
@@ -20,7 +20,7 @@ MODEL = np.arange(SIZE, dtype=np.float32)
 
 
 class Shards:
-    """Two shards; notes what they are told."""
+    """Two shards; records the messages to them."""
 
     def __init__(self):
         self.told = []

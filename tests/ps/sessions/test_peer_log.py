@@ -1,4 +1,4 @@
-"""What peers bring about is told in one line each, and not without end."""
+"""Events that peers cause are printed in one line each, at a limited rate."""
 
 from types import SimpleNamespace
 
@@ -51,7 +51,7 @@ def test_text_of_a_peer_is_one_printable_line():
 
 
 def test_reasons_of_rejections_are_those_the_server_gave():
-    """A worker that names them after a restart of its server says what it was told, or nothing."""
+    """A worker that names them after a restart of its server repeats the given ones only."""
     engine = Engine(create("asp"), Store(None))
     engine.members[1] = Member()
     engine.members[1].rejected["late"] = 1

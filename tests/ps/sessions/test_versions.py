@@ -15,7 +15,7 @@ NAMES = "version-7.safetensors", "fit-1.safetensors"
 
 
 class Socket:
-    """A server's socket: what was sent to whom, at a time that a test sets."""
+    """A server's socket, which records messages and receivers, at a time that a test sets."""
 
     def __init__(self):
         self.now, self.sent = 10.0, []

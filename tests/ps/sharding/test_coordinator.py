@@ -1,4 +1,4 @@
-"""A server's side of its shards: whom it waits for, for how long, and what it says meanwhile."""
+"""A server's side of its shards: which it waits for, for how long, and what it prints meanwhile."""
 
 from io import StringIO
 from types import SimpleNamespace

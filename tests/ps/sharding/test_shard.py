@@ -41,12 +41,12 @@ def begun(start, stop, vector, outer="identity", state=None, wire="float32"):
 
 
 def told(notice):
-    """What a shard says of a slice: whose, and whether all its values are finite."""
+    """A shard's report on a slice: whose it is, and whether all its values are finite."""
     return notice.secret, notice.seq, notice.again, math.isfinite(notice.square)
 
 
 def hand_over(shard, update, seq, again=False, secret=77):
-    """All chunks of a slice; what the shard says to the server."""
+    """All chunks of a slice; the shard's message to the server."""
     part = update[shard.start:shard.start + shard.size]
     said = [shard.take(WORKER, s.Slice(named(secret), seq, again, offset, part.size),
                        memoryview(bytes(chunk)))

@@ -1,4 +1,4 @@
-"""Smaller batches in an advice: which are tried, and what is said of them."""
+"""Smaller batches in an advice: which are tried, and what is printed about them."""
 
 from dataclasses import replace
 

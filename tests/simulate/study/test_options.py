@@ -240,7 +240,7 @@ def test_bad_input_is_refused_in_one_line(tmp_path, flags, words):
 @pytest.mark.parametrize("counted, slow_ones", [
     pytest.param("own", 4, marks=pytest.mark.long), ("mean", 1)])
 def test_the_schedule_counts_own_steps_or_those_of_the_mean_worker(jobs, counted, slow_ones):
-    """After 4 steps the rate is 0; a worker knows of the others what its pushes' answers say."""
+    """After 4 steps the rate is 0; a worker knows the others' steps from its answers."""
     jobs.start("simulate", "-m", "wbsp.simulate", "--sync=asp", "--heterogeneity=H1",
                "--step_seconds=20ms", "--model=small", "--dataset=shapes10", "--test_images=50",
                "--max_steps=135", "--lr_decays=3:0", f"--lr_steps={counted}",

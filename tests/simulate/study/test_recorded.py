@@ -1,4 +1,4 @@
-"""What a recorded run tells of its machines, and what is predicted from it."""
+"""What a recorded run shows about its machines, and what is predicted from it."""
 
 import json
 import re

@@ -30,7 +30,7 @@ class Pair:
         return vector
 
     def fetch(self, value):
-        """The worker's view of a new version, after it has said what it has returned."""
+        """The worker's view of a new version, after it has reported the returned memory."""
         self.link.returned(self.worker.returned)
         self.requests += 1
         place = self.link.lend(self.requests, self.version(value))

@@ -211,7 +211,7 @@ def test_an_address_that_accepts_and_ends_connections_is_passed(made):
 
 
 def test_a_server_that_is_away_is_waited_for_longer_than_one_that_hangs(connected):
-    """It says nothing either."""
+    """It is silent, too."""
     read_until(connected, lambda: there(connected))
     connected.liveness.heard = 0.0
     connected.check(SERVER.silent)
@@ -224,7 +224,7 @@ def test_a_server_that_is_away_is_waited_for_longer_than_one_that_hangs(connecte
 
 
 def test_a_worker_that_has_slept_has_its_patience_left(monkeypatch):
-    """It could neither hear its server nor reach it; what it has heard waits to be read."""
+    """It could neither receive from its server nor reach it; received messages wait to be read."""
     context = zmq.Context()
     connection = Monitor(worker_socket(context, ["127.0.0.1"], b"worker"),
                                    "127.0.0.1:1", 600.0, lambda text: None)

@@ -68,7 +68,7 @@ class Member:
 
 
 class Server:
-    """A process at a shard's port; `hears`: what comes over the connection of the newest peer."""
+    """A process at a shard's port; `hears`: messages over the newest peer's connection."""
 
     def __init__(self):
         self.socket = ServerSocket("localhost", free_port(), None, 1)

@@ -90,7 +90,7 @@ def test_a_piece_of_the_shared_stream_is_given_once(events):
 @many
 @given(st.lists(st.one_of(st.none(), st.integers(1, 50)), min_size=1, max_size=30))
 def test_a_workers_own_stream_continues_without_a_gap_for_any_sizes(events):
-    """None: a step begins; else the server says another size."""
+    """None: a step begins; else the server directs another size."""
     assignments = Assignments()
     assignments.begin(8)
     pieces, size, position = iter(assignments), 8, 0
@@ -282,7 +282,7 @@ def test_batches_of_the_own_stream_come_on_demand_and_continue_without_a_gap(on_
     assert pieces(dataset, 0) == [LOOK]
     assignments.begin(8)
     assert pieces(dataset, 0, 1) == [(0, 8), (8, 8)]
-    assignments.step_begins()  # as a back end does that says so after it has asked
+    assignments.step_begins()  # as a back end that reports it after its request
     assignments.assign(5, None)
     assert pieces(dataset, 2, 3) == [(16, 5), (21, 5)]
 

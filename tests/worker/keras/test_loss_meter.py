@@ -40,7 +40,7 @@ def test_known_samples_give_the_losses_that_the_counter_gives():
 
 
 class Silent(keras.Sequential):
-    """Its own loop, which tells Keras no loss."""
+    """A user-defined loop, which gives Keras no loss."""
 
     def train_step(self, batch):
         x, y = batch
