@@ -82,7 +82,7 @@ def test_the_server_is_that_of_this_machine_if_nothing_names_one(say):
     assert address_of_server(None, split_address) == "a:1"
 
 
-def test_a_line_about_a_wait_names_the_default_as_that():
+def test_a_line_about_a_wait_marks_a_default_as_default():
     assert shown_server("localhost:2606") == (
         "localhost:2606 (the default; WBSP_SERVER=host:port names another)")
     assert shown_server("localhost:2607") == "localhost:2607"
@@ -127,7 +127,7 @@ def test_an_empty_environment_variable_is_ignored(say):
 
 
 @pytest.mark.parametrize("name", ["JOB_COMPLETION_INDEX", "SLURM_PROCID"])
-def test_a_schedulers_number_is_the_last_to_say_the_index(say, monkeypatch, name):
+def test_a_schedulers_number_gives_the_index_last(say, monkeypatch, name):
     say(WBSP_SERVER="a:1", **{name: "7"})
     assert Task.complete(None, None) == ("a:1", 7)
     config(monkeypatch, index=1)
@@ -165,7 +165,7 @@ def test_a_server_listens_at_the_address_in_the_workers_environment(say, server,
     assert where_to_listen(None, None, 2606) == listens
 
 
-def test_flags_say_alone_where_a_server_listens(say):
+def test_flags_alone_decide_where_a_server_listens(say):
     say(WBSP_SERVER="server.example:2607")
     assert where_to_listen("::", None, 2606) == ("::", 2606)
     assert where_to_listen(None, 2608, 2606) == ("localhost", 2608)

@@ -70,7 +70,7 @@ def said(monkeypatch):
     return lines
 
 
-def test_a_full_disk_is_waited_for_with_the_model(tmp_path, said):
+def test_the_model_waits_for_space_on_a_full_disk(tmp_path, said):
     evaluator.save(FullDisk(3), tmp_path / "model.keras")
     assert [line.partition("; trying")[0] for line in said] == [
         f"cannot write {tmp_path}/model.keras: No space left on device"], "once for all attempts"

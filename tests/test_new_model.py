@@ -48,7 +48,7 @@ def test_the_tests_of_the_page_pass(folder):
     assert "2 passed" in done.stdout
 
 
-def test_a_model_that_forgets_a_waiting_worker_is_found(folder):
+def test_the_laws_find_a_model_that_forgets_a_waiting_worker(folder):
     forgetful = FILES["kasync.py"].replace("sorted(self.waiting)]", "sorted(self.waiting)[:1]]")
     assert forgetful != FILES["kasync.py"]
     (folder / "kasync.py").write_text(forgetful)

@@ -146,7 +146,7 @@ def test_files_and_folders_of_a_package_import_each_other_in_no_circle(folder):
     assert circle(arrows) == {}
 
 
-def test_a_synchronization_model_needs_nothing_but_itself():
+def test_synchronization_models_import_nothing_else_of_wbsp():
     assert wrong(in_folder("sync"), lambda path: roots(path) - {
         "wbsp", "numpy", "scipy"} - sys.stdlib_module_names) == {}
 

@@ -44,7 +44,7 @@ def test_decays(text, value):
     *((units.decays, value, f"'{value}' is not a list of step:factor") for value in (
         "", "0.1", "0:0.1", "9:0.1,3:0.01", "9:0.1,9:0.01", "9:0.1,", "9:nan", "9:-1", "1.5:0.1")),
 ])
-def test_anything_else_is_refused_in_one_line(read, value, words):
+def test_any_other_value_is_refused_in_one_line(read, value, words):
     with pytest.raises(ValueError, match=words) as error:
         read(value)
     assert "\n" not in str(error.value)

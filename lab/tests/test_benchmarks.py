@@ -175,7 +175,7 @@ def test_frozen_compares_a_backbone_with_its_head_alone(tmp_path):
 
 
 @minutes
-def test_lora_counts_memory_beside_a_plain_trainer(tmp_path):
+def test_lora_compares_its_memory_with_a_plain_trainers(tmp_path):
     pytest.importorskip("peft", reason="it needs peft and transformers")
     result = figures(tmp_path, "lora", "--layers=1", "--hidden=64", "--steps=4")
     for one in (result["plain"], *result["workers"]):

@@ -201,7 +201,7 @@ def test_a_peer_that_is_late_for_the_average_loses_its_gradients_and_loads_the_s
     assert found[1] == (pytest.approx(4.2), {0: 4})
 
 
-def test_a_peer_that_is_lost_takes_its_gradients_along_and_stops_only_an_average():
+def test_a_lost_peer_loses_its_gradients_and_stops_only_an_average():
     pair = [machine(1.0, 10.0, 0.25),
             machine(1.0, 10.0, 0.25, Incarnation(0.0, 2.5), Incarnation(20.0, 26.0))]
     found = list(islice(hivemind(pair, 2, 10, 20.0, 4.0), 3))
@@ -259,7 +259,7 @@ def test_local_steps_go_by_speed_where_they_are_dynamic():
     assert local_steps(means, 8, by_speed=False) == dict.fromkeys(means, 8)
 
 
-def test_diloco_goes_on_without_the_worker_that_was_lost_in_a_round():
+def test_diloco_continues_without_a_worker_lost_in_a_round():
     pair = [machine(1.0), machine(1.0, 10.0, 0.0, Incarnation(0.0, 5.0))]
     one = ground(pair, 11.5, size=0.0, server=ServerSpec(detect_seconds=2.0))
     diloco(one, [1.0, 1.0], 4)
@@ -413,5 +413,5 @@ def test_a_bad_entry_is_refused_in_one_line(text, words):
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_of_wbsps_is_no_rival():
+def test_a_model_of_wbsp_is_not_a_rival():
     assert rival("auto:outer.rate=8") is None and rival("decoupled") is None

@@ -251,7 +251,7 @@ def test_on_adopt_cuts_first_and_then_at_each_received_model():
     assert step(agent) == []
 
 
-def test_on_adopt_with_rebase_keeps_the_progress_that_it_hands_over():
+def test_on_adopt_with_rebase_keeps_its_pushed_progress():
     agent = started(WorkerRule("on_adopt", "never", "rebase"))
     assert step(agent) == [cut(0)]
     agent.acked(None)
@@ -292,7 +292,7 @@ def test_a_refresh_cuts_a_push_of_several_steps_short():
     assert step(agent) == [cut(0, steps=2)]
 
 
-def test_a_refresh_of_the_version_before_is_void():
+def test_a_refresh_for_an_earlier_version_is_void():
     agent = started(EVERY)
     step(agent), step(agent), step(agent)
     agent.directed(Direct(3, cut=True))
@@ -404,7 +404,7 @@ def test_a_push_carries_a_fetch_that_a_grant_in_the_acknowledgement_starts(rule)
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_a_grant_that_the_version_follows_asks_for_nothing(early):
+def test_a_grant_followed_by_its_version_needs_no_request(early):
     """early: it comes in before the acknowledgement, which the server has sent before it."""
     agent = started(BSP)
     [push] = step(agent)
@@ -419,7 +419,7 @@ def test_a_grant_that_the_version_follows_asks_for_nothing(early):
     assert agent.granted(1, push.fetch, False) == [] and agent.waiting is None
 
 
-def test_a_grant_that_no_version_follows_needs_a_fetch_of_its_own():
+def test_a_grant_without_its_version_needs_a_fetch():
     agent = started(BSP)
     [push] = step(agent)
     assert agent.acked(None) == []
@@ -517,7 +517,7 @@ def test_a_worker_that_never_waits_fetches_what_the_new_model_grants():
     assert agent.reattached(True) == [] and agent.granted(9) == [FETCH]
 
 
-def test_a_first_step_with_a_version_on_its_way_waits_for_it():
+def test_a_first_step_waits_for_a_version_in_transit():
     agent = started(ON_ADOPT)
     agent.reattached(True)
     assert agent.granted(1) == [FETCH]
@@ -540,7 +540,7 @@ def test_a_starved_worker_that_gets_work_pushes_once_at_a_time(adopt):
     assert {type(one) for one in step(agent)} == {Adopt, Cut}
 
 
-def test_an_agent_refuses_to_cut_before_the_push_before_is_answered():
+def test_an_agent_refuses_to_cut_before_the_last_push_is_answered():
     agent = started(BSP)
     step(agent)
     agent.waiting = None

@@ -93,7 +93,7 @@ def test_a_worker_that_left_before_the_start_is_not_counted():
     assert engine.start(2.0) == [(1, Granted(0))]
 
 
-def test_a_late_comer_is_granted_at_once():
+def test_a_late_worker_is_granted_at_once():
     engine, _ = engine_with(workers=1)
     assert engine.join(1, 5.0) == [(1, Granted(0))]
 
@@ -349,7 +349,7 @@ def test_nothing_is_accepted_where_nothing_was_pushed():
         engine.tick(1.0)
 
 
-def test_a_fetch_that_a_push_carries_is_heeded_with_a_grant_only():
+def test_a_carried_fetch_counts_only_with_a_grant():
     engine, _ = strict(lambda p: Accept(p, 1.0), lambda p: Commit(), lambda p: Grant(0))
     ack, model = engine.push(push(0), f32(1, 1), 1.0, fetch=5)
     assert ack == (0, Ack(0, True, granted=1, weight=1.0, steps=1, examples=10))
@@ -403,7 +403,7 @@ class Asked(SyncModel):
         return [Direct(1, cut=True), Direct(0, cut=steps >= 3)]
 
 
-def test_a_question_is_the_models():
+def test_a_cut_query_is_decided_by_the_model():
     engine = Engine(model := Asked(), Store(None), 2)
     with pytest.raises(ValueError, match="worker 0 asked without having been started"):
         engine.query(0, CutQuery(1, 1, 0.5), 0.0)
@@ -511,7 +511,7 @@ def test_a_range_of_a_site_may_reach_into_an_epoch_that_may_begin(validate, stop
     assert given(engine.ask_work(1, AskWork(0, 0, 10, 90), 0.0), 1) == (50, stop)
 
 
-def test_nothing_is_given_while_a_push_is_on_its_way():
+def test_no_work_is_given_while_a_push_is_in_transit():
     engine, _ = sharing("asp")
     engine.ask_work(0, AskWork(0, 0), 0.0)
     assert engine.ask_work(0, AskWork(10, 1), 1.0) == []
@@ -570,7 +570,7 @@ def resumed(*here, rival=False):
     return engine, log
 
 
-def test_a_number_of_a_version_is_not_given_twice_where_one_is_away_that_may_have_it():
+def test_version_numbers_leap_where_an_absent_worker_may_know_them():
     engine, log = resumed(0, 1)
     first = engine.store.latest.version
     assert first == 5 + LEAP
@@ -580,7 +580,7 @@ def test_a_number_of_a_version_is_not_given_twice_where_one_is_away_that_may_hav
     assert engine.store.latest.version == first + 1
 
 
-def test_a_number_of_a_version_is_not_given_twice_where_another_server_may_give_it():
+def test_version_numbers_leap_where_another_server_may_give_them():
     """Any of the workers may go back to that one, which does not know of this one yet."""
     engine, _ = resumed(0, 1, 2, rival=True)
     assert engine.store.latest.version == 5 + LEAP

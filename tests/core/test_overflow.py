@@ -96,7 +96,7 @@ def test_grown_bounds_are_measured_again():
     assert not engine.members[0].rejected
 
 
-def test_a_push_that_is_too_large_is_answered_and_the_next_continues():
+def test_a_too_large_push_is_answered_and_training_continues():
     engine = begun(create("asp"), Store(np.zeros(5, np.float32)))
     assert pushed(engine, np.full(5, 3e38), 0).reason == TOO_LARGE
     assert pushed(engine, np.full(5, np.nan), 1).reason == NOT_FINITE

@@ -319,7 +319,7 @@ def test_a_cut_names_the_positions_accepted_since_the_last_cut(ledger):
     assert ledger.cut() == ((0, 10),)
 
 
-def test_no_cut_is_taken_while_the_one_before_is_unanswered(ledger):
+def test_no_cut_is_taken_while_the_last_one_is_unanswered(ledger):
     ledger.settle(0, 10, True)
     ledger.cut()
     with pytest.raises(RuleBroken, match="while 10 positions of its cut before are not answered"):

@@ -50,7 +50,7 @@ def first(side=32):
 
 
 @given(sizes)
-def test_an_example_looks_the_same_in_whatever_batch_it_comes(sizes):
+def test_an_example_is_the_same_in_any_batch(sizes):
     starts = itertools.accumulate(sizes, initial=0)
     for start, size in zip(starts, sizes, strict=False):
         for part, whole in zip(shared(2)(start, size), first(2), strict=True):

@@ -135,7 +135,7 @@ def server_container(resources):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_kubernetes_knows_all_that_the_files_say(version):
+def test_kubernetes_knows_all_fields_of_the_files(version):
     resources = plain()
     assert kinds(resources) == [("Job", "wbsp-ps"), ("Job", "wbsp-worker"),
                                 ("PersistentVolumeClaim", "wbsp-runs"), ("Service", "wbsp-ps")]

@@ -92,7 +92,7 @@ def test_a_network_cut_and_its_end_lose_nothing(jobs, network, host, seconds, wa
 @pytest.mark.parametrize("standby", [False, True])
 @pytest.mark.parametrize(("seconds", "way"), list(itertools.product((3, 12, 60),
                                                                    ("both", "in", "out"))))
-def test_a_shard_that_is_cut_off_and_returns(jobs, seconds, way, standby):
+def test_a_shard_that_is_cut_off_reconnects(jobs, seconds, way, standby):
     """The shards have hosts of their own; without one of the two training stops."""
     names = "s0", "s1"
     with hosts.Hosts("server", "standby", "w0", "w1", *names) as network:

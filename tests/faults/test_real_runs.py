@@ -344,7 +344,7 @@ def test_an_interrupt_ends_the_wait_for_others(jobs):
     server.until("worker 0 left: interrupted")
 
 
-def test_a_layout_agrees_by_names_without_the_numbers_of_the_process(jobs):
+def test_layouts_agree_by_names_without_numbers_of_the_process(jobs):
     server = jobs.server(sync="asp").listens()
     renamed, other = IntegerReplica(1), IntegerReplica(1)
     renamed.layout = [TensorSpec("kernel_1", (4,)), TensorSpec("bias_1", ())]

@@ -89,7 +89,7 @@ def test_a_server_makes_a_token_only_for_other_machines(beyond, tmp_path):
     assert token_of_server(str(path), beyond) == (b"a secret of the run", False)
 
 
-def test_a_process_has_the_usual_token_for_other_machines_alone():
+def test_the_usual_token_is_used_only_for_other_machines():
     assert Credentials(None, refuse).token is None, "there is none to look for"
     token, _ = make_token()
     assert Credentials(None, lambda: True).token == token

@@ -16,7 +16,7 @@ def test_the_run_s_time_resumes_from_an_earlier_server_and_is_never_set_back():
     assert clock.run() == 61
 
 
-def test_a_process_s_own_time_is_never_set():
+def test_a_processs_own_time_is_never_set():
     at = [1000.0]
     clock = Clock(lambda: at[0])
     clock.go_on(60)

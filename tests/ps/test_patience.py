@@ -122,7 +122,7 @@ def test_a_connection_that_breaks_on_a_limited_line(jobs, way):
 # One message of a member that is wrong costs that member alone.
 
 
-def test_a_fault_while_handling_a_message_costs_its_sender_alone(jobs):
+def test_a_fault_in_handling_a_message_drops_only_its_sender(jobs):
     server = impatient(jobs, "--connect_timeout=1", workers=3, fault="""
 import wbsp.sync.asp
 push = wbsp.sync.asp.ASP.push

@@ -84,7 +84,7 @@ def test_only_a_workers_own_process_can_report_its_end():
     assert not series.goes_on and series.gone == {0}
 
 
-def test_a_process_without_an_index_is_waited_for():
+def test_the_next_run_waits_for_processes_without_an_index():
     series = serving(1, secret="5e" * 32)
     series.comes(None, b"one", proven=False)
     assert series.goes_on and series.awaited == "1 process without an index"

@@ -209,7 +209,7 @@ def test_a_member_with_an_impossible_push_is_dropped_with_the_reason(training):
     assert len(server.find("worker 2 was lost: worker 2 pushed")) == len(ENDS)
 
 
-def test_a_worker_that_knows_a_later_server_is_not_taken(training):
+def test_a_worker_that_knows_a_later_server_is_not_admitted(training):
     server, members = training
     with Peer(server.address) as worker:
         worker.send(m.Hello(m.PROTOCOL, 2, {}))
@@ -257,7 +257,7 @@ def test_text_of_a_worker_cannot_forge_a_line_of_the_log(training):
     m.Join([TensorSpec("x", (2**33,))]), m.Join([TensorSpec("x", (2**34,))]),
     m.Join([TensorSpec("x" * 900_000, (4,))]), m.Join(100_000 * [TensorSpec("x", ())])],
     ids=["32 GiB", "more than the largest", "a name of 900 KB", "100,000 variables"])
-def test_a_first_worker_that_claims_too_much(jobs, claim):
+def test_a_first_worker_that_claims_too_much_changes_nothing(jobs, claim):
     """The first to join is asked for W_0: its word decides the size of the model."""
     server = jobs.server(sync="asp", workers=2).listens()
     with Peer(server.address) as liar:

@@ -15,7 +15,7 @@ from wbsp.ray.placement import actor_options, of_workers
 from wbsp.ray.worker import Worker
 
 
-def test_a_number_of_workers_need_a_cpu_each_and_others_what_is_said():
+def test_workers_given_as_a_number_need_a_cpu_each():
     assert of_workers(2) == [{"CPU": 1}, {"CPU": 1}]
     assert of_workers([{"GPU": 1, "CPU": 0}, {"TPU": 0.5}]) == [{"GPU": 1}, {"TPU": 0.5}]
     assert actor_options({"GPU": 1, "TPU": 4, "memory": 1e9}) == {
@@ -137,7 +137,7 @@ def test_a_train_that_exits_well_has_returned(worker, code):
     assert worker.train((raises(SystemExit(code)), ()), "0123456789abcdef", {}) == (None, None)
 
 
-def test_an_end_that_ray_wants_stays_a_death(worker):
+def test_an_actor_that_ray_kills_counts_as_dead(worker):
     end = SystemExit(1)
     end.ray_terminate_msg = "The process receives a SIGTERM."
     with pytest.raises(SystemExit):

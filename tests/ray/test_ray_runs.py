@@ -132,7 +132,7 @@ def test_a_worker_that_dies_is_restarted(jobs):
 
 
 @long
-def test_a_worker_is_killed(jobs, machine):
+def test_ray_restarts_a_killed_worker(jobs, machine):
     run = Run(jobs, machine, sync="wbsp")
     run.trains()
     os.kill(run.pid(0), signal.SIGKILL)

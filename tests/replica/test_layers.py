@@ -107,7 +107,7 @@ def test_normalization_computes_with_the_values_of_its_variables(place):
     assert np.allclose(after, fresh.predict(X, verbose=0), atol=1e-5)
 
 
-def test_normalization_that_was_built_in_a_graph_is_no_trouble():
+def test_a_normalization_built_in_a_graph_is_supported():
     from wbsp.replica.layers import derive, statistics
 
     layer = keras.layers.Normalization()
@@ -155,7 +155,7 @@ def test_without_a_step_no_averages_exist(ends, said):
     assert not said and np.all(model.get_weights()[0] == 7)
 
 
-def test_a_final_version_that_breaks_a_constraint_is_made_to_keep_it(ends, said):
+def test_constraints_are_applied_to_the_final_version(ends, said):
     model = stacked(keras.layers.Dense(3, kernel_constraint="non_neg", use_bias=False))
     model.compile(keras.optimizers.SGD(0.01), "mse")
     final = np.arange(16, dtype=np.float32) - 4

@@ -86,7 +86,7 @@ def test_a_loaded_version_keeps_the_models_constraints(tmp_path):
 @pytest.mark.parametrize("other, said", [
     ({"units": 5}, r"of another model than .*: variable 0 is .*\[6, 5\] here and .*\[6, 4\] there"),
     ({"words": 0.5}, "layer rescaling.* is not in the run")])
-def test_another_model_is_refused_in_one_line_and_stays_as_it_is(tmp_path, other, said):
+def test_another_model_is_refused_in_one_line_and_unchanged(tmp_path, other, said):
     leave(tmp_path / CHECKPOINT, trained(1), 7)
     mine = trained(2, **other)
     before = predicts(mine)

@@ -214,7 +214,7 @@ def test_adapters_that_are_put_into_a_model_are_named():
         values.check()
 
 
-def test_a_model_that_stays_what_it_is_may_be_trained_loaded_frozen_and_wrapped():
+def test_a_model_with_unchanged_variables_may_be_loaded_frozen_and_wrapped():
     class Shown(torch.nn.Linear):
         """Has something in its state_dict that it makes anew each time."""
 

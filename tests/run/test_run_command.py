@@ -155,7 +155,7 @@ def test_a_worker_that_dies_each_time_is_given_up_and_the_others_finish(run):
     assert job.find(r"^worker 0 \| step 10 done")
 
 
-def test_a_worker_that_raises_is_out_and_its_code_is_returned(run):
+def test_a_worker_that_raises_leaves_and_its_code_is_returned(run):
     job = run.start("train.py", script="""
 import os, sys
 from integer_worker import Plan, main

@@ -61,7 +61,7 @@ def pids(hosts, name):
 
 
 @night
-def test_a_run_on_three_machines(away):
+def test_a_run_on_three_machines_ends_well(away):
     job = away("--hosts=localhost:1,fast:2,old:1", "train.py", "30")
     job.until(r"worker 3 \| step 5 done")
     token = psutil.Process(pids(job.hosts, "old")[0]).environ()["WBSP_TOKEN_FILE"]

@@ -92,7 +92,7 @@ def test_lines_from_the_first_invalid_one_on_are_cut_off(tmp_path):
     assert (tmp_path / "a.txt").read_bytes() == b"".join(map(line, [0, 1, 2, 9]))
 
 
-def test_a_document_that_does_not_fit_leaves_the_one_before(tmp_path):
+def test_a_document_that_cannot_be_written_keeps_the_previous_one(tmp_path):
     path = tmp_path / "a.json"
     write_whole(path, b"before")
     with full_at(100), pytest.raises(OSError, match="File too large"):

@@ -78,7 +78,7 @@ def test_new_processes_without_an_index_replace_those_that_a_resumed_end_awaits(
     assert any("ending the run with 0 of 1 workers" in line for run in runs for line in run.said)
 
 
-def test_a_version_counts_more_than_a_later_note_of_the_fit(folder):
+def test_a_version_takes_precedence_over_a_later_record_of_the_fit(folder):
     """The standby had lost its copy, and began the fit in a higher epoch than the server's."""
     plan = SeriesPlan(standby=True, workers=2, struck=(
         ("t1", 2, "kill", "server"), ("t1", 2, "kill", "standby")))

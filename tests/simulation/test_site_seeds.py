@@ -73,7 +73,7 @@ def test_versions_read_at_sites_are_the_runs_versions(seed, folder):
     Sites(drawn(seed), seed, folder).run()
 
 
-def test_another_worker_validates_what_one_that_died_was_given(folder):
+def test_another_worker_validates_in_place_of_a_dead_one(folder):
     """The next process of its index counted as the one that validated, for ever."""
     plan = SitesPlan(sites=1, data=(24, 4, 3), validate="wait", validates=True, kill_validators=2,
                      patience=300.0)

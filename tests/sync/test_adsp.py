@@ -289,6 +289,6 @@ def test_after_all_have_left_the_next_worker_begins_a_new_period():
     assert model.tick(110.0) == [Direct(1, cut=True)]
 
 
-def test_a_period_of_no_time_is_refused():
+def test_a_period_of_zero_is_refused():
     with pytest.raises(ValueError, match="adsp: option period=0 is below 0.001"):
         ADSP(period=0)

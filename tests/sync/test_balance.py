@@ -169,7 +169,7 @@ def test_the_balance_never_exceeds_the_memory(machines, memories):
         assert all(memory(*item) <= 1 + 1e-9 for item in sizes.items())
 
 
-def test_a_machine_whose_memory_is_full_is_no_leader():
+def test_a_machine_without_free_memory_does_not_lead():
     def half_full(worker, size):
         return size / (16 if worker == 2 else 64)
     trial = Trial(3, lambda i, x: x / (1, 2, 10)[i], half_full).until_it_holds()

@@ -120,7 +120,7 @@ def drive(model, times):
     return granted
 
 
-def test_a_worker_at_the_bound_runs_on_until_the_slowest_is_due():
+def test_a_worker_at_the_bound_continues_until_the_slowest_is_due():
     model = DSSP(s_l=1, s_u=5)
     model.join(0, 0.0)
     model.join(1, 0.0)

@@ -56,7 +56,7 @@ def test_no_backups_are_bsp_bit_for_bit(n):
     assert unequal(KSync(b=0), n) == unequal(create("bsp"), n)
 
 
-def test_a_straggler_costs_its_own_updates_and_no_others_time():
+def test_a_straggler_delays_no_other_worker():
     seconds = [1.0, 1.0, 1.0, 2.5]
     cluster = Cluster(KSync(b=1), [Machine(constant(s)) for s in seconds])
     cluster.run(until=30.5)

@@ -191,7 +191,7 @@ def test_without_it_the_work_grows_with_the_square_of_the_workers(make, solve):
 
 
 @pytest.mark.parametrize("make", [random_rows, late_rows])
-def test_each_variant_does_less_than_the_one_before(make):
+def test_each_variant_does_less_than_the_previous_one(make):
     plain, opt, bs = (work(solve(make(400, 15))) for solve in VARIANTS)
     assert plain > opt > bs
 

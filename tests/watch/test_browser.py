@@ -130,7 +130,7 @@ def test_the_numbers_on_the_page_are_those_of_the_summary(browser, serve, report
     assert [row[1][0] for row in lost] == ["3", "3"]
 
 
-def test_a_report_asks_no_one_else(browser, report):
+def test_a_report_makes_no_network_request(browser, report):
     look(browser, report)
     assert {one.partition(":")[0] for one in browser.requests} <= {"file", "data", "blob", "about"}
     assert [one for one in browser.requests if one.startswith("file:")] == [report]

@@ -105,7 +105,7 @@ def test_offset_zero_starts_again():
     assert np.array_equal(assemble(stream, ramp(SIZE))[-1][0], ramp(SIZE))
 
 
-def test_a_vector_that_is_complete_does_not_continue():
+def test_a_chunk_after_a_complete_vector_is_refused():
     stream = VectorStream([SIZE], BufferPool())
     assemble(stream, ramp(SIZE))
     with pytest.raises(WireError, match="expected 0"):
@@ -141,7 +141,7 @@ def test_ranges_of_two_versions_are_not_assembled():
     assert np.array_equal(assembly.add(*first)[0], ramp(10))
 
 
-def test_a_version_that_is_whole_does_not_count_for_the_next():
+def test_a_complete_version_does_not_count_for_the_next():
     """A fetch is repeated, and answered by the same version: each range must arrive again."""
     assembly = VectorAssembly(10, parts=2)
     (first,), (second,) = of_range(4, 0, 5, 10), of_range(4, 5, 10, 10)

@@ -487,7 +487,7 @@ def test_the_time_of_a_suspension_is_not_counted_as_a_search():
     assert len(talk.turned) == 2
 
 
-def test_a_member_believes_a_refusal_of_its_user_and_of_its_run():
+def test_a_member_accepts_a_refusal_by_its_user_or_its_run():
     talk, refusal = refusing(key=Line.contact)
     with pytest.raises(TransportError, match="the server refused: of another run"):
         talk.receive(refusal)
@@ -563,7 +563,7 @@ def test_a_push_waits_until_both_shards_know_the_worker(sharded):
     assert sharded.number() == 1
 
 
-def test_a_process_in_a_shards_place_is_not_believed(sharded):
+def test_messages_of_a_process_in_a_shards_place_are_ignored(sharded):
     sharded.obey(sharded.client.shard_changed(0, True, sharded.now))
     present = s.Present(NAME)
     assert structs.replace(sharded.introduced[0][1], nonce=b"") == present, "without the secret"

@@ -42,6 +42,6 @@ def test_messages_of_an_ended_server_are_read(line):
     assert line(m.Alive(), m.Alive(), m.VersionAt("run", last=True, ends=True)).ends
 
 
-def test_a_server_that_ended_without_a_word_is_an_error(line):
+def test_a_server_that_ended_without_a_message_is_an_error(line):
     with pytest.raises(ConnectionError, match="the connection to .* broke"):
         line(m.Alive())

@@ -59,7 +59,7 @@ def test_the_loop_does_not_wait_for_a_name(silent):
     assert len(names.asked) > 1, "the name may stand for another machine by now"
 
 
-def test_a_name_that_is_not_known_proves_nothing(silent):
+def test_an_unknown_name_proves_nothing(silent):
     names = Names(known=False)
     names.go.set()
     link = silent("server.example", names)
@@ -76,7 +76,7 @@ def test_an_address_is_asked_about_at_once_and_is_the_one_that_libzmq_tries(sile
     assert {host for host, _ in names.asked} == {"127.0.0.1"}
 
 
-def test_a_loop_finds_that_it_has_slept():
+def test_a_loop_detects_that_it_was_suspended():
     nap = Nap(100.0)
     assert not nap.over(100.05) and not nap.over(101.0)
     assert nap.over(3701.0) and nap.seconds == 3600.0
@@ -106,7 +106,7 @@ def test_a_standby_without_a_connection_is_lost_at_once():
     assert Liveness(STANDBY, 0.0).lost(1.1, lambda: False) == "no connection for 0 s"
 
 
-def test_an_end_that_is_found_long_after_a_touch_proves_nothing():
+def test_an_end_found_long_after_the_last_contact_proves_nothing():
     beats = Beats()
     assert not beats.fresh(0.0)
     beats.sent(1, 10.0)

@@ -345,12 +345,12 @@ def test_every_text_of_a_message_can_be_printed_in_a_line(kind):
             if not is_for_a_line(info)] == []
 
 
-def test_every_message_is_of_a_kind_that_is_looked_at():
+def test_every_message_is_of_a_forged_kind():
     every = {one for kind in KINDS for one in get_args(kind) or (kind,)}
     assert {*Message.__subclasses__()} - every == {LetGo}  # which a server sends as Refused
 
 
-def test_every_kind_that_is_decoded_is_looked_at():
+def test_every_decoded_kind_is_forged():
     """Messages over shared memory are of these kinds, too."""
     assert {*m._decoders} == {*KINDS}
 

@@ -134,7 +134,7 @@ def test_a_socket_that_is_full_keeps_the_order():
     assert socket.sent == [b"a1", b"b"] and not queue.blocked
 
 
-def test_a_cleared_queue_sends_nothing_of_before():
+def test_a_cleared_queue_sends_no_earlier_message():
     socket = Socket()
     queue = SendQueue(socket, RateLimiter(1.0))
     for data in (b"a", b"b"):

@@ -109,7 +109,7 @@ def test_received_messages_are_read_in_bounded_turns(stranger):
     link.close()
 
 
-def test_a_shard_that_has_proven_nothing_is_not_believed(stranger):
+def test_messages_of_an_unproven_shard_are_ignored(stranger):
     """Nor does it end the server: another process may listen at the shard's address."""
     link, poll, why, close = shard(stranger)
     stranger.meets(poll)

@@ -158,5 +158,5 @@ def test_a_process_without_the_token_is_counted(open_server, tmp_path):
                              f"{tmp_path / 'token'}")
 
 
-def test_a_process_that_finds_the_token_is_forgiven(open_server):
+def test_a_process_that_finds_the_token_later_is_admitted(open_server):
     assert refused(*open_server, None, b"a long enough secret") == []

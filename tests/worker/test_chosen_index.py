@@ -53,7 +53,7 @@ def test_a_process_is_one_worker(server):
     assert again.index == 0
 
 
-def test_a_callback_that_was_asked_for_its_index_hands_its_place_to_the_next(jobs):
+def test_a_callback_with_an_index_passes_it_to_the_next_callback(jobs):
     """A script may read the index from one callback and train with another."""
     server = jobs.server(workers=1).listens()
     asked, said = worker(server.address), []

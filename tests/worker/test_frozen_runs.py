@@ -110,7 +110,7 @@ def test_workers_that_freeze_others_are_refused_in_one_line(jobs):
     server.ends_well()
 
 
-def test_a_step_that_changes_it_all_the_same_is_an_error(jobs):
+def test_a_step_that_changes_a_frozen_variable_is_an_error(jobs):
     def change(tree):
         return {**tree, "back": {**tree["back"], "b": tree["back"]["b"] + 1}}
 

@@ -180,6 +180,6 @@ def test_a_message_that_no_server_could_read_is_refused_by_its_sender():
         in_order(caught.value, names)
 
 
-def test_a_rude_value_is_named_by_its_type():
+def test_a_value_without_a_short_text_is_named_by_its_type():
     assert given.shown(Rude()) == "a Rude" and given.shown(10**5000) == "a int"
     assert sys.getsizeof(given.shown("x" * 10**7)) < 300

@@ -130,7 +130,7 @@ def test_a_restarted_script_skips_its_blocks_that_have_ended(jobs):
     assert [run["fit"] for run in runs] == [1, 2, 3]
 
 
-def test_a_worker_whose_run_ends_before_it_joins_passes_by_it(jobs):
+def test_a_worker_whose_run_ends_before_it_joins_skips_it(jobs):
     """The server knows it, and the others have trained all: it waits for the next fit's run."""
     pytest.importorskip("jax")
     server = jobs.server(series=True).listens()
@@ -151,7 +151,7 @@ def test_a_worker_whose_run_ends_before_it_joins_passes_by_it(jobs):
 
 @ON_TORCH
 @pytest.mark.long
-def test_all_ranks_of_a_worker_pass_by_a_block_that_has_ended(jobs):
+def test_all_ranks_of_a_worker_skip_a_block_that_has_ended(jobs):
     server = jobs.server(workers=1, series=True).listens()
 
     def ranks(*arguments):

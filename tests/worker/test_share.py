@@ -126,6 +126,6 @@ def test_a_second_reader_is_refused(share):
 @pytest.mark.parametrize("numbers, named", [
     ((0, 4), "n=0"), ((20, 0), "batch_size=0"), ((20, 2.5), "batch_size=2.5"),
     ((True, 4), "n=True"), ((20, 4, -1), "seed=-1")])
-def test_numbers_that_cannot_be_are_refused(numbers, named):
+def test_impossible_numbers_are_refused(numbers, named):
     with pytest.raises(ValueError, match=f"{named}: it must be"):
         Share(*numbers)

@@ -155,7 +155,7 @@ def test_a_state_that_no_server_made_is_refused_in_one_line(tmp_path, change, sa
 
 
 @pytest.mark.parametrize("missing", ["elapsed", "next_seq", "totals"])
-def test_a_state_that_lacks_something_is_refused_in_one_line(tmp_path, missing):
+def test_an_incomplete_state_is_refused_in_one_line(tmp_path, missing):
     state = STATE.to_json()
     del state[missing]
     with pytest.raises(ValueError, match=f"its state is damaged: .*`{missing}`"):

@@ -35,7 +35,7 @@ def member(worker, epoch, session=None):
 
 
 @given(workers=st.integers(1, 9), epoch=st.integers(1, 5), data=st.data())
-def test_a_server_and_its_standby_never_both_have_enough(workers, epoch, data):
+def test_a_server_and_its_standby_never_both_win_an_election(workers, epoch, data):
     members = [member(worker, epoch) for worker in range(workers)]
     held = data.draw(st.sets(st.integers(0, workers - 1), min_size=1), "workers that it holds")
     newer = data.draw(st.sets(st.integers(0, workers - 1), min_size=1), "workers since then")
@@ -58,7 +58,7 @@ def test_a_server_and_its_standby_never_both_have_enough(workers, epoch, data):
 
 
 @given(workers=st.integers(1, 9), data=st.data())
-def test_a_worker_that_was_no_member_yet_has_no_vote(workers, data):
+def test_a_worker_unknown_to_the_snapshot_has_no_vote(workers, data):
     """A copy from before all had joined: its standby knows too few for a majority, or enough."""
     members = data.draw(st.sets(st.integers(0, workers - 1)), "that the copy names")
     voters = [(worker, "process" if worker in members else "") for worker in range(workers)]

@@ -165,7 +165,7 @@ def world():
     world.lending.close()
 
 
-def test_one_copy_at_a_time_and_the_newest_version(world):
+def test_one_snapshot_at_a_time_holds_the_newest_version(world):
     assert isinstance(world.follow(), m.Following)
     world.poll()
     assert world.copies() == [1]
@@ -225,7 +225,7 @@ def test_a_snapshot_marks_the_last_version(world):
     assert world.copies() == [1, 2]
 
 
-def test_a_copy_that_moves_is_waited_for_and_one_that_does_not_is_given_up(world):
+def test_a_snapshot_with_progress_is_awaited_and_one_without_is_given_up(world):
     """As over a slow line, or behind one that takes nothing: the run's end waits for it."""
     world.holds_one()
     world.push()
@@ -444,7 +444,7 @@ def test_a_standby_that_returns_without_a_version_is_continued_above(world, inqu
     assert world.replication.doubt is None and world.info.epoch == world.noted["epoch"] == 7
 
 
-def test_a_standby_that_returns_before_its_silence_was_noticed_is_taken(world):
+def test_a_standby_that_reconnects_before_its_silence_was_noticed_is_accepted(world):
     """Its machine has lost its power, and no connection has ended."""
     world.holds_one()
     world.now = 20.0
@@ -452,7 +452,7 @@ def test_a_standby_that_returns_before_its_silence_was_noticed_is_taken(world):
     assert world.info.epoch == 3
 
 
-def test_a_standby_that_returns_with_nothing_while_workers_know_a_later_server_is_no_proof(
+def test_a_standby_without_a_snapshot_proves_nothing_if_workers_know_a_later_server(
         world, inquiries):
     """For example it has served, and was restarted without --resume."""
     world.holds_one()
@@ -531,7 +531,7 @@ def inquiries(monkeypatch):
     monkeypatch.setattr(follower, "Inquiry", Inquiry)
 
 
-def test_a_server_that_slept_continues_with_a_standby_that_did_not(world, inquiries):
+def test_a_suspended_server_continues_with_its_running_standby(world, inquiries):
     """Its disk stood still, say: then it has heard nothing, and what there is to hear comes now."""
     world.holds_one()
     world.push()
@@ -548,7 +548,7 @@ def test_a_server_that_slept_continues_with_a_standby_that_did_not(world, inquir
     assert world.replication.settled
 
 
-def test_once_workers_are_asked_they_decide(world, inquiries):
+def test_after_a_request_for_votes_the_votes_decide(world, inquiries):
     """A word of the standby that comes now may be from before it asked them itself."""
     world.holds_one()
     world.now = 40.0
@@ -629,7 +629,7 @@ def test_a_message_of_the_standby_is_as_old_as_the_beat_that_it_answers(dead):
     assert not quiet(dead)
 
 
-def test_a_message_that_answers_no_beat_proves_no_contact(dead):
+def test_a_message_without_a_heartbeats_number_proves_no_contact(dead):
     for beat in range(7, 12):
         dead.held(1, beat)
     dead.held(1, 12, answered=99)
@@ -670,20 +670,20 @@ def test_a_connected_voter_of_the_standby_counts_once_that_has_ended(dead):
     assert waits(dead, 1, declines)
 
 
-def test_a_voter_that_has_voted_for_the_standby_ends_no_doubt_while_that_may_live(world, inquiries):
+def test_a_voter_of_the_standby_is_no_proof_while_the_standby_may_live(world, inquiries):
     world.holds_one()
     world.now = 40.0
     assert not waits(world, 60, lambda: world.replication.elected(
         SimpleNamespace(worker=0), m.Elected(2)))
 
 
-def test_a_worker_s_new_process_ends_no_doubt_while_the_standby_may_live(world, inquiries):
+def test_a_workers_new_process_is_no_proof_while_the_standby_may_live(world, inquiries):
     world.holds_one()
     world.now = 40.0
     assert not waits(world, 60, lambda: world.replication.came(0, b"new"))
 
 
-def test_a_hello_does_not_count_out_a_process_that_is_connected(dead):
+def test_a_hello_does_not_remove_a_connected_process(dead):
     dead.now = 40.0
     dead.of = lambda worker: "its session"
     dead.reaches = lambda session: True
@@ -867,7 +867,7 @@ def test_workers_are_asked_for_a_vote_with_the_servers_state_of_them(world, inqu
     assert world.sent[-1] == m.Elect(3, 1, 1)
 
 
-def test_a_second_standby_is_to_wait(world):
+def test_a_second_standby_must_wait(world):
     world.follow()
     assert isinstance(world.follow(port=2608, identity=b"another"), m.NotServing)
     assert world.replication.knows(STANDBY) and not world.replication.knows(b"another")
@@ -883,7 +883,7 @@ def test_a_process_that_has_a_later_state_of_the_run_supersedes_this_server(worl
 @pytest.mark.parametrize(("wrong", "reason"), [
     ({"settings": {"sync": "bsp"}}, "sync is 'bsp' on the standby and 'asp' on the server"),
     ({"run": "cd34", "rank": 9}, "holds a state of run cd34, not of ab12")])
-def test_a_process_that_cannot_be_the_standby(world, wrong, reason):
+def test_a_process_that_cannot_be_the_standby_is_refused(world, wrong, reason):
     refused = world.follow(**wrong, keys=[world.contact])
     assert isinstance(refused, m.Refused) and reason in refused.reason
     assert not world.replication.knows(STANDBY)
@@ -903,7 +903,7 @@ def test_a_standby_of_an_earlier_run_learns_that_the_run_has_ended(world):
     ({"accuracy": "0.5"}, "accuracy is '0.5' on the standby"),
     ({"workers": None}, "the server has workers='1', and the standby has none"),
     ({"sync": "bsp"}, "sync is 'bsp' on the standby and 'asp' on the server")])
-def test_a_standby_agrees_on_what_it_would_serve_by(world, change, reason):
+def test_a_standby_checks_the_settings_it_would_serve_with(world, change, reason):
     settings = {**AGREED, **change}
     said = world.follow({name: value for name, value in settings.items() if value is not None})
     if reason is None:
@@ -990,7 +990,7 @@ def test_a_later_state_counts_with_the_run_s_secret_alone(world):
     assert "has taken over (epoch 4, here 1)" in world.replication.superseded
 
 
-def test_a_copy_is_held_by_a_process_that_proves_it(world):
+def test_only_a_proven_standby_holds_a_snapshot(world):
     world.follow()
     world.poll()
     for proof in (b"", os.urandom(32), world.claims[STANDBY].bond.mac("held", 1, 2, 0)):
@@ -1001,7 +1001,7 @@ def test_a_copy_is_held_by_a_process_that_proves_it(world):
     assert world.engine.ledger.durable == 1
 
 
-def test_a_standby_that_holds_nothing_and_is_silent_gives_way(world):
+def test_a_silent_standby_without_a_snapshot_may_be_replaced(world):
     world.replication._begun = False  # there is no model yet
     world.follow()
     world.now = 1.0
@@ -1057,7 +1057,7 @@ def test_a_standby_may_begin_a_fit_that_the_server_waits_for(world):
     assert isinstance(world.sent[-1], m.Recorded) and world.sent[-1].waits
 
 
-def test_a_standby_is_not_to_begin_the_first_fit_or_one_that_has_begun(world):
+def test_a_standby_does_not_begin_the_first_fit_or_a_begun_one(world):
     assert not world.follow().waits
     world.info.series.fit = 2
     assert not world.follow().waits
@@ -1100,7 +1100,7 @@ def test_a_standby_that_waits_for_the_next_fit_is_not_refused_as_the_server_ends
     (2, rank_of(1, True, True), "has a version of fit 2, and this server waits for its first one"),
     (3, rank_of(1, True, True), "is at fit 3, and this server is at fit 2"),
     (7, rank_of(1, False), "is at fit 7, and this server is at fit 2")])
-def test_a_server_gives_way_to_a_standby_with_a_later_state_of_the_series(world, fit, rank, why):
+def test_a_server_yields_to_a_standby_with_a_later_state_of_the_series(world, fit, rank, why):
     """Both were started again: what it holds is older, whatever the epochs are."""
     world.replication._begun = fit > 2
     world.info.series.fit = 2

@@ -137,7 +137,7 @@ def server():
     server.close()
 
 
-def test_a_copy_counts_for_the_server_of_its_epoch_alone(server):
+def test_a_snapshot_counts_only_for_the_server_of_its_epoch(server):
     """A server that continued alone has released what this standby holds, and may write to it."""
     server.until(m.Follow)
     server.takes_it(epoch=1)
@@ -199,7 +199,7 @@ def standby(server):
     return standby
 
 
-def test_a_message_from_before_a_sleep_proves_nothing(server, standby):
+def test_a_message_from_before_a_suspension_proves_nothing(server, standby):
     """The server's process has ended, but it may have gone on alone in that time."""
     now = HOST.clock.monotonic()
     assert standby.verdict(now) == "its process has ended"
@@ -689,7 +689,7 @@ def test_a_refusal_before_the_server_took_the_standby_ends_nothing(server, capfd
     assert standby.verdict(now) is None and server.primary.why is None
 
 
-def test_a_server_that_is_silent_between_two_fits_is_waited_for(server):
+def test_a_silent_server_between_two_fits_is_awaited(server):
     """No worker votes there."""
     standby, now = ends_a_fit(server), HOST.clock.monotonic()
     assert standby.verdict(now + 60) is None

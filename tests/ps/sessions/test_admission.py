@@ -153,7 +153,7 @@ def test_another_worker_is_asked_where_the_first_brings_nothing(server, leaves):
     assert not server.hears(second, m.Joined).send_initial
 
 
-def test_no_worker_else_brings_w0(server):
+def test_only_the_asked_worker_brings_w0(server):
     first, second = server.waits(0), server.waits(1)
     server.hears(first, m.Joined)
     second.send(*INITIAL)
@@ -244,7 +244,7 @@ def test_a_suspended_server_does_not_count_its_own_silence(server):
     assert asks_again(server, rival, 0) == answer
 
 
-def test_a_process_restarted_in_the_farewell_retries_until_its_old_one_is_lost(server):
+def test_a_process_restarted_as_the_run_ends_retries_until_its_old_one_is_lost(server):
     (owner, _), _ = begun(server)
     server.dispatcher.entrance.dismiss("the run has ended (done)")
     rival, answer = server.asked(0)
@@ -263,7 +263,7 @@ def test_a_process_that_replaces_another_retries_until_that_has_ended(server):
     until(lambda: isinstance(server.asked(0, replaces=True)[1], m.Welcome), "the owner to leave")
 
 
-def test_a_worker_that_knows_a_later_server_is_turned_away(server):
+def test_a_worker_that_knows_a_later_server_is_refused(server):
     _, answer = server.asked(0, run="ab12", epoch=2)
     assert isinstance(answer, m.NotServing) and "of epoch 2" in answer.reason
 
@@ -428,7 +428,7 @@ def test_a_worker_without_an_index_is_too_late_for_a_run_that_is_over(server):
         "a worker without an index is too late: the run has ended (done)")
 
 
-def test_a_worker_that_has_not_noticed_a_restart_is_no_alarm(server):
+def test_a_worker_unaware_of_a_restart_causes_no_alarm(server):
     """It sends what the earlier server was to get, until it is asked to introduce itself."""
     peer = server.peer()
     peer.send(m.Fetch(1))
@@ -495,7 +495,7 @@ def test_a_server_notices_that_a_worker_has_ended_the_run_that_it_waits_for(serv
     assert series.outrun and not series.living, "its process ends"
 
 
-def test_only_the_process_itself_counts_a_worker_out(server):
+def test_only_a_workers_own_process_removes_it_from_the_series(server):
     key = between(server)
     living = server.dispatcher.sessions.series.living
     assert isinstance(server.asked(0, leaves=True)[1], m.Refused) and living
@@ -548,7 +548,7 @@ def test_a_server_of_one_run_refuses_workers_that_join_while_it_ends(server):
     assert late.over and not late.follows and "is too late" in late.reason
 
 
-def test_a_fit_of_another_series_is_not_taken_for_the_first(server):
+def test_a_fit_of_another_series_is_not_mistaken_for_the_first(server):
     answer = server.asked(0, series="cd34", fit=2)[1]
     assert isinstance(answer, m.Refused) and "begins fit 2 of another series" in answer.reason
     assert isinstance(server.asked(0, series="cd34", fit=2, anew=True)[1], m.Welcome)

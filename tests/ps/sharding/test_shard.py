@@ -216,7 +216,7 @@ def test_shards_are_a_number_or_addresses(text, count, setting):
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "", "two", "host", "host:port", "a:1,", "²",
                                   "a:1,a:1", str(SHARDS + 1),
                                   ",".join(f"a:{port}" for port in range(1, SHARDS + 2))])
-def test_anything_else_is_refused_in_one_line(text):
+def test_any_other_value_is_refused_in_one_line(text):
     with pytest.raises(ValueError, match="^shards=") as refusal:
         ShardPlan.parse(text)
     assert "\n" not in str(refusal.value)

@@ -151,7 +151,7 @@ def test_a_query_costs_a_round_trip():
     assert run.seconds[0]["push"] == exactly(6 * 0.2 + 2 * 0.3)
 
 
-def test_a_worker_with_an_open_query_at_the_stop_hands_over_and_leaves():
+def test_a_worker_with_an_open_query_at_the_stop_pushes_and_leaves():
     workers = [Machine(constant(1.0), **LINK),
                Machine(constant(9.0), latency=0.1,
                        incarnations=(Incarnation(0.0, 5.0, lost=False),))]
@@ -206,7 +206,7 @@ def test_a_version_that_follows_an_ack_shares_the_interface_from_the_moment_of_t
         [3.25 + 0.1 - 2.6, 3.5 + 0.1 - 2.85])
 
 
-def test_a_version_that_no_worker_wants_any_more_still_uses_the_interface():
+def test_an_unwanted_version_still_uses_the_interface():
     # The run stops with the first push. Its version is in transit from 2.1 to 2.6 s; the fetch of
     # the final one, announced at 2.4 s, arrives at 2.5 s, and shares until 2.7 s.
     cluster = Cluster(ASP(), [Machine(constant(1.0), latency=0.1, up=100.0)], model_bytes=10.0,
@@ -218,7 +218,7 @@ def test_a_version_that_no_worker_wants_any_more_still_uses_the_interface():
     assert cluster.clock.now == exactly(3.2)
 
 
-def test_a_version_on_its_way_to_a_lost_worker_is_lost_with_it():
+def test_a_version_in_transit_to_a_lost_worker_is_lost():
     workers = [Machine(constant(1.0), incarnations=(Incarnation(0.0, 5.5),)),
                Machine(constant(1.25))]
     run = Run(ASP(), workers, 8.0, model_bytes=4.0, server=ServerSpec(egress=2.0))

@@ -122,7 +122,7 @@ def test_a_run_whose_workers_are_all_sick_fails(sync, shared):
         assert not run.told("give_up") and np.isfinite(engine.store.latest.vector).all()
 
 
-def test_a_worker_that_recovers_is_not_let_go():
+def test_a_worker_that_recovers_is_not_removed():
     """Its model was not finite once; the next version replaces it, and it has no other state."""
     class Once(Spoiled):
         def step(self, worker, samples, start):

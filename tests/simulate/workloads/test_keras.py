@@ -262,7 +262,7 @@ def test_advice_ranks_all_models_with_reasons(jobs):
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="this runs the others on JAX")
-def test_all_of_this_holds_on_jax(jobs):
+def test_the_same_tests_pass_on_jax(jobs):
     job = jobs.start("pytest", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow",
                      f"--basetemp={jobs.folder / 'inner'}", __file__, **ON_JAX)
     job.ends_well()

@@ -132,7 +132,7 @@ def test_a_bad_file_ends_in_one_line(tmp_path, old, new, words):
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_script_that_is_no_task_yet_is_not_run(tmp_path):
+def test_an_incomplete_task_is_not_run(tmp_path):
     (tmp_path / "train.py").write_text("def evaluate(values): ...\nraise KeyError('it trains')\n")
     with pytest.raises(ValueError, match="train.py has no function make and no make_state and"):
         OwnTask(tmp_path / "train.py", 4, 0.5)

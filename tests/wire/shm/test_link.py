@@ -90,7 +90,7 @@ def test_a_message_of_another_process_that_is_cut_off_is_not_read(ends):
             there.recv_multipart()
 
 
-def test_a_segment_without_its_number_is_not_taken(ends):
+def test_a_segment_without_its_number_is_ignored(ends):
     server, worker = ends
     before = len(os.listdir("/proc/self/fd"))
     socket.send_fds(server._peer, [b"no number"], [server.fileno()])
@@ -120,7 +120,7 @@ def test_the_last_message_of_a_closed_end_is_read(ends):
         received(worker)
 
 
-def test_files_that_a_worker_hands_over_are_not_taken(ends):
+def test_files_sent_by_a_worker_are_closed(ends):
     server, worker = ends
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
@@ -154,7 +154,7 @@ def as_nobody(code):
 
 
 @needs_root
-def test_a_server_does_not_speak_to_another_user():
+def test_a_server_shares_no_memory_with_another_users_worker():
     with as_nobody("door = Door(True); print(door.name, flush=True)") as other:
         with pytest.raises(PermissionError, match=f"user {NOBODY}"):
             connect(other.stdout.readline().strip())
@@ -162,7 +162,7 @@ def test_a_server_does_not_speak_to_another_user():
 
 
 @needs_root
-def test_a_worker_does_not_speak_to_another_user():
+def test_a_worker_shares_no_memory_with_another_users_server():
     door = Door(True)
     reach = f"s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect('\\0{door.name}')"
     with as_nobody(reach) as other:

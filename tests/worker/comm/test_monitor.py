@@ -210,7 +210,7 @@ def test_an_address_that_accepts_and_ends_connections_is_passed(made):
         forwarder.close()
 
 
-def test_a_server_that_is_away_is_waited_for_longer_than_one_that_hangs(connected):
+def test_an_absent_server_is_awaited_longer_than_a_hanging_one(connected):
     """It is silent, too."""
     read_until(connected, lambda: there(connected))
     connected.liveness.heard = 0.0

@@ -112,7 +112,7 @@ def test_other_errors_show_their_traceback(hooks, capsys):
     assert "ValueError: of the script" in shown
 
 
-def test_a_hook_of_the_users_own_stays(hooks):
+def test_a_users_own_hook_stays(hooks):
     def own(*_):
         """Shows errors otherwise."""
 

@@ -451,7 +451,7 @@ def ctrl_c():
     assert signal.signal(signal.SIGINT, saved) is signal.default_int_handler
 
 
-def test_ctrl_c_hands_over_and_is_a_keyboard_interrupt(jobs, hook, said, ctrl_c):
+def test_ctrl_c_pushes_and_raises_keyboard_interrupt(jobs, hook, said, ctrl_c):
     server = jobs.server("--sync_option=tau=1000", sync="localsgd", workers=2).listens()
     first = other(server.address, 0, steps=5)
     with pytest.raises(KeyboardInterrupt):

@@ -42,7 +42,7 @@ def test_before_training_the_data_yield_only_the_untrained_first_batch():
     assert next(iter(assignments)) == (0, 32), "the look took nothing"
 
 
-def test_another_beginning_knows_nothing_of_the_last():
+def test_a_new_beginning_forgets_the_last():
     assignments = Assignments()
     assignments.begin(8)
     before = iter(assignments)

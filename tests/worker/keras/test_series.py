@@ -119,7 +119,7 @@ def test_a_process_that_is_killed_between_two_fits_is_waited_for_and_named(jobs)
     assert len(settings(server)) == 1
 
 
-def test_a_late_worker_passes_by_the_ended_fit_and_the_server_waits_until_its_process_ends(jobs):
+def test_a_late_worker_skips_the_ended_fit_and_the_server_waits_for_its_process(jobs):
     server = jobs.server("--connect_timeout=5", series=True).listens()
     said = []
     hook = wbsp.SyncCallback(server.address, 1, say=said.append)
