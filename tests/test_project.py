@@ -77,7 +77,7 @@ WALLS = {
     "figures": "core.goal core.stats runlog limits command",
     "ps": "core sync tensors wire runlog replica process environment limits timeouts units command",
     "worker": "core.agent core.messages core.participant core.permutation core.resend_buffer "
-              "core.rules core.stats core.work.sequence sync.base tensors wire saved "
+              "core.rules core.stats core.work.sequence sync.base sync.batch tensors wire saved "
               "runlog replica process environment limits timeouts given",
     "site": "core sync.base tensors wire.messages wire.addresses wire.client wire.errors "
             "wire.joining wire.line worker limits "
@@ -168,6 +168,7 @@ CALLS = {"zmq.Context", "zmq.Poller", "queue.SimpleQueue", "queue.Queue", "os.ur
 MAY = {"wbsp/ps/server.py": {"signal"},
        "wbsp/worker/loop.py": {"threading"},
        "wbsp/worker/keras/fit.py": {"threading"},
+       "wbsp/worker/rate.py": {"threading"},  # hooks of PyTorch are called in any thread
        "wbsp/worker/ranks.py": {"datetime"},  # PyTorch takes a timeout so
        "wbsp/worker/signals.py": {"threading", "signal"}}
 
@@ -196,7 +197,8 @@ def test_a_back_end_is_imported_where_a_keras_model_is_at_hand():
         "wbsp/worker/keras/shared_batches.py": {"keras"},
         "wbsp/worker/keras/tf_examples.py": {"keras", "tensorflow"},
         "wbsp/worker/keras/torch_examples.py": {"keras", "torch"},
-        "wbsp/worker/ranks.py": {"torch"},
+        "wbsp/worker/ranks.py": {"torch"}, "wbsp/worker/rate.py": {"torch"},
+        "wbsp/worker/keras/batch_rate.py": {"keras"},
         "wbsp/worker/keras/shared_fit.py": {"keras"}, "wbsp/worker/keras/run_rate.py": {"keras"},
         "wbsp/worker/keras/run_schedule.py": {"keras", "tensorflow", "jax"},
         "wbsp/worker/keras/train_function.py": {"keras", "tensorflow", "jax", "torch"},

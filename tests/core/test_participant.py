@@ -258,3 +258,37 @@ def test_every_trained_example_is_in_one_push(sync):
             server.step(event / 10)
         server.end()
         assert server.pushed == [*range(server.one.work.trained - 100)] != [], seed
+
+
+def test_a_batch_that_was_taken_before_a_direction_has_the_rate_of_its_own_size():
+    one = member(WorkerRule("on_adopt", "never", "rebase", sizes=True))
+    one.follows(1)
+    one.received(Work(100, 0, 20, 0), 0.0)
+    parts = []
+
+    def trains(batch):
+        one.step_begins()
+        parts.append((batch[0], one.part))
+        one.step_done(batch[0], 0.1)
+
+    first, ahead = one.take(), one.take()
+    one.received(Directed(Direct(3, batch=2, why="for a test")), 0.0)
+    trains(first)
+    then = one.take()
+    trains(ahead)
+    one.received(Directed(Direct(3, batch=1)), 0.0)
+    trains(then)
+    trains(one.take())
+    assert parts == [(4, 1.0), (4, 1.0), (2, 0.5), (1, 0.25)]
+    one.follows(None)
+    assert one.batch == 4 and one.part == 1.0
+
+
+def test_a_worker_whose_loop_cannot_follow_keeps_the_batch_and_says_nothing_of_it():
+    one = member(WorkerRule("on_adopt", "never", "rebase", sizes=True))
+    one.received(Work(100, 0, 20, 0), 0.0)
+    one.received(Directed(Direct(3, batch=2)), 0.0)
+    assert one.take() == (4, 0) and one.part == 1.0
+    one.step_begins()
+    [cut] = [one for one in one.step_done(4, 0.1) if isinstance(one, Cut)]
+    assert cut.push.batch is None

@@ -14,6 +14,7 @@ class OneAnExample:
     """A workload in virtual time."""
 
     sgd = False
+    least = 1
     statistics = ()
 
     def __init__(self, n, batch, workers):
@@ -24,7 +25,7 @@ class OneAnExample:
     def initial(self):
         return np.zeros(self.n, np.float32)
 
-    def step(self, worker, samples, start):
+    def step(self, worker, samples, start, part=1.0):
         self.x[worker, np.arange(start, start + samples) % self.n] += 1
         return samples, 0.0
 

@@ -19,6 +19,7 @@ class QuadraticWorkload:
     """
 
     sgd = True
+    least = None
     statistics = ()
 
     def __init__(self, workers: int, size: int = 8, rows: int = 256, batch: int = 16,

@@ -44,6 +44,7 @@ FROM_WORKER = [
     m.LearningRate(3, 0.01),
     m.Initial(m.CHUNK, 2 * m.CHUNK),
     m.Update(Push(3, 7, 2, 4, 512, 0.25), 0, 10),
+    m.Update(Push(3, 8, 2, 4, 512, 0.25, batch=128, least=16), 0, 10),
     m.Update(Push(3, 8, 2, 4, 512, 0.25, loss=1.5, cpu=0.5, memory=0.25), 0, 10),
     m.Update(Push(3, 8, 2, 4, 512, 0.25, to=4096), 0, 10),
     m.Update(Push(3, 9, 2, 4, 512, 0.25), 4, 10, 5, place=Place(1 << 62, 16, 24)),
@@ -115,6 +116,7 @@ FROM_SERVER = [
     m.Granted(3),
     m.Directed(Direct(3, hold=True)),
     m.Directed(Direct(3, batch=96, start=1 << 40)),
+    m.Directed(Direct(3, batch=4, why="eight workers share the run")),
     m.CutDecision(9, False),
     m.Model(5, 3, 0, 10),
     m.Model(5, 3, 0, 10, 2),
@@ -209,7 +211,7 @@ PHASES = st.sampled_from([m.FromWorker, m.FromServer, s.ToShard, s.FromShard])
 
 
 # Of the bytes of all messages above, with what they embed, under each protocol number.
-BYTES = {32: "184f5e7089020046c429e13b9d60dfa861980fd964cde8f3d63790e8fca370c0"}
+BYTES = {32: "ee6ed51c77c2e0fad32beb1a3d5266a10c0d38cdd64732e6edda37ed33617f28"}
 
 
 def test_the_bytes_of_a_protocol_number_stay_what_they_are():
@@ -282,9 +284,9 @@ def test_a_claimed_length_is_not_believed(count):
             m.decode(m.FromWorker, data)
 
 
-# Of the contract of synchronization models, which knows no message; they come from the server,
-# which has checked them. A protocol's number is refused by name.
-UNBOUNDED = {Direct, WorkerRule}
+# Of the contract of synchronization models, which knows no message; it comes from the server,
+# which has checked it. A protocol's number is refused by name.
+UNBOUNDED = {WorkerRule}
 NUMBERS = {"secret", "name", "segment", "memory", "time"}  # of 63 bits
 KINDS = [m.FromWorker, m.FromServer, s.ToShard, s.FromShard]
 

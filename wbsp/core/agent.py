@@ -118,6 +118,7 @@ class Agent:
         stopped: the server's reason to end the training; None before.
         finished: `Leave` was commanded.
         renewed: how often a version has replaced a model that was not finite.
+        sizes: what a push says of its batches, as (batch, least) of `Push`; None: nothing.
     """
 
     def __init__(self, worker: int, rule: WorkerRule, seq: int = 0, run_steps: int = 0,
@@ -162,6 +163,7 @@ class Agent:
         self._sound_from = seq  # number of the first push that was cut after x was last replaced
         self._unsound = False  # x holds NaN or infinity: the next version replaces it
         self.renewed = 0
+        self.sizes: tuple[int, int] | None = None
 
     @property
     def undecided(self) -> bool:
@@ -450,6 +452,8 @@ class Agent:
                              f"{self.seq - 1} is answered")
         self._pushed = self._trained
         push = self._progress.push(self.worker, self.seq, self._pushed)
+        if self.sizes is not None:
+            push = push._replace(batch=self.sizes[0], least=self.sizes[1])
         self.seq += 1
         self._none_cut = self._overtaken = False
         self._progress = Progress(self._progress.base if self.version is None else self.version)

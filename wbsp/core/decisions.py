@@ -216,10 +216,12 @@ def _check(model: SyncModel, direct: Direct) -> None:
     """Raise ContractError for an instruction that no worker can follow."""
     flags, numbers = (direct.hold, direct.cut), ((direct.batch, 1), (direct.start, 0))
     if not (all(flag is None or isinstance(flag, bool) for flag in flags)
+            and isinstance(direct.why, str | None)
             and all(number is None or (type(number) is int and least <= number <= _MOST)
                     for number, least in numbers)):
         raise ContractError(f"{model.name} answered with {direct!r}; hold and cut are True, False "
-                            "or None, and batch (of 1 or more) and start are integers or None")
+                            "or None, batch (of 1 or more) and start are integers or None, and why "
+                            "is text or None")
 
 
 def _judged(model: SyncModel, action: Accept | Reject, sgd: bool,

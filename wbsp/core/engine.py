@@ -65,6 +65,7 @@ from wbsp.core.stats import AnsweredWork, Member, count_rejected
 from wbsp.core.store import Store
 from wbsp.core.work.strikes import STRIKES, Health
 from wbsp.core.work_ledger import NOT_OWN
+from wbsp.limits import one_line
 from wbsp.sync.base import UNFIT, Action, Commit, Direct, Push, SyncModel
 from wbsp.tensors.blocks import Blocks, floats
 from wbsp.tensors.ops import bound, squared
@@ -518,7 +519,9 @@ class Engine:
         most, owns = bound(square or 0.0), self._owns(push)
         if self.work is not None:
             push = push._replace(samples=min(push.samples, self.work.examples(push)))
-        push = push._replace(norm2=self.norm2(square))
+        star = self.work is not None and self._on_version is None  # else this is a site
+        batch = self.work.data.batch if star and self.work and push.batch is not None else None
+        push = push._replace(norm2=self.norm2(square), batch=batch)
         newest = self.store.latest.version
         records = self._ask(lambda model: self._decide(model, model.push(push, now), push, most,
                                                        owns))
@@ -1012,6 +1015,10 @@ def event_of(record: Record, push: Push | None, version: int, merged: int, mark:
     """
     if isinstance(record, Committed):
         return "commit", {"version": record.version, "merged": merged, **_norm(norm2)}
+    if isinstance(record, Outgoing) and isinstance(record.message, Directed):
+        direct = record.message.direct
+        return None if direct.why is None else ("batch", {
+            "worker": record.worker, "batch": direct.batch, "why": one_line(direct.why)})
     if isinstance(record, Adopted):
         return "adopt", {"version": record.version, "above": record.above}
     if isinstance(record, Resent):

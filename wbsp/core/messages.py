@@ -7,7 +7,7 @@ only a real server knows have defaults, and the server fills them in.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import msgspec
 
@@ -28,8 +28,23 @@ from wbsp.limits import (
     Reason,
     Seconds,
     Size,
+    Worker,
 )
-from wbsp.sync.base import Direct, Push
+from wbsp.sync import base
+from wbsp.sync.base import Push
+
+if TYPE_CHECKING:
+    from wbsp.sync.base import Direct
+else:
+    class Direct(base.Direct):
+        """A model's instruction, as a peer may send it."""
+
+        __slots__ = ()
+
+        worker: Worker
+        batch: Count | None
+        start: Count | None
+        why: Reason | None
 
 NONE = -1  # in place of a version
 EXAMPLES, EPOCHS = 1 << 40, 8000  # of shared data, at most

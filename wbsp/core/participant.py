@@ -57,6 +57,7 @@ from wbsp.core.messages import (
 )
 from wbsp.core.rules import RuleBroken
 from wbsp.core.work.sequence import AGAIN, Requests, WorkSequence, mean_of
+from wbsp.limits import Offset
 from wbsp.sync.base import Direct, WorkerRule
 
 
@@ -85,6 +86,7 @@ class Participant:
         requests: for more work.
         batch: examples of its next step, if the server or the run's data give their number; None:
             a number of its own.
+        why: the server's reason for `batch`, if it gave one.
         computes: a step has begun, and not ended.
         answers: the newest answer to a request of `ask`, by its type.
     """
@@ -105,6 +107,11 @@ class Participant:
         self.agent = Agent(worker, rule, seq, run_steps, self.work, run_examples)
         self.requests = Requests()
         self.batch = None if place is None else place.data.batch
+        self.why = ""
+        # Directed batches since the one that is trained, each with the offset in `work` from which
+        # it is taken, and the one before them.
+        self._changes: deque[tuple[Offset, int]] = deque()
+        self._before = self.batch or 0
         self.computes = False
         self._data = None if place is None else place.data
         self._again = again
@@ -160,6 +167,33 @@ class Participant:
             self._step = mean_of(self._step, seconds)
         return self.agent.step_done(samples, seconds, steps, loss)
 
+    def follows(self, least: int | None) -> None:
+        """Note whether its loop trains the numbers of examples that the server directs, with a
+        learning rate that goes with them.
+
+        least: the fewest; None: it does not
+        """
+        data = self._data
+        able = least is not None and data is not None and self.agent.rule.sizes
+        self.agent.sizes = (data.batch, least) if able and data and least else None
+        if self.agent.sizes is None and data is not None:
+            self.batch = self._before = data.batch
+            self._changes.clear()
+
+    @property
+    def part(self) -> float:
+        """The examples of the step that begins, or has begun, in those of the run's batch.
+
+        Its rate goes with them. A batch that was taken before a direction has the size before it.
+        """
+        sizes, work = self.agent.sizes, self.work
+        if sizes is None or work is None:
+            return 1.0
+        while len(self._changes) > 1 and self._changes[1][0] <= work.trained:
+            self._changes.popleft()
+        at, batch = self._changes[0] if self._changes else (work.end, sizes[0])
+        return batch / sizes[0] if at <= work.trained else self._before / sizes[0]
+
     @property
     def dry(self) -> bool:
         """True if all given examples are trained, and the server has none to give now."""
@@ -206,7 +240,8 @@ class Participant:
             case Work(at, start, stop):
                 self._given(Range(at, start, stop), now)
             case Directed(direct) if direct.batch is not None:
-                self._assigned(direct.batch, direct)
+                if self._data is None or self.agent.sizes is not None or not self.agent.rule.sizes:
+                    self._assigned(direct.batch, direct)
             case Reattached(joined=joined):
                 self.requests.forget()
                 self._asked = {answer: asked._replace(due=now)
@@ -257,7 +292,11 @@ class Participant:
     def _assigned(self, batch: int, direct: Direct) -> None:
         """Handle the number of examples in a step, or the examples of one step."""
         if direct.start is None:
-            self.batch = batch
+            if self.work is not None and self.batch is not None and batch != self.batch:
+                if not self._changes:
+                    self._before = self.batch
+                self._changes.append((self.work.taken, batch))
+            self.batch, self.why = batch, direct.why or ""
         elif direct.start > self._newest:
             self._newest = direct.start
             self._pieces.append((batch, direct.start))

@@ -99,8 +99,10 @@ def create(name: str, **options: object) -> SyncModel:
 
 def with_batch_size(model: type[SyncModel], batch_size: Any, options: dict[str, Any]
                     ) -> dict[str, Any]:
-    """Return `options`, with `batch_size` as the default of the model's option `batch`, if any."""
-    return {"batch": batch_size, **options} if "batch" in model.OPTIONS else options
+    """Return `options`, with `batch_size` as the default of the model's number `batch`, if any."""
+    option = model.OPTIONS.get("batch")
+    sized = option is not None and isinstance(option.default, int)
+    return {"batch": batch_size, **options} if sized else options
 
 
 def parse_options(pairs: list[str]) -> dict[str, str]:

@@ -1,9 +1,11 @@
 """The default model: no worker waits, and slow workers do not delay versions."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from wbsp.sync.base import About, Accept, Action, Commit, Grant, Option, Push, SyncModel, WorkerRule
+from wbsp.sync.batch import Batches
 from wbsp.sync.meter import averaged
 
 MOMENTUM = 0.95  # of the outer step
@@ -36,6 +38,10 @@ class Auto(SyncModel):
     Nesterov's momentum with the same sum amplifies that noise five times as much, and diverges
     with momentum on the workers (docs/explanation/outer-step.md). N are the workers that have
     pushed into the version.
+
+    Where the workers share the run's data, each trains smaller batches than the user's, so that all
+    together average about as many examples as one machine does, and the run has as many steps: see
+    `wbsp.sync.batch.wanted`. The worker's learning rate goes with its batch.
     """
 
     name = "auto"
@@ -47,14 +53,21 @@ class Auto(SyncModel):
         certainty="ours; the parts are NBSync's exchange and QHM's momentum")
     rule = WorkerRule(push="on_adopt", wait="never", adopt="rebase")
     OPTIONS = {"slow": Option(4.0, "a worker this many times slower, or later, than most does not "
-                              "delay versions", low=1)}
+                              "delay versions", low=1),
+               "batch": Option("split", "of workers that share their data: a part of the script's, "
+                               "by their number and times, or the script's own",
+                               choices=("split", "keep"))}
     outer = "qhm"
     wire = "int8"
 
     slow: float
+    batch: str
 
     def __init__(self, **options: object):
         super().__init__(**options)
+        self.rule = replace(self.rule, sizes=self.batch == "split")
+        self._batches = Batches()
+        self._width = 1.0  # the sum of all speeds, in those of the fastest
         self._since: dict[int, float] = {}  # active worker -> when it joined, or pushed last
         self._speed: dict[int, float] = {}  # the same -> examples/s, once it has pushed
         self._late: set[int] = set()  # left out of a version, and no push since
@@ -82,6 +95,7 @@ class Auto(SyncModel):
         self._speed.pop(worker, None)
         self._late.discard(worker)
         self._missing.discard(worker)
+        self._batches.leave(worker)
         return self._commit_if_due(now)
 
     def push(self, push: Push, now: float) -> list[Action]:
@@ -94,7 +108,8 @@ class Auto(SyncModel):
         self._pushed = True
         too_late = self._too_late()
         self.alarm = None if too_late is None else max(now, too_late)
-        return [Accept(push, self.weight_of(push)), *self._commit_if_due(now)]
+        return [Accept(push, self.weight_of(push)), *self._batches.pushed(push, self._width),
+                *self._commit_if_due(now)]
 
     def tick(self, now: float) -> list[Action]:
         too_late = self._too_late()
@@ -110,6 +125,7 @@ class Auto(SyncModel):
     def _commit(self, now: float) -> list[Action]:
         self._usual_seconds = averaged(self._usual_seconds, now - self._begun)
         self._begun, self._pushed, self.alarm = now, False, None
+        self._width = sum(self._speed.values()) / (max(self._speed.values(), default=0.0) or 1.0)
         least = self._typical_speed() / self.slow
         self._missing = {worker for worker in self.active - self._late
                          if self._speed.get(worker, least) >= least}

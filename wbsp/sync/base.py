@@ -83,6 +83,9 @@ class Push(NamedTuple):
             one behind its last, in ascending order; `to` is None then.
         norm2: squared norm of the update, as it was sent, to 5 digits; None: the caller knows no
             tensors. It is the same on one server and on shards.
+        batch: with shared data, under `WorkerRule.sizes`: examples of a step that the user chose;
+            None: its worker trains no other number.
+        least: with `batch`: the fewest examples of a step that its worker may train.
     """
 
     worker: int
@@ -98,6 +101,8 @@ class Push(NamedTuple):
     dropped: int | None = None
     spans: tuple[tuple[int, int], ...] | None = None
     norm2: float | None = None
+    batch: int | None = None
+    least: int = 1
 
 
 class Accept(NamedTuple):
@@ -151,6 +156,7 @@ class Direct(NamedTuple):
         start: with `batch`: where in the shared stream the next step's examples begin; the
             positions that one worker is given increase. Without effect where the run's workers
             share data: the work ledger chooses from these.
+        why: with `batch`: the reason, in a few words for the user.
     """
 
     worker: int
@@ -158,6 +164,7 @@ class Direct(NamedTuple):
     cut: bool | None = None
     batch: int | None = None
     start: int | None = None
+    why: str | None = None
 
 
 _PUSH = Literal["every_step", "when_idle", "on_adopt", "directed", "on_query"]
@@ -191,6 +198,8 @@ class WorkerRule:
         shared: all workers share one stream of examples; the server assigns the examples.
         batch: examples of a worker's first step, where the server directs the sizes of batches;
             None: each worker has a size of its own.
+        sizes: where workers share data, the model directs the sizes of batches, below the user's:
+            a worker whose loop sets its learning rate by them says so in its pushes.
 
     Raises:
         ValueError: a value is unknown, or two fields contradict each other.
@@ -203,6 +212,7 @@ class WorkerRule:
     micro_batches: int = 1
     shared: bool = False
     batch: int | None = None
+    sizes: bool = False
 
     def __post_init__(self) -> None:
         for name, known in (("push", _PUSH), ("wait", _WAIT), ("adopt", _ADOPT)):
@@ -305,8 +315,8 @@ class SyncModel:
 
     Attributes:
         name: the model in logs, figures and names of files: letters, digits, "_" and "-".
-        OPTIONS: each is an attribute of the instance. The option `batch`, where a model has one,
-            is the size of batches: its default is the batch size that a launcher was given.
+        OPTIONS: each is an attribute of the instance. The option `batch`, where it is a number, is
+            the size of batches: its default is the batch size that a launcher was given.
         outer, wire: the outer step, and the format on the wire, of a run that names none; see
             docs/reference/outer.md and docs/how-to/less-traffic.md.
         active: the workers that take part; N is their number.

@@ -98,7 +98,7 @@ class IntegerWorkload:
     none, and moves nothing.
     """
 
-    batch, sgd = 1, False
+    batch, sgd, least = 1, False, 1
     statistics: Sequence[slice] = ()
 
     def __init__(self, workers: int, empty: float = 0.0):
@@ -112,8 +112,8 @@ class IntegerWorkload:
     def initial(self) -> np.ndarray:
         return np.zeros(SIZE, np.float32)
 
-    def step(self, worker: int, samples: int | None = None,
-             start: int | None = None) -> tuple[int, float]:
+    def step(self, worker: int, samples: int | None = None, start: int | None = None,
+             part: float = 1.0) -> tuple[int, float]:
         if self._empty and self._draws[worker].random() < self._empty:
             return 0, 0.0
         move = (60 * self._draws[worker].integers(-4, 5, SIZE)).astype(np.float32)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,10 +23,12 @@ from wbsp.replica.mapped import Names
 from wbsp.replica.values import Values, rank_of
 from wbsp.runlog.console import say
 from wbsp.saved import fill
+from wbsp.sync.base import WorkerRule
 from wbsp.wire.errors import TransportError
 from wbsp.worker import loop
 from wbsp.worker.errors import in_one_line, says_all
 from wbsp.worker.front import FrontEnd
+from wbsp.worker.rate import GROUP, OWN, StepRate, TorchRate
 from wbsp.worker.share import Share
 
 _UNSOUND = (
@@ -79,6 +81,10 @@ class Worker(FrontEnd):
 
     _name, _shares = "w", "wbsp.Worker(values, n=their number, batch_size=...)"
 
+    _power: float | None = None  # of the batch, by which the loop's rate goes; None: it does not
+    _rate: StepRate | None = None  # in a run whose server chooses the batches
+    _torch: TorchRate | None = None
+
     def __new__(cls, values: Any = None, *args: Any, **given: Any) -> Worker:
         """Create a worker, or a further process of one that is a group of PyTorch processes."""
         return object.__new__(_Rank if cls is Worker and rank_of(values) else cls)
@@ -90,7 +96,8 @@ class Worker(FrontEnd):
                  expected: dict[str, str] | None = None, say: Callable[[str], None] = say,
                  patience: float = timeouts.WORKER_PATIENCE, transport: str | None = None,
                  frozen: Sequence[str] | None = None, local: Sequence[str] = (),
-                 names: Names | None = None):
+                 names: Names | None = None,
+                 optimizer: Literal["adam"] | None = None):
         """Set up the worker; entering the block connects it.
 
         address, worker_index, token_file and transport are read from the environment if they are
@@ -125,6 +132,9 @@ class Worker(FrontEnd):
             names: of the run's variables, in its order, if other workers train the model in
                 another framework. The run's name -> the name here, or (the name here, axes):
                 numpy.transpose(variable here, axes) is the run's. None: the names are equal.
+            optimizer: "adam", of a loop with Adam, AdamW or RMSprop that multiplies its learning
+                rate by `rate_scale` in each step, so that the server may choose a smaller batch of
+                shared data. None: those of PyTorch are found.
 
         Raises:
             ValueError: an argument is wrong or missing, or the values cannot be trained together.
@@ -133,6 +143,10 @@ class Worker(FrontEnd):
         self._processes: Any = None if rank_of(values) is None else _ranks().Group()
         with in_one_line(), self._agreeing():
             self._set_up(values, n, batch_size, epochs, seed, frozen, names, local)
+            if optimizer not in (None, "adam"):
+                raise ValueError(f"optimizer={given.shown(optimizer)}: it must be 'adam', or left "
+                                 "out")
+            self._power = None if optimizer is None else 0.5
             self._leader: Any = None  # of the other processes of this worker, if it is a group
             if self._processes is not None:
                 self._leader = _ranks().Leader(self._processes)
@@ -223,10 +237,39 @@ class Worker(FrontEnd):
                 return self
             values.adopted()
             member.begun().tell_when_renewed(partial(member.say_once, _UNSOUND))
+            self._follow(rule)
             self._step_begins()
             if self._leader is not None:
                 self._leader.begin(replica, values, self._share, None, member.run_examples)
         return self
+
+    def _follow(self, rule: WorkerRule) -> None:
+        """Have the learning rate go with the batch, if the server chooses that."""
+        self._rate = self._torch = None
+        member = self._member
+        if not rule.sizes or self._share is None:
+            return
+        if self._processes is not None:
+            member.say(GROUP)
+            return
+        self._rate = StepRate(member.begun(), member.say)
+        if self._power is not None:
+            self._rate.goes_by(self._power)
+        elif "torch" in sys.modules:
+            self._torch = TorchRate(self._rate, member.say)
+
+    def _unhook(self) -> None:
+        if self._torch is not None:
+            self._torch.close()
+            self._torch = None
+
+    @property
+    def rate_scale(self) -> float:
+        """Factor of the learning rate of the next step, which goes with its batch: see `optimizer`.
+
+        1 with the batch of the script, and in a loop whose rate wbsp sets itself.
+        """
+        return 1.0 if self._power is None or self._rate is None else self._rate.factor
 
     def _pass_by(self) -> None:
         """Take the final version of the run, which has ended, and train nothing."""
@@ -244,6 +287,7 @@ class Worker(FrontEnd):
                  trace: TracebackType | None) -> None:
         """Push the remaining progress, wait for the run's final version, and adopt it."""
         member = self._member
+        self._unhook()
         if member.loop is None:
             return  # it has left, after a signal or an error that the block has caught
         if error is not None:
@@ -347,6 +391,8 @@ class Worker(FrontEnd):
             self._values.check()
             raise
         self._steps += steps
+        if self._rate is not None and not self._rate.found:
+            self._member.say_once(OWN.format(self._member.connect()[1].run.sync))
 
     def _counts(self, steps: Any, samples: Any) -> tuple[int, int]:
         """Return the numbers of steps and examples of a step. Raises ValueError."""

@@ -19,7 +19,8 @@ from wbsp.process.throttle import Throttle
 from wbsp.replica.base import Replica
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
-from wbsp.tensors.layout import total_size
+from wbsp.sync.batch import least_of
+from wbsp.tensors.layout import statistics, total_size
 from wbsp.wire.client import SendUpdate, Shares
 from wbsp.wire.errors import TransportError
 from wbsp.wire.messages import codec as m
@@ -106,6 +107,23 @@ class WorkerRuntime:
     def holds(self) -> bool:
         """True if other code's writes to the variables change no progress: see `hold`."""
         return not self._trains
+
+    def follows(self, able: bool) -> None:
+        """Note whether its loop trains the numbers of examples that the server directs, at a rate
+        that goes with them: see `part`."""
+        least = least_of(statistics(self.replica.layout)) if able else None
+        self._shared.act(lambda one: one.follows(least))
+
+    @property
+    def part(self) -> float:
+        """The examples of a step, as the server directs them, in those of the run's batch."""
+        return self._shared.participant.part
+
+    @property
+    def batch_line(self) -> str:
+        """The directed batch with its reason, in a line; empty: there is none."""
+        one = self._shared.participant
+        return f"{one.batch} examples a step from here on: {one.why}" if one.why else ""
 
     @property
     def server_ends(self) -> bool:

@@ -25,7 +25,7 @@ class Trained(TimingWorkload):
         super().__init__(batch)
         self.steps = []
 
-    def step(self, worker, samples=None, start=None):
+    def step(self, worker, samples=None, start=None, part=1.0):
         self.steps.append((worker, samples, start))
         return super().step(worker, samples, start)
 

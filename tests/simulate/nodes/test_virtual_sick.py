@@ -28,7 +28,7 @@ class Spoiled(OneAnExample):
         self.order = Order()
         self.sick, self.bad, self.steps = dict(sick), bad, [0] * workers
 
-    def step(self, worker, samples=None, start=None):
+    def step(self, worker, samples=None, start=None, part=1.0):
         if start is None:  # data of its own
             samples, start = self.batch, 0
         done = super().step(worker, samples, start)
@@ -125,7 +125,7 @@ def test_a_run_whose_workers_are_all_sick_fails(sync, shared):
 def test_a_worker_that_recovers_is_not_removed():
     """Its model was not finite once; the next version replaces it, and it has no other state."""
     class Once(Spoiled):
-        def step(self, worker, samples, start):
+        def step(self, worker, samples, start, part=1.0):
             done = super().step(worker, samples, start)
             if worker == 0 and self.steps[0] == 3:
                 self.x[0] = np.nan

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -177,6 +177,8 @@ class SimulatedWorker:
     def admit(self, rule: WorkerRule, seq: int, run_steps: int, place: WorkPlace | None) -> None:
         """Begin as a member; the arguments are those of `Participant`."""
         self.participant = Participant(self.index, rule, seq, run_steps, place, again=INF)
+        if rule.sizes and place is not None:
+            self.participant.follows(self.context.workload.least)
 
     def send(self, message: Join | Command) -> None:
         """Send a message without floats to the server."""
@@ -255,7 +257,7 @@ class SimulatedWorker:
         if agent.waits_in != self.timer.phase:
             self._enter(agent.waits_in)
 
-    def _begin_step(self, examples: tuple[int, ...]) -> None:
+    def _begin_step(self, examples: tuple[Any, ...]) -> None:
         """Start a step on these examples: see `Participant.take`.
 
         Raises:
@@ -270,11 +272,13 @@ class SimulatedWorker:
                              f"not {seconds} (step {index} at {clock.now:g} s)")
         self.busy = True
         self.participant.step_begins()
+        if (part := self.participant.part) != 1.0:
+            examples = *examples, part
         if self.timer.phase != "compute":
             self._enter("compute")
         clock.after(seconds, self._end_step, seconds, examples)
 
-    def _end_step(self, seconds: float, examples: tuple[int, ...]) -> None:
+    def _end_step(self, seconds: float, examples: tuple[Any, ...]) -> None:
         """Train the step that has ended, on `examples`."""
         if not self.alive:
             return

@@ -39,9 +39,14 @@ class Workload(Protocol):
         batch: examples of a step, unless the server directs another size.
         sgd: updates are sums of gradients, each times a rate.
         statistics: ranges of W that no gradient changes, as in `Store`.
+        least: the fewest examples of a step that a server may direct, of data that all workers
+            share; None: of its rate nobody knows how it goes with them.
     """
 
     batch: int
+
+    @property
+    def least(self) -> int | None: ...
 
     @property
     def statistics(self) -> Sequence[slice]: ...
@@ -52,8 +57,8 @@ class Workload(Protocol):
     def initial(self) -> Vector:
         """Return W_0."""
 
-    def step(self, worker: int, samples: int | None = None,
-             start: int | None = None) -> tuple[int, float]:
+    def step(self, worker: int, samples: int | None = None, start: int | None = None,
+             part: float = 1.0) -> tuple[int, float]:
         """Train one step on the worker's live model x; return (samples, loss).
 
         Args:
@@ -61,6 +66,8 @@ class Workload(Protocol):
             samples: number of examples; given, like `start`, only if the server directs it.
             start: position in the stream that all workers share; None: the worker's own next
                 batch.
+            part: the directed number of examples in those of the user's batch, with which the
+                learning rate goes.
         """
 
     def cut(self, worker: int) -> Vector:
@@ -132,6 +139,7 @@ class TimingWorkload:
 
     sgd = False  # not known
     statistics: Sequence[slice] = ()
+    least: int | None = 1
 
     def __init__(self, batch: int = 1):
         self.batch = batch
@@ -139,8 +147,8 @@ class TimingWorkload:
     def initial(self) -> None:
         return None
 
-    def step(self, worker: int, samples: int | None = None,
-             start: int | None = None) -> tuple[int, float]:
+    def step(self, worker: int, samples: int | None = None, start: int | None = None,
+             part: float = 1.0) -> tuple[int, float]:
         return samples or self.batch, math.nan
 
     def cut(self, worker: int) -> None:

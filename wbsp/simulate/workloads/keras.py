@@ -23,6 +23,7 @@ from wbsp.replica.layers import trained
 from wbsp.replica.model import sums_gradients
 from wbsp.simulate.workloads.base import check_back_end, of_experiment
 from wbsp.simulate.workloads.network import SharedNetwork
+from wbsp.sync.batch import least_of, power_of
 from wbsp.tensors.layout import TensorSpec, statistics
 
 Stream = Callable[[int, int], Any]  # (start, count) -> the batch of `count` examples from `start`
@@ -84,6 +85,19 @@ class KerasWorkload:
         self._x: list[Any] = [self._initial] * workers
         self._anchor = [self._initial] * workers
         self._live: int | None = None  # the worker whose own variables the network has
+        found = network.model.optimizer
+        self._power = power_of(type(found))
+        rate_of = found._learning_rate
+        fixed = isinstance(rate_of, keras.optimizers.schedules.LearningRateSchedule)
+        self._plain = None if fixed else float(rate_of)  # the optimizer's own rate
+        self._scaled: set[int] = set()  # workers whose rate has gone with their batch
+
+    @property
+    def least(self) -> int | None:
+        """As of `Workload`."""
+        if self._power is None or self._plain is None:
+            return None
+        return least_of(self.statistics)
 
     @property
     def sgd(self) -> bool:
@@ -93,13 +107,17 @@ class KerasWorkload:
     def initial(self) -> np.ndarray:
         return np.asarray(self._initial)
 
-    def step(self, worker: int, samples: int | None = None,
-             start: int | None = None) -> tuple[int, float]:
+    def step(self, worker: int, samples: int | None = None, start: int | None = None,
+             part: float = 1.0) -> tuple[int, float]:
         self._make_live(worker)
         if self._counted is not None:
             self._network.count(self._counted(worker))
-        if self._rate is not None:
-            self._network.set_rate(self._rate(worker))
+        if part != 1.0:
+            self._scaled.add(worker)
+        if self._rate is not None or worker in self._scaled:
+            rate = self._plain if self._rate is None else self._rate(worker)
+            assert rate is not None
+            self._network.set_rate(rate * part ** (self._power or 0.0))
         if samples is None:
             samples, loss = self.batch, self._network.step(next(self._batches(worker)))
         else:

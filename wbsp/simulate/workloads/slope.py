@@ -21,6 +21,7 @@ class SlopeWorkload:
     """
 
     sgd = True  # as the default optimizer
+    least: int | None = None
     statistics: Sequence[slice] = ()
 
     def __init__(self, workers: int, batch: int, size: int):
@@ -32,8 +33,8 @@ class SlopeWorkload:
     def initial(self) -> np.ndarray:
         return self._initial
 
-    def step(self, worker: int, samples: int | None = None,
-             start: int | None = None) -> tuple[int, float]:
+    def step(self, worker: int, samples: int | None = None, start: int | None = None,
+             part: float = 1.0) -> tuple[int, float]:
         self._x[worker] = self._x[worker] + np.float32(1)
         return samples or self.batch, 0.0
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from wbsp.simulate.workloads.base import Workload
+from wbsp.sync.batch import least_of
 
 
 class Task(Protocol):
@@ -74,7 +75,8 @@ class TaskWorkload:
         seed: of W_0, and of the order of the examples.
         workers: number of workers.
         batch: examples of a step, unless the server directs another size.
-        rate: worker -> the learning rate of its next step.
+        rate: worker -> the learning rate of its next step; that of a smaller batch goes with its
+            root, as Adam's (Malladi et al. 2022, arXiv 2205.10287).
     """
 
     sgd = False  # not known
@@ -94,11 +96,15 @@ class TaskWorkload:
     def statistics(self) -> Sequence[slice]:
         return self._task.statistics
 
+    @property
+    def least(self) -> int:
+        return least_of(self.statistics)
+
     def initial(self) -> np.ndarray:
         return self._initial
 
-    def step(self, worker: int, samples: int | None = None,
-             start: int | None = None) -> tuple[int, float]:
+    def step(self, worker: int, samples: int | None = None, start: int | None = None,
+             part: float = 1.0) -> tuple[int, float]:
         samples = samples or self.batch
         if start is not None:
             indices = self._shared.indices(start, samples)
@@ -106,7 +112,7 @@ class TaskWorkload:
             indices = self._own[worker].indices(self._position[worker], samples)
             self._position[worker] += samples
         self._x[worker], self._state[worker], loss = self._task.step(
-            self._x[worker], self._state[worker], indices, self._rate(worker))
+            self._x[worker], self._state[worker], indices, self._rate(worker) * part ** 0.5)
         return samples, float(loss)
 
     def cut(self, worker: int) -> np.ndarray:

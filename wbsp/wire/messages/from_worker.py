@@ -41,6 +41,8 @@ else:
         to: Count | None
         dropped: Count | None
         spans: Annotated[tuple[Span, ...], Meta(max_length=SPANS)] | None
+        batch: Count | None
+        least: Count
 
 
 class Hello(Message, frozen=True):

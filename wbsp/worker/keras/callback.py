@@ -24,6 +24,7 @@ from wbsp.runlog.console import say
 from wbsp.sync.base import WorkerRule
 from wbsp.worker.errors import in_one_line
 from wbsp.worker.front import FrontEnd
+from wbsp.worker.keras.batch_rate import BatchRate
 from wbsp.worker.keras.examples import dataset
 from wbsp.worker.keras.fit import Edge, Fit, Logs
 from wbsp.worker.keras.input import batches, check
@@ -34,6 +35,7 @@ from wbsp.worker.keras.shared_batches import Function
 from wbsp.worker.keras.shared_fit import UNTIL_TOLD, SharedFit
 from wbsp.worker.keras.train_function import TimedSteps
 from wbsp.worker.loop import Worker, advice
+from wbsp.worker.rate import StepRate
 from wbsp.worker.share import Share
 
 
@@ -366,6 +368,10 @@ class SyncCallback(FrontEnd, keras.callbacks.Callback):
         if self._shared:
             self._shared.surround(first, last, callbacks or [])
             RunRate(self._member, self.model, callbacks or []).surround(first, last)
+            if callbacks is not None and self.rule.sizes:
+                say = self._member.say
+                BatchRate(StepRate(self._member.begun(), say), lambda: self.model,
+                          say).surround(first, last)
             workers = self._member.connect()[1].run.workers
             if workers > 1 and (name := scheduled(self.model)):
                 self._member.say(Fit.of_own_steps.format(name, workers))

@@ -1,0 +1,160 @@
+"""The batch of each worker where all share the run's data, and the learning rate that goes with it.
+
+Sources: McCandlish et al. 2018, arXiv 1812.06162 (examples that a target takes); Malladi et al.
+2022, arXiv 2205.10287 (rate of Adam and RMSprop).
+
+SGD keeps the user's batch: two epochs of CIFAR-10 on H1 with 8 workers came to 44.0 % with a
+quarter of batch 32, at a rate in proportion, and to 47.9 % with it (virtual time, one seed).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from wbsp.sync.base import Direct, Push
+from wbsp.sync.meter import averaged
+
+_PUSHES, _STEPS = 3, 16  # at least, of whose times the median is that of a step
+_STAYS = 0.75  # halvings from the wanted batch at which a worker keeps its own
+_LEAST = 16  # with BatchNorm, whose errors grow below it (Wu and He 2018, arXiv 1803.08494)
+_ROOT = {"Adam", "AdamW", "RMSprop"}  # classes, of any framework, whose rate goes with the root
+
+
+def power_of(kind: type) -> float | None:
+    """Return the power of the batch by which the rate of such an optimizer goes; None: no smaller
+    batch is known to gain with it."""
+    return 0.5 if _ROOT & {one.__name__ for one in kind.__mro__} else None
+
+
+def least_of(statistics: Sequence[object]) -> int:
+    """Return the fewest examples of a step of a model with these statistics of layers."""
+    return _LEAST if statistics else 1
+
+
+def wanted(batch: int, width: float, fixed: float) -> float:
+    """Return the examples of a worker's step with which the run is fastest.
+
+    A step of x examples takes (e + x) c seconds, of which e c are fixed. R workers together train
+    R x examples in that time. A target takes E (1 + R x / B) examples where a step averages R x of
+    them and B is the noise scale. So it takes
+
+        (e + x) (1 / x + R / B) E c / R  seconds,  least at x = sqrt(e B / R).
+
+    The user's batch b is taken for B: there, noise and gradient are equally long. No step of the
+    run is to average fewer examples than the user's, for which rate and optimizer were chosen, so
+    that x is at least u = b / R. This is the root of u * max(u, e). If a step has no fixed part,
+    it is u: all workers together then have the user's batch, and each makes as many steps as one
+    machine would in the whole run, in R times less time.
+
+    How long a transfer lasts does not matter here: the examples in it are as many for each x.
+
+    Args:
+        batch: b, examples of the user's step.
+        width: R, the sum of the workers' speeds in those of the fastest.
+        fixed: e, in examples.
+    """
+    share = batch / max(1.0, width)
+    return min(float(batch), math.sqrt(share * max(share, fixed)))
+
+
+def halved(batch: int, wish: float, least: int) -> int:
+    """Return the one of batch, batch / 2, batch / 4 ... that is nearest to `wish`, and not below
+    `least`."""
+    halvings = max(0, math.ceil(math.log2(batch / wish) - 0.5))
+    while halvings and batch >> halvings < max(1, least):
+        halvings -= 1
+    return batch >> halvings
+
+
+def reason(width: float, fixed: float) -> str:
+    """Return why a worker has its batch; the arguments are those of `wanted`."""
+    part = "all" if fixed == math.inf else f"the time of {fixed:.0f} examples"
+    return (f"the run is {width:.2g} times as fast as its fastest worker"
+            + (f", and {part} is a fixed part of this one's step" if fixed >= 1 else ""))
+
+
+class _Steps:
+    """What is known of one worker's steps.
+
+    Attributes:
+        size: examples that it was told to train.
+        new: no push has had this size only.
+        seen: seconds of a step in each of the newest pushes of this size.
+        steps: in these.
+        known: examples -> seconds of a step.
+        settled: it has its own batch, which two sizes have shown.
+    """
+
+    def __init__(self, size: int):
+        self.known: dict[int, float] = {}
+        self.settled = False
+        self.begin(size)
+
+    def begin(self, size: int) -> None:
+        self.size, self.new = size, True
+        self.seen: list[float] = []
+        self.steps = 0
+
+    def fixed(self, batch: int) -> float:
+        """Return the fixed part of a step, in examples, from its largest and smallest size."""
+        least = min(self.known)
+        example = (self.known[batch] - self.known[least]) / (batch - least)
+        if example <= 0:
+            return math.inf
+        return max(0.0, self.known[batch] / example - batch)
+
+
+class Batches:
+    """Directs the batches of the workers that can follow, from the times of their pushes.
+
+    A worker begins with the user's batch, then has half of it, and after that its own. It changes
+    again only if the best one is another by far, because each size may compile anew.
+    """
+
+    def __init__(self) -> None:
+        self._workers: dict[int, _Steps] = {}
+
+    def leave(self, worker: int) -> None:
+        self._workers.pop(worker, None)
+
+    def pushed(self, push: Push, width: float) -> list[Direct]:
+        """Return the direction that follows a push, if any; `width`: as of `wanted`."""
+        batch, worker = push.batch, push.worker
+        if batch is None:
+            return []
+        one = self._workers.get(worker)
+        if one is None:
+            one = self._workers[worker] = _Steps(batch)
+            if push.samples < push.steps * batch:  # an earlier server may have directed it
+                return [Direct(worker, batch=batch)]
+        if push.samples != push.steps * one.size:
+            return []
+        if one.new:  # it may have compiled its step
+            one.new = False
+            return []
+        one.seen.append(push.seconds / push.steps)
+        one.steps += push.steps
+        if len(one.seen) < _PUSHES or one.steps < _STEPS:
+            return []
+        one.known[one.size] = averaged(one.known.get(one.size), median(one.seen))
+        one.seen, one.steps = [], 0
+        return self._direct(worker, one, batch, push.least, width)
+
+    def _direct(self, worker: int, one: _Steps, batch: int, least: int, width: float
+                ) -> list[Direct]:
+        if len(one.known) == 1:
+            if halved(batch, wanted(batch, width, 0.0), least) == batch:
+                return []
+            one.begin(batch // 2)
+            return [Direct(worker, batch=one.size)]
+        fixed = one.fixed(batch)
+        wish = wanted(batch, width, fixed)
+        size = halved(batch, wish, least)
+        if one.settled and (size == one.size or abs(math.log2(one.size / wish)) <= _STAYS):
+            return []
+        one.settled = True
+        if size != one.size:
+            one.begin(size)
+        return [Direct(worker, batch=size, why=reason(width, fixed))]
