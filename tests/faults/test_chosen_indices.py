@@ -1,4 +1,4 @@
-"""Workers without an index, for which the server chooses one: who dies, returns, or is too many."""
+"""Workers without an index, for which the server chooses one: deaths, returns, one too many."""
 
 import signal
 
@@ -63,7 +63,7 @@ def test_a_restarted_worker_waits_for_its_index(jobs):
 
 
 def test_a_worker_that_is_cut_off_by_a_server_s_death_keeps_its_index(jobs):
-    """It reconnects within a moment; a new process may be faster, and must not have its index."""
+    """It reconnects within a moment; a faster new process must not get its index."""
     flags = "--worker_num=2", "--sync=asp", "--check_period=0.1", "--one_run"
     server = jobs.server("--check_period=0.1", sync="asp").listens()
     port = f"--port_base={server.address.rpartition(':')[2]}"

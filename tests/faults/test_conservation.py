@@ -1,4 +1,4 @@
-"""The law by which the tests of this folder judge a run finds what it is to find."""
+"""The check of conservation, by which the tests of this folder judge a run, finds faults."""
 
 import dataclasses
 

@@ -37,7 +37,7 @@ SAVE = 1_000_000
 
 
 class Judge:
-    """An evaluator without a process, to whom every version is worth the same.
+    """An evaluator without a process, which reports equal results for every version.
 
     blocks, fails: from this version on, or SAVE
     hangs:         it gives no sign of work
@@ -225,7 +225,7 @@ def ended(tmp_path, **config):
 
 
 def test_a_server_that_dies_before_the_last_files_leaves_them_to_the_next(tmp_path):
-    """That one waits for no worker: they have ended."""
+    """The standby waits for no worker: they have ended."""
     folder = ended(tmp_path)
     run = goes_on(folder, {}, Judge(), connect_timeout=3600)
     assert run.ends() == 0
@@ -236,7 +236,7 @@ def test_a_server_that_dies_before_the_last_files_leaves_them_to_the_next(tmp_pa
 
 
 def test_a_server_that_dies_at_the_farewell_is_followed_by_one_that_waits(tmp_path):
-    """And makes the last files, if none comes."""
+    """The standby also makes the last files, if no worker joins."""
     folder = ended(tmp_path)
     run = goes_on(folder, {"over": False, "owed": [0]}, Judge(), connect_timeout=0.5)
     assert saved(run).state.over, "of the first"
@@ -247,7 +247,7 @@ def test_a_server_that_dies_at_the_farewell_is_followed_by_one_that_waits(tmp_pa
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_workers_timeouts_begin_when_a_server_woke_or_has_its_shards(tmp_path, begun):
-    """It was made 100 s ago, and turns its loop from now on."""
+    """A server that was made 100 s ago, and runs its loop from now on."""
     run = Run(tmp_path, connect_timeout=50)
     server = run.server
     if begun:
@@ -276,7 +276,7 @@ def test_a_run_that_was_interrupted_is_not_over(tmp_path):
 
 def test_the_timeout_for_the_final_version_begins_when_workers_may_fetch_it(tmp_path,
                                                                                   monkeypatch):
-    """A copy of it may take its time to a standby."""
+    """Sending a snapshot to a standby may take long."""
     there = threading.Event()
     monkeypatch.setattr(Replication, "settled", property(lambda self: there.is_set()))
     monkeypatch.setattr(Replication, "copying", property(lambda self: not there.is_set()))
@@ -425,11 +425,11 @@ def test_a_layers_statistics_are_no_part_of_the_outer_step(tmp_path):
     run.server.close()
 
 
-# Workers that are missing at the end.
+# Workers missing at the end.
 
 
 def fails_at_step_5(run):
-    """A worker that leaves so."""
+    """A worker that leaves with this message."""
     def fail(step):
         if step == 5:
             lost.runtime.transport.leave("its fit was interrupted or failed", finished=False)
@@ -465,7 +465,7 @@ def test_a_worker_that_returns_and_finishes_is_not_missing(tmp_path):
     assert run.left()["missing"] == {}
 
 
-# Faults of the server's own.
+# Internal errors of the server.
 
 
 def test_an_internal_error_of_the_server_is_reported_and_the_workers_finish(tmp_path):

@@ -1,8 +1,8 @@
 """Eight workers through faults of all kinds, for `WBSP_MINUTES`.
 
-A server of two shards and its standby. What dies, or is cut off, or is flooded is drawn; after each
-fault there must be newer versions; the final model must be W_0 and each cut, once, to the last bit;
-and what lives all the time does not grow.
+A server of two shards and its standby. Random draws decide which process dies, is cut off or is
+flooded. After each fault there must be newer versions. The final model must be W_0 plus each cut,
+once, to the last bit. A process that lives all the time must not grow.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ pytestmark = pytest.mark.skipif(not MINUTES, reason="takes long: WBSP_MINUTES=60
 
 
 def version_of(worker):
-    """The version that a worker has by its last line."""
+    """The version of a worker, by its last line."""
     found = re.findall(r"done, version (\d+)", "\n".join(worker.newest_lines))
     return int(found[-1]) if found else 0
 
 
 def flood(port, draw):
-    """Frames of all kinds that no correct peer sends, for a second."""
+    """Send frames of all kinds that no correct peer sends, for a second."""
     end = time.monotonic() + 1
     with contextlib.suppress(OSError):
         while time.monotonic() < end:
@@ -113,7 +113,7 @@ def test_faults_of_all_kinds(jobs):
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_million_malformed_messages(jobs):
-    """None counts, and the server grows by none."""
+    """No message counts, and the server does not grow."""
     draw = random.Random(SEED)
     pair = ServerAndStandby(jobs, standby=False, flags=["--check_period=1"])
     for seconds in (0.02, 0.05):

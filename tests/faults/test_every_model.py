@@ -76,7 +76,7 @@ OFTEN = "auto",  # the others at night; pcc is that of most tests with Keras
 
 
 def one_of_each_rule() -> list:
-    """A model for each rule that workers follow: all that a worker knows of its model."""
+    """A model for each rule that workers follow; a worker knows only the rule of its model."""
     rules = {model(**with_batch_size(model, 128, {})).rule: sync
              for sync, model in reversed(MODELS.items())}
     return [sync if sync in OFTEN else pytest.param(sync, marks=pytest.mark.long)

@@ -1,4 +1,4 @@
-"""Workers and a server over real sockets, in formats that lose something.
+"""Workers and a server over real sockets, in lossy formats.
 
 The server is a process of its own, the workers are threads here.
 """
@@ -101,7 +101,7 @@ class Spy(FakeWorker):
 
     @property
     def first(self):
-        """Hash of the version that it adopted first."""
+        """Hash of the version that the worker adopted first."""
         return self.replica.adopted[:1]
 
     @property
@@ -110,7 +110,7 @@ class Spy(FakeWorker):
 
 
 def initial(members):
-    """W_0, which is everywhere 1 where worker 0 brought it, and 2 where worker 1 did."""
+    """W_0: all ones if worker 0 brought it, all twos if worker 1 did."""
     ones = np.ones(members[0].replica.x.size, np.float32)
     assert members[0].first == members[1].first
     return 1.0 if members[0].first == [hash(ones.tobytes())] else 2.0

@@ -1,4 +1,4 @@
-"""Hosts that are cut off from the others: one history only, and nothing is lost.
+"""Hosts that are cut off from the others: the run has one history, and nothing is lost.
 
 The hosts are network namespaces. Silence proves nothing, so this takes as long as TCP waits for
 an acknowledgement: half a minute. `WBSP_CUTS=1` asks for them, half an hour.
@@ -26,8 +26,8 @@ def network():
 
 
 def test_a_server_that_was_cut_off_yields_to_the_elected_standby(jobs, network):
-    """Both workers can reach the standby, which takes over; the first server knows nothing of it
-    until it is back, and then ends without a word in the run's history."""
+    """Both workers can reach the standby, which takes over. The first server learns that only when
+    it is reconnected, and then ends without an entry in the run's history."""
     pair = ServerAndStandby(jobs, hosts=network)
     workers = [pair.worker(60, seconds=0.01, hold_at=30), pair.worker(60, seconds=0.01)]
     pair.standby.until("holding version")

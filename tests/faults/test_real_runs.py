@@ -1,6 +1,6 @@
 """Workers and a server over real sockets: each push once, the same bytes for all, no needless wait.
 
-The model is made of whole numbers, so that what the server must hold is known exactly. The server
+The model is made of whole numbers, so that the server's model is known exactly. The server
 is a process of its own, the workers are threads here.
 """
 
@@ -28,7 +28,7 @@ SYNCS = ["bsp", "asp", "ssp", "wbsp", "pcc"]
 
 
 def check(server, members):
-    """The run ended well, everyone holds its final version, and nothing was lost or doubled."""
+    """The run ended well, all hold its final version, and no push was lost or doubled."""
     server.ends_well()
     saved = assert_conserved(IntegerRun.of_threads(server, members))
     for member in members:
@@ -64,7 +64,7 @@ def test_a_model_of_many_chunks_arrives_whole(jobs, sync):
 
 
 class Descent(IntegerReplica):
-    """Gradient descent towards a point of its own: what it does depends on what it holds."""
+    """Gradient descent towards its own point: each step depends on the model."""
 
     def __init__(self, worker):
         super().__init__(worker)
@@ -315,7 +315,7 @@ def test_a_worker_without_a_server_ends_with_one_line(jobs):
 
 
 def test_a_worker_gives_up_on_a_server_that_only_welcomes():
-    """Such as one whose own model is not built within the worker's patience."""
+    """For example a server whose own model is not built within the worker's patience."""
     context = zmq.Context()
     router = context.socket(zmq.ROUTER)
     port = router.bind_to_random_port("tcp://127.0.0.1")

@@ -1,4 +1,4 @@
-"""Servers that die at any moment of the protocol: nothing that was answered is lost, or twice."""
+"""Servers that die at any moment of the protocol: no answered push is lost or doubled."""
 
 import os
 
@@ -47,8 +47,8 @@ def test_an_answered_push_counts_once_whenever_the_server_dies(sync):
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("sync, part", [("bsp", 1), ("localsgd", 1), ("lbbsp", 1 / 128)])
 def test_pushes_keep_their_rounds_whenever_the_server_dies(sync, part, workers):
-    """Also between two answers of a round, and where connections break while the next one answers:
-    each push has its weight of 1 / N, under lbbsp that of one of 128 N examples."""
+    """Also between two answers of a round, and if connections break while the next server answers.
+    Each push has its weight of 1 / N; under lbbsp that of its part of 128 N examples."""
     for seed in range(2 * SEEDS):
         world = World(sync, seed, OPTIONS.get(sync), workers=workers, kills=4, breaks=8,
                       brief=True)
@@ -80,7 +80,7 @@ def attached(engine, *waits):
 
 
 def granted(outgoing):
-    """Who may fetch which version."""
+    """The versions that each worker may fetch."""
     grants = {worker: message.version for worker, message in outgoing
               if isinstance(message, Granted)}
     return grants | {worker: message.granted for worker, message in outgoing
@@ -149,7 +149,7 @@ def test_a_worker_that_has_finished_ahead_of_the_others_counts_in_their_round():
 @pytest.mark.parametrize(("known", "left", "first"), [
     (5, True, 6), (5, False, 6), (0, True, 0), (0, False, 1)])
 def test_a_version_number_that_a_worker_knows_is_not_reused(known, left, first):
-    """Also where that worker has finished; the checkpoint's own version is the same one."""
+    """Also if that worker has finished; the checkpoint holds the same version."""
     engine = restarted("asp", workers=2)
     engine.attach(0, known, left, False, 0.0)
     engine.attach(1, 0, True, False, 0.0)
@@ -251,7 +251,7 @@ def test_a_connection_may_break_at_each_message_of_the_beginning(messages):
 
 @pytest.mark.parametrize("owed, waits", [([0, 1, 2], {1, 2}), ([0], set()), (None, {1, 2})])
 def test_a_run_that_has_ended_waits_for_all_workers_that_do_not_have_its_last_version(owed, waits):
-    """Also where the checkpoint is of an earlier release, which did not name them."""
+    """Also if the checkpoint is of an earlier release, which did not name these workers."""
     rendezvous = Rendezvous(3, [], True, owed)
     assert not rendezvous.complete(set())
     rendezvous.left.add(0)

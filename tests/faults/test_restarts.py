@@ -1,7 +1,7 @@
 """Servers that are killed in mid-run and restarted: the workers' processes continue and end well.
 
-Each worker writes down what it cut, and the weight of each push that was answered; the final model
-must be W_0 and the sum of these, each once, to the last bit.
+Each worker records its cuts, and the weight of each answered push. The final model must be W_0 plus
+the weighted sum of these, each once, to the last bit.
 """
 
 import json
@@ -41,7 +41,7 @@ def test_a_killed_server_resumes_and_loses_nothing(jobs, sync):
 
 
 def test_an_interrupted_run_continues_with_new_processes(jobs):
-    """As where a cluster ends all processes of a job, and starts the job again."""
+    """As if a cluster ends all processes of a job, and restarts the job."""
     server = jobs.server(OFTEN).listens()
     workers = [jobs.integer_worker(server.address, worker, seconds=0.01) for worker in range(2)]
     for worker in workers:
@@ -110,7 +110,7 @@ def test_a_server_may_die_when_a_worker_has_finished_and_waits(jobs, period):
 
 
 def test_a_server_may_die_when_all_have_finished(jobs):
-    """It dies when the last has left: before or after the final version is safe."""
+    """It dies when the last worker has left: before or after the final version is safe."""
     run = begun(jobs, "pcc", NEVER)
     for _ in range(2):
         run.worker(20, seconds=0.01)
@@ -172,7 +172,7 @@ def test_a_server_of_another_run_admits_no_members_and_ends_no_training(jobs):
 
 
 def test_a_server_that_lost_its_run_refuses_the_runs_members(jobs):
-    """So that a supervisor starts them again, in the run that begins."""
+    """A supervisor then restarts them in the new run."""
     run = begun(jobs, "wbsp")
     workers = [run.worker(1000, hold_at=5), run.worker(1000, hold_at=5)]
     workers[0].until("step 5 done")

@@ -1,6 +1,6 @@
 """Servers that are killed at any moment and resumed: the files of the run are consistent.
 
-`WBSP_KILLS=25` kills the server of each of the four models so many times, for a long night;
+`WBSP_KILLS=25` kills the server of each of the four models 25 times, for a long night;
 `WBSP_KILLS_SEED` chooses when.
 """
 
@@ -22,7 +22,7 @@ OPTIONS = {"adsp": ["--sync_option=period=0.2"]}
 
 
 class Story:
-    """A run through all lives of its server and of both workers."""
+    """A run over all processes of its server and of both workers."""
 
     def __init__(self, jobs, sync, seed):
         self.jobs, self.sync, self.seed = jobs, sync, seed
@@ -30,7 +30,7 @@ class Story:
         self.loaded = None  # the checkpoint that this life began from
 
     def begin(self, **plan):
-        """The next life of the server and of both workers."""
+        """The next processes of the server and of both workers."""
         resume = ["--resume"] if self.life else []
         self.server = self.jobs.server("--check_period=0.1", "--base_dir=run", *resume,
                                        *OPTIONS.get(self.sync, []), sync=self.sync,

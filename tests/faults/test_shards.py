@@ -1,11 +1,11 @@
 """A model in several processes: the same bytes as in one, and any of them may die.
 
-Each worker writes down what it cut, and the weight of each push that was answered; the final model
-must be W_0 and the sum of these, each once, to the last bit.
+Each worker records its cuts, and the weight of each answered push. The final model must be W_0 plus
+the weighted sum of these, each once, to the last bit.
 
-`WBSP_KILLS=30` runs all of this, which takes minutes, and kills, so many times each, the server,
+`WBSP_KILLS=30` runs all of this, which takes minutes, and kills, 30 times each, the server,
 one of its shards or its standby, with 1, 2 and 4 shards, with a standby and without;
-`WBSP_KILLS_SEED` chooses whom, and when.
+`WBSP_KILLS_SEED` chooses the processes and the moments.
 """
 
 import json
@@ -33,14 +33,14 @@ when_asked = pytest.mark.skipif(not KILLS, reason="takes longer: WBSP_KILLS=2")
 
 
 class FloatReplica(IntegerReplica):
-    """A replica whose sums depend on their order: steps are no whole numbers."""
+    """A replica whose sums depend on their order: its steps are not whole numbers."""
 
     def step(self):
         self.x = self.x + self._draw.standard_normal(self.x.size).astype(np.float32)
 
 
 def gone(processes):
-    """All have ended."""
+    """True if all have ended."""
     return all(not one.is_running() or one.status() == psutil.STATUS_ZOMBIE for one in processes)
 
 

@@ -1,10 +1,10 @@
 """Runs of real processes on shared data, in which any of these is killed: each example is in the
 model once an epoch.
 
-It is checked from outside: the model is one float an example, and it is noted what each worker has
-cut, and which of that a server has accepted.
+The check is from outside: the model has one float per example, and the test records each worker's
+cuts and which of them a server has accepted.
 
-`WBSP_SHARED_RUNS=200` plays so many runs, for a long night; `WBSP_KILLS_SEED` chooses others.
+`WBSP_SHARED_RUNS=200` makes 200 runs, for a long night; `WBSP_KILLS_SEED` chooses others.
 """
 
 import itertools
@@ -55,7 +55,7 @@ def pushes_of(path):
 
 
 class SharedRun(ServerAndStandby):
-    """Workers of unequal speed, and what strikes them."""
+    """Workers of unequal speed, and their faults."""
 
     def __init__(self, jobs, sync, standby):
         super().__init__(jobs, sync, standby=standby, flags=(OFTEN, *OPTIONS.get(sync, ())))

@@ -21,13 +21,13 @@ def steps(sites):
 
 
 def after_steps(sites, number):
-    """Wait until the workers have made so many more steps, or as many as they may, by then."""
+    """Wait until the workers have made this number of further steps, or all that they may make."""
     due, end = steps(sites) + number, time.monotonic() + 10
     until(lambda: steps(sites) >= due or time.monotonic() > end, f"{due} steps")
 
 
 def moments(sites, draw, number):
-    """So many drawn moments of a run, anywhere between two cuts."""
+    """Random moments of a run, anywhere between two cuts."""
     for _ in range(number):
         after_steps(sites, draw.randint(2, 8))
         time.sleep(draw.uniform(0, 0.3))

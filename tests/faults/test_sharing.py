@@ -1,4 +1,4 @@
-"""Memory that a server and workers of one machine share: the same run, and nothing left behind."""
+"""Memory that a server and workers of one machine share: an equal run, and no remains."""
 
 import contextlib
 import os
@@ -99,19 +99,19 @@ def test_a_worker_in_another_network_namespace_is_served_over_tcp(jobs):
 
 
 def open_files(job):
-    """How many files and mapped segments a process has."""
+    """The numbers of files and of mapped segments of a process."""
     process = psutil.Process(job.process.pid)
     return process.num_fds(), sum("memfd" in one.path for one in process.memory_maps(grouped=False))
 
 
 def left_behind(jobs):
-    """Names in the places where shared memory could have some."""
+    """Names in the folders in which shared memory could leave some."""
     return {(place, name) for place in ("/dev/shm", "/tmp", jobs.folder)
             for name in os.listdir(place) if "wbsp" in name and not name.startswith("wbsp-check")}
 
 
 def test_killed_workers_leave_no_shared_memory(jobs):
-    """Not in the server either: each life of a worker has what the one before it had."""
+    """Not in the server either: each process of a worker needs as much as the one before."""
     before = left_behind(jobs)
     server = jobs.server(workers=2, sync="asp").listens()
     size, found = 100_000, []
@@ -132,7 +132,7 @@ def test_killed_workers_leave_no_shared_memory(jobs):
 
 
 def test_workers_share_memory_with_the_resumed_server(jobs):
-    """No cut is lost or counted twice, and no worker keeps what the first server shared."""
+    """No cut is lost or counted twice, and no worker keeps memory of the first server."""
     before = left_behind(jobs)
     pair = ServerAndStandby(jobs, sync="pcc", standby=False)
     pair.trains()
@@ -157,7 +157,7 @@ def test_a_standby_that_takes_over_shares_its_own_memory(jobs):
 
 
 def test_a_worker_that_cannot_open_more_files_continues_over_tcp(jobs):
-    """The first version does not come through: the worker attaches again, and has it sent."""
+    """The first version does not arrive: the worker reattaches, and receives it over TCP."""
     server = jobs.server(workers=1, sync="asp").listens()
     code = f"""
 import os, resource, sys
@@ -183,7 +183,7 @@ member.ends()
 
 
 def test_memory_that_did_not_arrive_is_shared_from_the_next_connection_on(jobs, monkeypatch):
-    """Until then the worker is served over TCP; it asks once a connection, and no more."""
+    """Until then the worker uses TCP; it asks once for each connection."""
     opened, tries = Door.link, []
 
     def fails_at_first(door, number):
@@ -210,7 +210,7 @@ def test_memory_that_did_not_arrive_is_shared_from_the_next_connection_on(jobs, 
     assert len(server.events("accept")) == len(member.replica.cuts)
 
 
-# A worker that does what no correct worker does.
+# An incorrect worker.
 
 
 class Neighbour(Peer):
@@ -247,12 +247,12 @@ class Neighbour(Peer):
 
     @property
     def inbox(self):
-        """What the server reads of what this peer sends: float32 [5]."""
+        """The memory from which the server reads this peer's pushes: float32 [5]."""
         return self.link.segments[self.segment]
 
 
 def push(segment, offset=0, nbytes=20, at=0, seq=0):
-    """A push of five floats that lie at this place, from float `at` on."""
+    """A push of five floats at this place, from float `at` on."""
     return m.Update(Push(0, seq, 0, 1, 1, 0.1), at, 5, seq + 1, returned=seq + 1,
                     place=Place(segment, offset, nbytes))
 
@@ -317,7 +317,7 @@ def test_a_member_whose_shared_message_does_not_decode_learns_the_reason(jobs):
 
 
 def test_a_worker_that_writes_during_the_read_cannot_make_a_version_of_nan(jobs):
-    """It writes without end, NaN and numbers in turn: the server decides on what it has copied."""
+    """It writes NaN and numbers in turn, without end: the server decides on its own copy."""
     server = jobs.server(workers=1, sync="asp").listens()
     with Neighbour(server.address) as peer:
         peer.joins(0)

@@ -1,5 +1,5 @@
 """Sites on hosts of their own, whose lines to the server above are slow and are cut: every example
-counts once at both levels, whatever dies meanwhile.
+counts once at both levels, whichever processes die meanwhile.
 
 The hosts are network namespaces, and the workers are fits of Keras. Each line carries 20 Mbit/s and
 takes 30 ms each way; an update takes 0.16 s. `WBSP_CUTS=1` runs these tests, for half an hour.
@@ -72,7 +72,7 @@ class CutSites(Sites):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("seconds", "way"), CUTS)
 def test_processes_die_while_lines_are_cut(jobs, seconds, way):
-    """A worker, a site's server and the server above are killed, each in a cut of its own."""
+    """A worker, a site's server and the server above are killed, each in another network cut."""
     draw = random.Random(f"{SEED} {seconds} {way}")
     above, inside = draw.choice(["asp", "bsp", "pcc"]), draw.choice(["asp", "bsp", "pcc"])
     with hosts.Hosts("top", "site0", "site1", lines={"site0": LINE, "site1": LINE}) as network:

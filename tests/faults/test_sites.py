@@ -60,7 +60,7 @@ def cut_off(sites, proxy):
 
 
 def after_cuts(sites, site, number):
-    """Wait until a site has taken so many more cuts."""
+    """Wait until a site has taken this number of further cuts."""
     path = sites.record(site) / "cuts.jsonl"
     due = (len(cuts(path)) if path.exists() else 0) + number
     until(lambda: path.exists() and len(cuts(path)) >= due, f"{due} cuts of site {site}")
@@ -139,13 +139,13 @@ def test_a_worker_of_a_site_can_be_killed_and_restarted(tmp_path):
 
 
 def behind(sites, site):
-    """How many workers that site had, whenever that changed, by the log of the server above."""
+    """The numbers of workers of that site over time, by the log of the server above."""
     return [event["workers"] for event in sites.top.events("site") if event["worker"] == site]
 
 
 @pytest.mark.timeout(300)
 def test_a_site_that_is_cut_off_continues_and_reconnects(tmp_path):
-    """Under a rule that never waits, it makes versions alone, and pushes all of it later."""
+    """Under a rule that never waits, the site continues alone, and pushes its progress later."""
     with Jobs(tmp_path) as jobs, line_to_the_top(jobs, "pcc", "bsp") as (sites, proxy):
         cut_off(sites, proxy)
         before = len(sites.events(0, "commit"))
@@ -342,7 +342,7 @@ def test_a_standby_of_a_site_takes_over_and_pushes_nothing_twice(tmp_path, above
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("above, inside", [("bsp", "pcc"), ("asp", "asp")])
 def test_a_replaced_site_server_frees_its_place_above(tmp_path, above, inside):
-    """It was stopped, not killed: the standby waits until its connection there ends."""
+    """The server was stopped, not killed: the standby waits until its connection there ends."""
     with Jobs(tmp_path) as jobs:
         sites = Sites(jobs, above, inside)
         for site in range(2):

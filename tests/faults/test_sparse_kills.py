@@ -1,12 +1,12 @@
 """Updates of a few rows of a table, while the server, its shards or its standby are killed.
 
-Each worker writes down the whole numbers by which it moved each row, and the weight of each push
-that was answered. Under float32 the final model must be W_0 and the sum of these, each once, to the
-last bit; under int8 as well, where each row has one magnitude. Where int8 loses something, this
-holds for what was sent, and what was not waits on the worker and the server.
+Each worker records the whole numbers by which it moved each row, and the weight of each answered
+push. Under float32 the final model must be W_0 plus the weighted sum of these, each once, to the
+last bit; under int8, too, if each row has one magnitude. Where int8 loses something, this holds for
+the sent part, and the rest waits on the worker and the server.
 
-`WBSP_KILLS=25` kills one of them so many times in each format, with 1, 2 and 4 shards, with a
-standby and without; `WBSP_KILLS_SEED` chooses whom, and when.
+`WBSP_KILLS=25` kills one of them 25 times in each format, with 1, 2 and 4 shards, with a standby
+and without; `WBSP_KILLS_SEED` chooses the processes and the moments.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Peers that ask much and read nothing: the server's memory stays what it was."""
+"""Peers that request much and read nothing: the server's memory does not grow."""
 
 import contextlib
 import socket

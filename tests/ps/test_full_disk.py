@@ -9,7 +9,7 @@ from wbsp.ps.full_disk import FullDisk
 
 
 class Time:
-    """A clock that only sleeping advances."""
+    """A clock that advances only by sleeping."""
 
     def __init__(self):
         self.now = 0.0
@@ -22,7 +22,7 @@ class Time:
 
 
 def fails(times):
-    """Something that is written at the attempt after so many."""
+    """A write that succeeds after this number of failed attempts."""
     attempts = []
 
     def act():

@@ -1,5 +1,4 @@
-"""Who speaks for a server, or for a worker, proves it: strangers change nothing, with the token or
-without."""
+"""Servers and workers prove their identity: strangers change nothing, with the token or without."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Slow is not dead: how long a server waits for whom, counted from the last progress.
+"""Slow is not dead: timeouts of a server, counted from the last progress of a peer.
 
 The limits are made short for these tests, in the server's own process.
 """
@@ -30,7 +30,7 @@ runpy.run_module("wbsp.ps", run_name="__main__")
 
 
 def impatient(jobs, *flags, workers, patience=1.0, sync="asp", fault=""):
-    """A server that has only so many seconds of patience."""
+    """A server with timeouts of this number of seconds."""
     port = free_port()
     server = jobs.start("server", "-c", IMPATIENT.format(patience=patience, fault=fault),
                         f"--worker_num={workers}", f"--sync={sync}", f"--port_base={port}",

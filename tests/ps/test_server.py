@@ -1,4 +1,4 @@
-"""A server under fire: whatever is sent to its port, the run is the one that its workers made."""
+"""A server under attack: no message to its port changes the run of its workers."""
 
 import contextlib
 import functools
@@ -62,7 +62,7 @@ ENDS = [{"worker": 1}, {"worker": -1}, {"seq": 1}, {"seq": 2**30}, {"base_versio
 
 
 def impossible(worker: int) -> list[tuple]:
-    """What no member sends: it is counted, and changes nothing."""
+    """Messages that no member sends: they are counted, and change nothing."""
     push = functools.partial(pushed, worker)
     bad_report = Report(seconds={"compute": 1.0})
     return [
@@ -73,7 +73,7 @@ def impossible(worker: int) -> list[tuple]:
     ]
 
 
-# What does not decode, of a member: it would repeat that for ever.
+# Messages of a member that do not decode: it would repeat them for ever.
 UNDECODED = [
     pushed(2, offset=-SIZE), pushed(2, offset=2**40), pushed(2, size=-1), pushed(2, size=2**62),
     pushed(2, seq=-1), pushed(2, base_version=-1), pushed(2, steps=-5), pushed(2, samples=-1),
@@ -258,7 +258,7 @@ def test_text_of_a_worker_cannot_forge_a_line_of_the_log(training):
     m.Join([TensorSpec("x" * 900_000, (4,))]), m.Join(100_000 * [TensorSpec("x", ())])],
     ids=["32 GiB", "more than the largest", "a name of 900 KB", "100,000 variables"])
 def test_a_first_worker_that_claims_too_much_changes_nothing(jobs, claim):
-    """The first to join is asked for W_0: its word decides the size of the model."""
+    """The first worker is asked for W_0, and its message decides the size of the model."""
     server = jobs.server(sync="asp", workers=2).listens()
     with Peer(server.address) as liar:
         liar.send(m.Hello(m.PROTOCOL, 0, {}))

@@ -1,4 +1,4 @@
-"""Workers of whose pushes a model accepts none."""
+"""Workers whose pushes a model never accepts."""
 
 import pytest
 

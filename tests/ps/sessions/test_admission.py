@@ -1,4 +1,4 @@
-"""Who may join a run, and who brings W_0: a server's side over a real socket, without its loop."""
+"""Which workers may join a run, and which brings W_0: a server's side, without its loop."""
 
 import contextlib
 import json

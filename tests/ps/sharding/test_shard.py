@@ -1,4 +1,4 @@
-"""A shard follows the log: the same bytes as in one store, and nothing of strangers."""
+"""A shard follows the log: the same bytes as in one store, and no message of strangers counts."""
 
 import itertools
 import json
