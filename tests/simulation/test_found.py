@@ -268,6 +268,6 @@ def test_a_worker_that_missed_the_end_of_its_run_stays_out_of_the_next(plan):
 def test_a_worker_that_joins_as_the_run_ends_stays_out_of_the_next():
     cluster = first_run(Plan("nbsync", {"normalize": True}, workers=2, steps=4, period=1.0,
                              kill_workers=1, storm=0.03, slow=0.02, evaluator="dies",
-                             aimed=(("last push", "sleep"),)), "is too late for run")
+                             aimed=(("last push", "sleep"),)), "is too late for run", first=60)
     assert cluster.codes["server"] == [0]
     assert "ending this server" in "".join(cluster.said[-2:]), "and has begun no other run"
