@@ -3,19 +3,18 @@
 import pickle
 import sys
 import threading
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("ray", reason="these tests need Ray: pip install 'ray[default]'")
-
-import wbsp.ray
-from wbsp.ray.__main__ import main
-from wbsp.ray.placement import actor_options, of_workers
-from wbsp.ray.worker import Worker
+# It is imported in the tests: all processes of pytest collect them, and one runs them.
+pytestmark = pytest.mark.skipif(find_spec("ray") is None,
+                                reason="these tests need Ray: pip install 'ray[default]'")
 
 
 def test_workers_given_as_a_number_need_a_cpu_each():
+    from wbsp.ray.placement import actor_options, of_workers
     assert of_workers(2) == [{"CPU": 1}, {"CPU": 1}]
     assert of_workers([{"GPU": 1, "CPU": 0}, {"TPU": 0.5}]) == [{"GPU": 1}, {"TPU": 0.5}]
     assert actor_options({"GPU": 1, "TPU": 4, "memory": 1e9}) == {
@@ -37,9 +36,10 @@ def test_workers_given_as_a_number_need_a_cpu_each():
     ({"max_restarts": -1}, "max_restarts is -1: give a number of 0 or more"),
 ])
 def test_bad_arguments_are_refused_before_ray_is_asked(monkeypatch, arguments, says):
+    from wbsp.ray import run
     monkeypatch.setattr("ray.init", lambda: pytest.fail("Ray was asked"))
     with pytest.raises(ValueError) as error:
-        wbsp.ray.run(print, **{"workers": 1, **arguments})
+        run(print, **{"workers": 1, **arguments})
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
@@ -49,12 +49,14 @@ def test_bad_arguments_are_refused_before_ray_is_asked(monkeypatch, arguments, s
     (["--workers=0", __file__], "workers is []: give their number"),
 ])
 def test_the_command_refuses_bad_arguments_in_one_line(capsys, arguments, says):
+    from wbsp.ray.__main__ import main
     assert main(arguments) == 1
     said = capsys.readouterr().err
     assert said.startswith("wbsp.ray: ") and says in said and said.count("\n") == 1
 
 
 def test_a_script_runs_as_python_would_run_it(tmp_path, monkeypatch):
+    from wbsp.ray import Script
     (tmp_path / "beside.py").write_text("value = 7")
     path = tmp_path / "train.py"
     path.write_text("""
@@ -66,7 +68,7 @@ assert sys.modules["__main__"].text is text
 open("said", "w").write(text())
 """)
     monkeypatch.chdir(tmp_path)
-    script = wbsp.ray.Script.read("train.py", ("--rate=0.1",))
+    script = Script.read("train.py", ("--rate=0.1",))
     before = sys.argv, sys.modules["__main__"], sys.path[:]
     monkeypatch.chdir("/")
     script()
@@ -77,9 +79,10 @@ open("said", "w").write(text())
 @pytest.mark.parametrize("end, fails", [("sys.exit()", False), ("sys.exit(0)", False),
                                         ("sys.exit(3)", True), ("sys.exit('no data')", True)])
 def test_a_script_that_ends_badly_raises(tmp_path, monkeypatch, end, fails):
+    from wbsp.ray import Script
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(f"import sys\n{end}")
-    script = wbsp.ray.Script.read("train.py")
+    script = Script.read("train.py")
     if not fails:
         return script()
     with pytest.raises(RuntimeError, match="train.py ended with (3|'no data')"):
@@ -111,6 +114,7 @@ def raises(error):
 @pytest.fixture
 def worker(monkeypatch):
     """A worker's actor, in this process."""
+    from wbsp.ray.worker import Worker
     context = SimpleNamespace(get_accelerator_ids=dict)
     monkeypatch.setattr("ray.get_runtime_context", lambda: context)
     for name in ("WBSP_WORKER_INDEX", "WBSP_TOKEN_FILE", "CUDA_VISIBLE_DEVICES"):

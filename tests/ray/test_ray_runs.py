@@ -10,18 +10,19 @@ import re
 import shutil
 import signal
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from conservation import IntegerRun, assert_conserved, steps_of
 from docs_code import python_of
 from jobs import ROOT, free_port, until
+from ray_cluster import NotUpError, RayCluster
 
 from wbsp.ps.checkpoint import format as checkpoint
 
-pytest.importorskip("ray", reason="these tests need Ray: pip install 'ray[default]'")
-from ray_cluster import NotUpError, RayCluster
-
+pytestmark = pytest.mark.skipif(find_spec("ray") is None,
+                                reason="these tests need Ray: pip install 'ray[default]'")
 DRIVER = ROOT / "tests/helpers/ray_driver.py"
 GPU = {"CPU": 0.2, "GPU": 1}  # what a worker needs: there is one on a node
 # Ray's heartbeats may be too slow for it: then it sees only that the node's processes are gone.
