@@ -80,6 +80,16 @@ def test_another_worker_validates_in_place_of_a_dead_one(folder):
     assert sum(Sites(plan, seed, folder).run().notes["kill_workers"] for seed in range(3)) >= 3
 
 
+@pytest.mark.long
+def test_a_worker_whose_next_process_comes_as_its_site_ends_may_be_late(folder):
+    """The site's server died before it was told so, and the next one ended at once."""
+    plan = SitesPlan("localsgd", "ssp", {"tau": 3}, sites=3, workers=1, steps=25, kills=3, breaks=3,
+                     sleeps=2, storm=0.03, data=(200, 1, 2), kill_workers=2, kill_validators=1,
+                     ends=(("final", "site top"), ("goodbye", "site top")), validates=True)
+    run = Sites(plan, 42000024, folder).run()
+    assert any(member.given_up for member in run.members)
+
+
 def test_the_last_version_of_a_site_is_that_of_the_run_above(folder):
     """Its workers finish before other sites', and it takes another version from above then."""
     plan = SitesPlan("pcc", "ssp", sites=3, workers=1, readers=2, period=0.1)

@@ -603,8 +603,11 @@ class Sites:
         stayed = [member for site in self.sites if not self._is_late(site)
                   for member in site.members]
         for member in stayed:
-            if member.given_up is not None and not (
-                    member.lives > 1 and "too late" in member.given_up):
+            # A next process came as the site ended, and its server died before it was told so.
+            ended = member.joined is None and any(
+                0 in self.codes.get(name, []) for name in member.cluster.names)
+            if member.given_up is not None and not (member.lives > 1 and (
+                    ended or "too late" in member.given_up)):
                 raise Broken(9, f"worker {member.index} has given up: {member.given_up}")
         stayed = [member for member in stayed if member.final is not None]
         finals = {member.final.tobytes() for member in stayed}
