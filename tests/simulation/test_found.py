@@ -193,7 +193,7 @@ IN_DOUBT = Plan("decoupled", workers=2, steps=30, chunk=5, standby=True, kills=1
      [12002576]),  # two servers end the run, each without workers of the other: law 19
 ], ids=["joins as the others end", "copy that names one", "answer of an earlier epoch",
         "sent again", "answer of an earlier epoch, later",
-        "shards follow a later server", "the log's end is lost",
+        "shards follow a later server", "no log has the answer", "the log's end is lost",
         "the log's end is lost, of shared data", "the log's end is lost, of a lossy format",
         "comes again for the rest", "joins an earlier server",
         "memory of a write that failed", "memory of a write that failed, later",
