@@ -1,4 +1,4 @@
-"""What holds of a model's replica holds on every back end; Keras has one a process."""
+"""The laws of a model's replica hold on every back end; a process has one back end of Keras."""
 
 import forked
 import pytest

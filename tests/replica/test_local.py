@@ -1,4 +1,4 @@
-"""Variables that each worker keeps for itself: what a version changes, and what it leaves."""
+"""Variables that each worker keeps for itself: what a version changes, and what it does not."""
 
 import numpy as np
 import pytest

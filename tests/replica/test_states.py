@@ -1,4 +1,4 @@
-"""What layers have and no version carries, on the back end that this process's Keras runs on."""
+"""State of layers that no version carries, on the back end of this process's Keras."""
 
 import importlib.util
 import os

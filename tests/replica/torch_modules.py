@@ -216,7 +216,7 @@ def test_adapters_that_are_put_into_a_model_are_named():
 
 def test_a_model_with_unchanged_variables_may_be_loaded_frozen_and_wrapped():
     class Shown(torch.nn.Linear):
-        """Has something in its state_dict that it makes anew each time."""
+        """Has an entry in its state_dict that is made anew at each call."""
 
         def _save_to_state_dict(self, destination, prefix, keep_vars):
             super()._save_to_state_dict(destination, prefix, keep_vars)

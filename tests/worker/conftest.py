@@ -1,4 +1,4 @@
-"""What the tests of workers in this process share."""
+"""Shared parts of the tests of workers in this process."""
 
 import pytest
 
@@ -7,6 +7,6 @@ from wbsp.worker import next_run
 
 @pytest.fixture
 def process_ends():
-    """What the end of this process would do."""
+    """Act as the end of this process would."""
     yield
     next_run.close_all()

@@ -1,4 +1,4 @@
-"""A worker without an index asks its server for one, when that is first needed."""
+"""A worker without an index requests one from its server when it is first needed."""
 
 import copy
 import os
@@ -21,7 +21,7 @@ def server(jobs):
 
 @pytest.fixture(autouse=True)
 def process_ends(jobs):
-    """What the end of this process would do, while its server is there."""
+    """Act as the end of this process would while its server runs."""
     yield
     for one in PROCESS.members:
         one.close()

@@ -1,4 +1,4 @@
-"""What a user's code gives: it is taken by its plain meaning, or refused by the argument's name."""
+"""Arguments of a user's code: each is taken by its plain meaning, or refused by its name."""
 
 import decimal
 import math

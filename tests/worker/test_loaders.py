@@ -45,7 +45,7 @@ class Loader:
 
 
 class Connection:
-    """In place of a `loop.Worker` and its runtime: in the run, until it is over."""
+    """Replaces a `loop.Worker` and its runtime: in the run, until the run is over."""
 
     loop = stop_reason = None
 
@@ -59,7 +59,7 @@ class Connection:
 
 
 class Process:
-    """One life of a worker."""
+    """One process of a worker."""
 
     def __init__(self, world, index):
         self.world, self.index = world, index
@@ -112,7 +112,7 @@ class Process:
                 yield from self.examples()
 
     def examples(self):
-        """Wait for the next step's, as `w.step` does."""
+        """Wait for the next step's examples, as `w.step` does."""
         while self.one.agent.waiting or not (self.share.ready or self.line.stop_reason):
             self.follow(self.one.starved())
             yield

@@ -131,7 +131,7 @@ def test_a_restarted_script_skips_its_blocks_that_have_ended(jobs):
 
 
 def test_a_worker_whose_run_ends_before_it_joins_skips_it(jobs):
-    """The server knows it, and the others have trained all: it waits for the next fit's run."""
+    """The server knows it, and the others have trained everything: it waits for the next run."""
     pytest.importorskip("jax")
     server = jobs.server(series=True).listens()
     late = start(jobs, server, LATE, "", "late")

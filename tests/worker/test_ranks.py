@@ -64,7 +64,7 @@ wbsp.Worker(model, address=address, worker_index=0, **given)
     ({"local": ["bias"]}, "given local=\\['module.bias'\\]|given local=\\['bias'\\]|no variable"),
     ({"n": 2.5}, "n=2.5: it must be a whole number")])
 def test_ranks_that_were_given_different_arguments_end_with_their_names(jobs, wrong, says):
-    """No server runs: they find it out before they connect."""
+    """No server runs: they find the error before they connect."""
     (jobs.folder / "rank.py").write_text(RANK)
     port = free_port()
     ranks = [jobs.start(f"rank{rank}", "rank.py", "localhost:9", rank, port, repr(wrong))

@@ -76,7 +76,7 @@ def test_a_handler_of_the_users_own_is_left_alone(signals, reasons):
 
 
 def test_a_signal_that_is_not_needed_has_its_usual_effect(signals, reasons):
-    """As after a fit that failed, which Keras does not report."""
+    """As after a failed fit, which Keras does not report."""
     signals.hold(lambda: False)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
@@ -111,7 +111,7 @@ def test_signals_are_not_held_in_another_thread(signals):
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_process_ends_by_the_signal(signals):
-    """As a pool's does: whoever sends it SIGTERM waits for its end."""
+    """As a pool's process: the sender of SIGTERM waits for its end."""
     signals.hold(lambda: True)
     child = os.fork()
     if child == 0:

@@ -19,7 +19,7 @@ TABLE = ROWS * WIDTH * 4  # bytes
 
 
 def rows(index, step):
-    """Those that a worker's step touches, in the order of the table."""
+    """The rows that a worker's step touches, in the order of the table."""
     return np.sort(np.random.default_rng([index, step]).permutation(ROWS)[:TOUCHED])
 
 

@@ -21,7 +21,7 @@ OWN = 100.0  # by so much the weights of one trial differ from those of the next
 
 
 def ends(server):
-    """The processes of the workers end, and so does the server."""
+    """Wait until the workers' processes and the server have ended."""
     next_run.close_all()
     server.ends_well()
 

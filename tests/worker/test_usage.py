@@ -1,4 +1,4 @@
-"""The shares of processors and memory that go with a push."""
+"""The shares of processors and memory that a push reports."""
 
 import time
 from collections import namedtuple

@@ -60,7 +60,7 @@ def test_the_bytes_are_those_of_the_format(name, sync):
 
 
 def test_an_update_takes_the_time_of_its_bytes():
-    """Without a network but for the worker's line up, of 1000 bytes/s."""
+    """Without a network, except for the worker's upload line of 1000 bytes/s."""
     ends = {}
     for name in ["float32", *LOSSY]:
         commits = []

@@ -52,7 +52,7 @@ class Run:
 
 
 class Pieces(BSP):
-    """With every grant, the next examples of the shared stream: `sizes` of each worker."""
+    """Assigns with every grant the next examples of the shared stream: `sizes` of each worker."""
 
     rule = WorkerRule("every_step", "model", "replace", shared=True)
     sizes, position, repeat = (30, 10), 0, 1

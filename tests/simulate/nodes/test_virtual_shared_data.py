@@ -55,7 +55,7 @@ class Run:
 
 
 def drawn(seed):
-    """Machines that are unequal, come late, go, and are lost; the first one stays."""
+    """Machines that are unequal, join late, leave, and are lost; the first one stays."""
     random = Random(seed)
     machines = []
     for index in range(random.randint(2, 5)):

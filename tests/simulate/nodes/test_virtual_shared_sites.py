@@ -78,7 +78,7 @@ class Run:
 
 
 def drawn(seed):
-    """Unequal machines of two or three sites, which come late, go, and are lost."""
+    """Unequal machines of two or three sites, which join late, leave, and are lost."""
     random = Random(seed)
     machines, divided = [], []
     for _ in range(random.choice([1, 2, 2, 3])):

@@ -24,7 +24,7 @@ def line(site, up=5.0, down=7.0, latency=0.2):
 
 
 class Books:
-    """A run of two sites, and what came in at both levels: sums in float64.
+    """A run of two sites, and the received updates at both levels: sums in float64.
 
     Steps are multiples of 60 and weights those of 1, 2 or 4 peers, so that no sum is rounded.
 
@@ -56,7 +56,7 @@ class Books:
         return log
 
     def sent(self, worker):
-        """The sum of all that a worker has pushed."""
+        """The sum of a worker's pushes."""
         (mine,) = (pushes.of[worker] for pushes in self.inside if worker in pushes.of)
         return sum(mine.made.values())
 

@@ -47,7 +47,7 @@ def test_a_server_is_found_at_any_address_of_its_name(tmp_path, names, addresses
 
 
 def test_a_server_that_moves_is_found_again(names):
-    """As in Kubernetes, where a name means another pod from one moment to the next."""
+    """As in Kubernetes, where a name may refer to another pod at any moment."""
     names["moving.example"] = ["127.0.0.1"]
     connects = []
 
@@ -169,7 +169,7 @@ def test_events_of_an_address_are_read_before_the_next_is_tried(connected):
 
 
 class Accepts:
-    """An address that takes connections and ends them, as a forwarder does whose server is away."""
+    """An address that accepts and ends connections, as a forwarder without its server does."""
 
     def __init__(self):
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -187,7 +187,7 @@ class Accepts:
 
 @pytest.mark.parametrize("made", [False, True])
 def test_an_address_that_accepts_and_ends_connections_is_passed(made):
-    """Before the first connection, and when the server behind it has gone."""
+    """Before the first connection, and after the server behind it has ended."""
     context, forwarder = zmq.Context(), Accepts()
     server = context.socket(zmq.ROUTER)
     port = server.bind_to_random_port("tcp://127.0.0.1")

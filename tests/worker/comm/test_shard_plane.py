@@ -1,4 +1,4 @@
-"""A worker and a shard prove themselves to each other before anything goes over the connection."""
+"""A worker and a shard prove themselves to each other before any other message is sent."""
 
 import os
 import time
@@ -28,7 +28,7 @@ RUN = bytes(32)  # its secret
 
 
 class Member:
-    """A worker's side of one shard: its sockets, and what decides on them."""
+    """A worker's side of one shard: its sockets, and the state that decides on them."""
 
     def __init__(self, port, secret=SECRET):
         self.context, self.said = zmq.Context(), []
@@ -44,7 +44,7 @@ class Member:
             self.poller.register(monitor, zmq.POLLIN)
 
     def polls(self):
-        """What has come, once the monitor and the socket have been read."""
+        """The messages that have arrived, after the monitor and the socket were read."""
         now, lines = time.monotonic(), self.plane.lines
         for line in lines:
             line.register(self.poller, now)
@@ -153,7 +153,7 @@ def test_a_shard_takes_only_the_worker_that_proves_itself(opened):
 
 
 class Peer:
-    """A process that speaks to a shard, whose loop is made to turn meanwhile."""
+    """A process that sends to a shard, whose loop runs meanwhile."""
 
     def __init__(self, port):
         self.context = zmq.Context()

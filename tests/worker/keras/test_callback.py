@@ -1,4 +1,4 @@
-"""The callback in a script of the user's own, and the server that knows nothing of it."""
+"""The callback in a user's own script, with a server that does not know the script."""
 
 import json
 

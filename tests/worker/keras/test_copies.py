@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow  # Keras takes its seconds to start
 
 
 class Own(wbsp.SyncCallback):
-    """As a user may derive one."""
+    """A callback as a user may derive one."""
 
     def __init__(self, notes):
         super().__init__("localhost:1", 3, patience=7.0)
@@ -114,7 +114,7 @@ def test_other_errors_show_their_traceback(hooks, capsys):
 
 def test_a_users_own_hook_stays(hooks):
     def own(*_):
-        """Shows errors otherwise."""
+        """Shows errors in another way."""
 
     sys.excepthook = own
     raised(ValueError("bad"))

@@ -1,4 +1,4 @@
-"""A call of `fit` is over when it has returned or raised, whoever keeps what is left of it."""
+"""A call of `fit` is over when it has returned or raised, even if its frame is still referenced."""
 
 import gc
 import sys

@@ -1,4 +1,4 @@
-"""Fits in a process that lives on, each with a real server: how they end, and what comes after."""
+"""Fits in a process that continues, each with a real server: how they end, and what follows."""
 
 import signal
 import threading
@@ -52,7 +52,7 @@ def hook(said):
 
 @pytest.fixture
 def unnoticed(monkeypatch):
-    """That a fit is over is not noticed by itself."""
+    """The end of a fit is not noticed without a further event."""
     monkeypatch.setattr("wbsp.worker.keras.fit.PERIOD", 1000.0)
     elsewhere(monkeypatch)
 
@@ -297,7 +297,7 @@ class Swaps(keras.callbacks.Callback):
 
 
 class SwapsAtTheEnd(Swaps):
-    """The same at an epoch's end alone."""
+    """The same, only at an epoch's end."""
 
     def on_epoch_end(self, epoch, logs=None):
         super().on_test_begin()

@@ -39,7 +39,7 @@ AVERAGES = "fit leaves the averages of this worker's steps"
 
 @pytest.fixture(scope="module")
 def compiled():
-    """Makes models, each kind once: what a back end traces for one is used again."""
+    """Makes models, each kind once, so that a back end's traces are reused."""
     made = {}
 
     def make(**optimizer):
@@ -76,7 +76,7 @@ def expected(steps=STEPS, start=None, added=0.0, rate=lambda step: 0.05):
 
 
 class Fits:
-    """What a test has at hand: `fit` is one with a server, and checks what holds of all."""
+    """Tools of a test: `fit` trains with a server, and checks the laws of every fit."""
 
     def __init__(self, jobs, compiled):
         self.jobs, self.compiled, self.said = jobs, compiled, []
@@ -101,7 +101,7 @@ class Fits:
         return self.final
 
     def says(self, *patterns):
-        """Each of them once, and of callbacks nothing else."""
+        """Each worker once, and nothing else about callbacks."""
         lines = [line for line in self.said if re.search("callback|EarlyStop|averages", line)]
         assert len(lines) == len(patterns), lines
         for pattern in patterns:
@@ -120,7 +120,7 @@ def where(request):
 
 @pytest.fixture(params=["before", pytest.param("behind", marks=pytest.mark.long)])
 def anywhere(request):
-    """Of callbacks that change no weights."""
+    """With callbacks that change no weights."""
     return request.param
 
 

@@ -1,4 +1,4 @@
-"""Several fits in a process that lives on: each is a run; the server ends with the last process."""
+"""Several fits in one process: each is a run; the server ends with the last process."""
 
 import copy
 import json
@@ -54,7 +54,7 @@ def script(jobs, address, worker, *arguments):
 
 
 def settings(server, experiment="pcc"):
-    """Of each run that has a folder."""
+    """The settings of each run that has a folder."""
     folder = server.cwd / "runs" / experiment
     return [json.loads((run / "run.json").read_text()) for run in sorted(folder.glob("run-*"))]
 

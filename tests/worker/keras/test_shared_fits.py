@@ -59,7 +59,7 @@ def validated(history):
 
 
 def told(job, what):
-    """What the worker has printed behind this word, from JSON."""
+    """The JSON that the worker has printed after this word."""
     (line,) = job.find(f"^{what} ")
     return json.loads(line.partition(" ")[2])
 

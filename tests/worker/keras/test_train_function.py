@@ -1,4 +1,4 @@
-"""A step of `fit` in phases: what fetches its batch, what computes, what other callbacks do."""
+"""A step of `fit` in phases: fetching its batch, computing, and other callbacks."""
 
 import json
 

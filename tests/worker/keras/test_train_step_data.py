@@ -41,7 +41,7 @@ class Notes(keras.Model):
         raise Seen
 
     def _symbolic_build(self, *args, **options):
-        """Not needed: all is built."""
+        """Not needed: the model is built."""
 
 
 def seen(*args, **options):

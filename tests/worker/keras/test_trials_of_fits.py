@@ -1,4 +1,4 @@
-"""How a fit ends by an error, and what the next one is: the table of docs/how-to/any-loop.md."""
+"""How a fit ends by an error, and which run the next one joins: docs/how-to/any-loop.md."""
 
 import time
 
