@@ -123,7 +123,7 @@ def test_a_run_whose_workers_are_all_sick_fails(sync, shared):
 
 
 def test_a_worker_that_recovers_is_not_removed():
-    """The model was not finite once; the next version replaces it, and the worker has no other state."""
+    """The model was not finite once; the next version replaces it; no other state exists."""
     class Once(Spoiled):
         def step(self, worker, samples, start, part=1.0):
             done = super().step(worker, samples, start)
