@@ -17,9 +17,9 @@ class Left(Cluster):
 
     left = ()
 
-    def _again(self, name):
+    def starts_again(self, name):
         if name not in self.left:
-            super()._again(name)
+            super().starts_again(name)
 
     def fills(self, name, full=1.0):
         self.machines[name].full, self.machines[name].begun = full, True
@@ -38,8 +38,8 @@ def test_a_server_continues_with_the_voters_of_a_standby_that_died(
 
     def strike():
         run.fills("standby")
-        run._is_away("server", "nap", 30.0)
-        run.world.after(25.0, lambda: run._dies("standby"))
+        run.take_away("server", "nap", 30.0)
+        run.world.after(25.0, lambda: run.dies("standby"))
     run.world.after(STRUCK, strike)
     run.run()
     assert lines(run, "standby", "cannot take over yet: No space left")
@@ -55,7 +55,7 @@ def test_a_standby_reports_its_full_disk_until_it_has_room(folder):
 
     def strike():
         run.fills("standby")
-        run._dies("server")
+        run.dies("server")
         run.world.after(60.0, lambda: run.fills("standby", 0.0))
     run.world.after(STRUCK, strike)
     run.run()
@@ -70,7 +70,7 @@ def test_a_standby_reports_its_full_disk_until_it_has_room(folder):
 def test_a_standby_whose_disk_stays_full_reports_what_is_lost(folder):
     run = Left(Plan("asp", standby=True, steps=20, speeds=(1.0,)), 1, folder)
     run.left = "server", "standby"
-    run.world.after(STRUCK, lambda: (run.fills("standby"), run._dies("server")))
+    run.world.after(STRUCK, lambda: (run.fills("standby"), run.dies("server")))
     with pytest.raises(AssertionError, match="has given up: lost the server at .*newest answer: "
                                              "the process at port 2606 cannot take over"):
         run.run()
@@ -84,11 +84,11 @@ def test_a_standby_without_the_state_that_workers_know_must_be_resumed(folder):
     run.left = "standby",
 
     def strike():
-        run._is_away("server", "nap", 30.0)
+        run.take_away("server", "nap", 30.0)
         run.world.after(20.0, dies)
 
     def dies():
-        run._dies("standby")
+        run.dies("standby")
         run.world.after(2.0, lambda: run.start_server("standby", resume=False))
     run.world.after(STRUCK, strike)
     with pytest.raises(AssertionError, match="the server ended with exit code 1"):
@@ -101,7 +101,7 @@ def test_a_server_suspended_at_its_fits_end_yields_to_the_next_fit(folder):
     """The standby was elected, has ended that fit, and serves a later one, under another id."""
     plan = SeriesPlan(workers=2, standby=True, data=(240, 4, 1), pauses=(0.3,), speeds=(0.3,))
     run = Series(plan, 1, folder)
-    run.world.after(STRUCK, lambda: run._is_away("server", "nap", 60.0))
+    run.world.after(STRUCK, lambda: run.take_away("server", "nap", 60.0))
     run.run()
     assert run.codes == {"server": [1, 0], "standby": [0]} and run.world.now < 100
     assert lines(run, "server", "stopping: the server at standby:2606 has taken over (epoch ")

@@ -85,7 +85,7 @@ def test_no_worker_joins_before_the_first_version_is_saved(seconds, code):
 def test_a_later_fit_is_not_lost_with_the_power_while_the_disk_is_full():
     with scratch() as folder:
         cluster = Series(SeriesPlan(workers=2, fits=2, power=True, full=1e-12), 0, folder)
-        fill(cluster, 2, lambda: cluster._dies("server"), 3.0)
+        fill(cluster, 2, lambda: cluster.dies("server"), 3.0)
         cluster.run()
     assert [script.code for script in cluster.members] == [0, 0]
     assert cluster.codes["server"] == [0]
@@ -116,7 +116,7 @@ def test_the_first_version_is_written_although_a_standby_holds_it(dies, monkeypa
     monkeypatch.setattr(checkpoint, "save", once)
     with scratch() as folder:
         cluster = Cluster(Plan("pcc", workers=2, steps=4, standby=True, speeds=(3.0,)), 1, folder)
-        cluster.world.after(1.5, lambda: [cluster._dies(name) for name in dies])
+        cluster.world.after(1.5, lambda: [cluster.dies(name) for name in dies])
         cluster.run()
     assert all(member.final is not None for member in cluster.members)
 
@@ -133,8 +133,8 @@ def test_a_run_without_any_version_left_begins_anew_with_a_line(monkeypatch):
 
         def both_die():
             monkeypatch.setattr(checkpoint, "save", save)
-            cluster._dies("standby")
-            cluster._dies("server")
+            cluster.dies("standby")
+            cluster.dies("server")
 
         cluster.world.after(2.5, both_die)
         cluster.run()

@@ -68,7 +68,7 @@ def test_a_restarted_standby_above_and_site_do_not_end_the_run(seed, folder):
 
     def again():
         restart(run, "toptoo", lambda: run.start_top(name="toptoo"), ())
-        if run._begun("site0"):
+        if run.has_begun("site0"):
             run.processes["site0"].kill()
             run.world.after(run.rng.uniform(0.3, 0.8), lambda: run.start_site(site))
     soon(run, "top: .*holds version", again)
@@ -135,7 +135,7 @@ class LosesCopies(Cluster):
     def _both_die(self):
         self.laws.two_deaths = True
         for name in () if self.over else ("standby", "server"):
-            self._dies(name)
+            self.dies(name)
 
 
 def test_workers_can_send_again_what_a_file_lacks_though_copies_of_it_were_lost(folder):

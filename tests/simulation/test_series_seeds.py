@@ -181,8 +181,8 @@ def test_a_standby_suspended_during_a_fit_does_not_end_the_previous_fit_again(fo
 class Forgets(Series):
     """The disk of a server that dies loses the newest fit."""
 
-    def _dies(self, name):
-        super()._dies(name)
+    def dies(self, name):
+        super().dies(name)
         names = self.machines[name].names
         for path in [path for path in names if "/run-002/" in path]:
             del names[path]

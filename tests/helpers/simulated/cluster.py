@@ -691,10 +691,10 @@ class Cluster:
             if waits:
                 self.world.after(0.5, lambda: self.kill(name))
             return False
-        self._dies(name)
+        self.dies(name)
         return True
 
-    def _dies(self, name, power=False, outage=None):
+    def dies(self, name, power=False, outage=None):
         self.last_death = self.world.now
         power = power or self.plan.power
         self.say(f"--- kill {name}{' and its power' if power else ''}")
@@ -706,7 +706,7 @@ class Cluster:
         self.laws.died(name)
         self._another_dies(name)
         self.world.after(self.rng.uniform(*self.plan.outage) if outage is None else outage,
-                         lambda: self._again(name))
+                         lambda: self.starts_again(name))
 
     def _another_dies(self, name):
         """One has died. Within seconds another may, which is two deaths: what both hold is lost."""
@@ -732,7 +732,7 @@ class Cluster:
         if servers and (draw.random() < 0.3 or not members):
             name = draw.choice(servers)
             self.laws.two_deaths = True
-            self._dies(name)
+            self.dies(name)
         else:
             self._worker_dies(draw.choice(members))
 
@@ -748,7 +748,7 @@ class Cluster:
         if not held or self.world.now < self._back_at:
             self.world.after(0.5, self.is_away)
             return
-        self._is_away(name, how, self.rng.choice(self.plan.away))
+        self.take_away(name, how, self.rng.choice(self.plan.away))
 
     def worker_is_away(self):
         """A worker's machine is away for longer than a server waits for it."""
@@ -756,10 +756,10 @@ class Cluster:
         if self.over or member.ended or member.runtime is None or not member.process.alive:
             return
         seconds = 2 * self.rng.choice(self.plan.away)
-        self._is_away(member.process.name, self.rng.choice(["nap", "cut"]), seconds)
+        self.take_away(member.process.name, self.rng.choice(["nap", "cut"]), seconds)
         self.laws.is_away(member, seconds)
 
-    def _is_away(self, name, how, seconds):
+    def take_away(self, name, how, seconds):
         process = self.processes[name]
         self.say(f"--- {name} is away for {seconds:g} s: {how}")
         self.notes["absences"] += 1
@@ -772,7 +772,7 @@ class Cluster:
             self.world.part(pairs)
             self.world.after(seconds, lambda: self._heal(pairs))
         if how == "off":
-            self._dies(name, True, seconds + self.rng.uniform(0.05, 1.0))
+            self.dies(name, True, seconds + self.rng.uniform(0.05, 1.0))
         self.world.after(self.rng.uniform(1.0, 12.0), lambda: self._given_up(name, how))
 
     def fence(self):
@@ -812,7 +812,7 @@ class Cluster:
             return
         fenced, draw = self._fenced[0], self._fence_draw
         self.notes["fences"] += 1
-        self._dies(name, outage=draw.uniform(2.0, 6.0))
+        self.dies(name, outage=draw.uniform(2.0, 6.0))
         self.world.after(draw.uniform(0.0, 0.1), lambda: self._in_reach(fenced))
 
     def _some_around(self, name):
@@ -840,10 +840,10 @@ class Cluster:
         if self.over or not self._none_is_new():
             return
         self.notes["phase take-over"] += 1
-        self._dies(process.name)
+        self.dies(process.name)
         self.laws.died_taking_over(process.name)
 
-    def _again(self, name):
+    def starts_again(self, name):
         if not self.processes[name].alive:
             self.start_server(name)
 

@@ -605,9 +605,9 @@ class Series(Cluster):
         self._down.discard(name)
         super().start_server(name, resume)
 
-    def _dies(self, name):
+    def dies(self, name):
         self._down.add(name)
-        super()._dies(name)
+        super().dies(name)
 
     def run(self):
         with own_modules(self) as self.ends_at_exit:
@@ -661,7 +661,7 @@ class Series(Cluster):
                 self.left_behind = True
             if code and not self.over:  # as a supervisor of processes does
                 self._down.add(name)
-                self.world.after(2.0, lambda: self._again(name))
+                self.world.after(2.0, lambda: self.starts_again(name))
         elif name[0] == "s" and name[1:].isdigit() and not self.over:
             self.world.after(1.0, lambda: self.start_shard(int(name[1:])))
 
@@ -740,7 +740,7 @@ class Series(Cluster):
         elif what == "kill":
             if not self.machines[name].full:  # else it may hold what no disk has
                 self._struck_at(moment, what, name)
-                self._dies(name)
+                self.dies(name)
         elif what == "full":
             self._struck_at(moment, what, name)
             self._fill(name)

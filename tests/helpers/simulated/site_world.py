@@ -392,7 +392,7 @@ class Sites:
         name = process.name
         names = self.tops if name in self.tops else next(
             site.names for site in self.sites if name in site.names)
-        if self.over or not process.alive or not self._begun(name) or (
+        if self.over or not process.alive or not self.has_begun(name) or (
                 len(names) > 1 and not self._held(names)):
             return
         self.last_death = self.world.now
@@ -421,7 +421,7 @@ class Sites:
                                      "version")
             elif code and self._may_be_replaced(process.name):
                 if not self.over:  # as a supervisor of processes does
-                    self.world.after(2.0, lambda: self._again(process.name))
+                    self.world.after(2.0, lambda: self.starts_again(process.name))
             elif code and not self._says_what_is_lost(process.name):
                 raise Broken(9, f"{process.name} ended with exit code {code}")
 
@@ -450,7 +450,7 @@ class Sites:
             plan.ends or (plan.kill_top if above else plan.kills) or plan.breaks or plan.cuts
             or plan.isolations or plan.sleeps or plan.storm or plan.drift)
 
-    def _again(self, name):
+    def starts_again(self, name):
         if self.processes[name].alive:
             return
         if name in self.tops:
@@ -472,16 +472,16 @@ class Sites:
         name = self.rng.choice(site.names)
         if self.plan.standby and not self.over and not self._held(site.names):
             self.world.after(0.5, self.kill_site)
-        elif self._dies(name, self.kill_site):
+        elif self.dies(name, self.kill_site):
             self._restart(name)
 
     def kill(self, name):
         """Kill this server or standby now; it is started again."""
-        if self._dies(name, lambda: self.kill(name)):
+        if self.dies(name, lambda: self.kill(name)):
             self._restart(name)
 
     def _restart(self, name):
-        self.world.after(self.rng.uniform(0.05, 3.0), lambda: self._again(name))
+        self.world.after(self.rng.uniform(0.05, 3.0), lambda: self.starts_again(name))
 
     def when(self, line, act):
         """Act soon after a line of any process."""
@@ -506,7 +506,7 @@ class Sites:
         name = self.rng.choice(self.tops)
         if self.plan.top_standby and not self.over and not self._held(self.tops):
             self.world.after(0.5, self.kill_top)
-        elif self._dies(name, self.kill_top):
+        elif self.dies(name, self.kill_top):
             self._restart(name)
 
     def kill_worker(self, member=None):
@@ -519,11 +519,11 @@ class Sites:
             member.process.kill()
             member.comes_again()
 
-    def _dies(self, name, again):
+    def dies(self, name, again):
         if self.over or not self.processes[name].alive:
             return False
         if self.world.now - self.last_death < _APART or not (
-                self._begun(name) or name not in self.names):
+                self.has_begun(name) or name not in self.names):
             self.world.after(0.5, again)
             return False
         self.last_death = self.world.now
@@ -533,7 +533,7 @@ class Sites:
         self.processes[name].kill()
         return True
 
-    def _begun(self, name):
+    def has_begun(self, name):
         """Its disk has a checkpoint: without W_0 a run is lost with its server."""
         return any(path.endswith("checkpoint.safetensors") for path in self.machines[name].names)
 
