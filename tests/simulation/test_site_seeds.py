@@ -80,6 +80,16 @@ def test_another_worker_validates_in_place_of_a_dead_one(folder):
     assert sum(Sites(plan, seed, folder).run().notes["kill_workers"] for seed in range(3)) >= 3
 
 
+@pytest.mark.parametrize("plan", [
+    SitesPlan("nbsync", "localsgd", workers=1, data=(45, 1, 2), kill_validators=2),
+    SitesPlan("asp", "asp", data=(24, 4, 3), kill_validators=3, storm=0.02, kills=1)],
+    ids=["its only worker", "it is started again"])
+def test_no_site_is_waited_for_that_validates_no_more(plan, folder):
+    plan = replace(plan, validate="wait", validates=True, patience=400.0)
+    for seed in (0, 14, 17):
+        Sites(plan, seed, folder).run()
+
+
 @pytest.mark.long
 def test_a_worker_whose_next_process_comes_as_its_site_ends_may_be_late(folder):
     """The site's server died before it was told so, and the next one ended at once."""

@@ -535,13 +535,17 @@ class Upstream:
     # Messages to all workers, and the versions of epochs.
 
     def tell(self, message: Message) -> None:
+        known = self._tells.get(type(message))
+        if (isinstance(message, Measured) and known is not None
+                and isinstance(known[0], Measured) and known[0].epoch >= message.epoch):
+            return  # the first results of an epoch count
         self._tells[type(message)] = message, -math.inf
         self._tell_again()  # before this site leaves
 
     def _tell_again(self) -> None:
         """Send messages to all workers, and repeat them until the server above has confirmed."""
         now, driver = self._on.clock.monotonic(), self._driver
-        if driver is None or self._worker.participant is None:
+        if driver is None or self._gone or self._worker.participant is None:
             return
         for kind, (message, at) in [*self._tells.items()]:
             if self._confirmed(message):

@@ -784,6 +784,5 @@ def drawn(seed: int, data: bool | None = None) -> SitesPlan:
         plan.readers = draw.choice([1, 1, 2])
     if plan.data is not None and draw.random() < 0.3:
         plan.validates, plan.validate = True, draw.choice(["newest", "wait"])
-        if plan.validate == "newest":  # else the run may stand still where a site has one worker
-            plan.kill_validators = draw.choice([0, 0, 1, 2])
+        plan.kill_validators = draw.choice([0, 0, 1, 2])
     return plan

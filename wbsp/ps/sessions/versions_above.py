@@ -67,8 +67,9 @@ class VersionsAbove:
     def asked(self, worker: int, ask: m.AskVersion) -> None:
         """Handle a worker's request, or announced request, for an epoch's version."""
         if ask.epoch == m.NONE:
-            if not self._announced:
+            if not self._announced and self._open is None:  # its answer is no other question's
                 self._announced = True
+                self._open = _Question(worker, ask, self._now())
                 self._above.ask_version(ask)
             self._nothing(worker)
             return
@@ -80,14 +81,23 @@ class VersionsAbove:
     def joined(self, worker: int) -> None:
         """As `Readers.joined`."""
         self._questions.pop(worker, None)
-        self._validates.pop(worker, None)
+        if (epoch := self._validates.pop(worker, None)) is not None:
+            self._is_not_validated(epoch)
+
+    def _is_not_validated(self, epoch: int) -> None:
+        """Tell the server above that no worker of this site has results, unless another asks."""
+        if not any(one.ask.validates for one in self._questions.values()):
+            self._above.tell(m.Measured(epoch, {}))
 
     def poll(self) -> None:
         """Answer what can be answered."""
         measured = self._engine.measured
         newest = -1 if measured is None else measured.epoch
-        self._validates = {worker: epoch for worker, epoch in self._validates.items()
-                           if epoch > newest and worker in self._engine.active}
+        for worker, epoch in list(self._validates.items()):
+            if epoch <= newest or worker not in self._engine.active:
+                del self._validates[worker]
+                if epoch > newest:
+                    self._is_not_validated(epoch)
         at = self._above.version_at()
         if at is not None and self._open is not None:
             question, self._open = self._open, None
