@@ -155,7 +155,7 @@ flags.DEFINE_integer("seeds", 1, "runs of each model", lower_bound=1)
 flags.DEFINE_integer("seed", 0, "of the first run: initial weights, batches and step times")
 flags.DEFINE_string("out", "runs/simulate", "folder of the runs")
 flags.DEFINE_bool("figures", True, "draw the runs into a folder `figures` in --out")
-flags.DEFINE_bool("verbose", False, "with --advise: show all models and batches that were tried, "
+flags.DEFINE_bool("verbose", False, "with --advise: show all rules and batches that were tried, "
                   "too, with the reasons")
 
 
@@ -338,8 +338,8 @@ def _verdict(results: list[compare.Result], alone: compare.Result,
     for way, first in (("smaller", min), ("larger", max)):
         if any(batches.still_gains(some) == way and one in some for some, one in
                [*((some, model) for some in tried), (machine, lone)]):
-            said[1] += (f" A {way} batch may be faster still: --batch_size="
-                        f"{first(model.batch, lone.batch)} begins there.")
+            said[1] += (f" A {way} batch may be faster still: ask again with --batch_size="
+                        f"{first(model.batch, lone.batch)}.")
     return said, [batches.table([*tried, machine]), *more]
 
 

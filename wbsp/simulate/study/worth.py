@@ -178,7 +178,7 @@ def _how_sure(best: Result) -> str:
             f"{trained['optimizer'] or 'plain SGD'} (--optimizer)")
     return (f"Measured with {what}"
             + (", one seed, so small differences may be chance (--seeds=3)" if len(best.runs) == 1
-               else f", {len(best.runs)} seeds") + "; --verbose shows all models and batches.")
+               else f", {len(best.runs)} seeds") + "; --verbose shows all rules and batches.")
 
 
 def _time(one: Result) -> str:
