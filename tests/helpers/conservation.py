@@ -82,9 +82,10 @@ def assert_conserved(run: IntegerRun) -> checkpoint.Checkpoint:
     saved = checkpoint.load(run.folder / "checkpoint.safetensors")
     settings = read_run(run.folder).settings
     total = 0.0
-    for worker in run.cuts.keys() | run.weights.keys():
-        pushes = Pushes(f"worker {worker}", dict(enumerate(run.cuts.get(worker, []))),
-                        run.weights.get(worker, {}))
+    for worker in run.weights.keys() - run.cuts.keys():  # a peer that no helper records
+        assert not any(run.weights[worker].values()), f"worker {worker} has made no push"
+    for worker, cuts in run.cuts.items():
+        pushes = Pushes(f"worker {worker}", dict(enumerate(cuts)), run.weights.get(worker, {}))
         pushes.check(lost=worker not in run.firsts)
         assert saved.state.next_seq[worker] == len(pushes.weights)
         for part in pushes.parts(UNIT):

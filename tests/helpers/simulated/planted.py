@@ -741,7 +741,7 @@ PLANTED = [
             lambda: patch.object(wbsp.ps.sessions.versions_above, "ABOVE", NAME),
             SitesPlan("asp", "dssp", workers=1, data=(24, 7, 3), validates=True, readers=1,
                       kills=1, kill_top=2, breaks=1, period=0.1, slow=0.3,
-                      ends=(("left", "site top"), ("farewell", "top"))), {20}, 1, 11005462),
+                      ends=(("left", "site top"), ("farewell", "top"))), {20}, 1, 118),
     Planted("workers of all sites validate an epoch",
             lambda: patch.object(Readers, "_is_validated", lambda *_: False),
             SitesPlan("pcc", "asp", data=(60, 4, 3), validates=True, validate="wait"), {20}, 30),
