@@ -519,8 +519,9 @@ class Engine:
         most, owns = bound(square or 0.0), self._owns(push)
         if self.work is not None:
             push = push._replace(samples=min(push.samples, self.work.examples(push)))
-        star = self.work is not None and self._on_version is None  # else this is a site
-        batch = self.work.data.batch if star and self.work and push.batch is not None else None
+        batch = None
+        if self.work is not None and self._on_version is None and push.batch is not None:
+            batch = self.work.data.batch  # the workers of a site keep the script's
         push = push._replace(norm2=self.norm2(square), batch=batch)
         newest = self.store.latest.version
         records = self._ask(lambda model: self._decide(model, model.push(push, now), push, most,

@@ -108,10 +108,9 @@ class Participant:
         self.requests = Requests()
         self.batch = None if place is None else place.data.batch
         self.why = ""
-        # Directed batches since the one that is trained, each with the offset in `work` from which
-        # it is taken, and the one before them.
-        self._changes: deque[tuple[Offset, int]] = deque()
-        self._before = self.batch or 0
+        # The batch that is trained and those directed since, each with the offset in `work` from
+        # which it is taken.
+        self._changes = deque([(Offset(0), self.batch or 0)])
         self.computes = False
         self._data = None if place is None else place.data
         self._again = again
@@ -177,8 +176,8 @@ class Participant:
         able = least is not None and data is not None and self.agent.rule.sizes
         self.agent.sizes = (data.batch, least) if able and data and least else None
         if self.agent.sizes is None and data is not None:
-            self.batch = self._before = data.batch
-            self._changes.clear()
+            self.batch = data.batch
+            self._changes = deque([(Offset(0), data.batch)])
 
     @property
     def part(self) -> float:
@@ -191,8 +190,7 @@ class Participant:
             return 1.0
         while len(self._changes) > 1 and self._changes[1][0] <= work.trained:
             self._changes.popleft()
-        at, batch = self._changes[0] if self._changes else (work.end, sizes[0])
-        return batch / sizes[0] if at <= work.trained else self._before / sizes[0]
+        return self._changes[0][1] / sizes[0]
 
     @property
     def dry(self) -> bool:
@@ -214,8 +212,8 @@ class Participant:
 
         Args:
             request: any request but a push or a fetch.
-            answer: a message of this type ends it, and is in `answers` then. What
-                all workers are to be told is answered by that, or by what is told of a later epoch.
+            answer: a message of this type ends it, and is in `answers` then. Results and rates
+                are answered when all workers receive them, or those of a later epoch.
             now: seconds.
             until: seconds, from when on no answer is needed.
         """
@@ -293,8 +291,6 @@ class Participant:
         """Handle the number of examples in a step, or the examples of one step."""
         if direct.start is None:
             if self.work is not None and self.batch is not None and batch != self.batch:
-                if not self._changes:
-                    self._before = self.batch
                 self._changes.append((self.work.taken, batch))
             self.batch, self.why = batch, direct.why or ""
         elif direct.start > self._newest:

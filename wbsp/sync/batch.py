@@ -20,12 +20,13 @@ _PUSHES, _STEPS = 3, 16  # at least, of whose times the median is that of a step
 _STAYS = 0.75  # halvings from the wanted batch at which a worker keeps its own
 _LEAST = 16  # with BatchNorm, whose errors grow below it (Wu and He 2018, arXiv 1803.08494)
 _ROOT = {"Adam", "AdamW", "RMSprop"}  # classes, of any framework, whose rate goes with the root
+POWER = 0.5  # of the batch, with which the rate of these grows
 
 
 def power_of(kind: type) -> float | None:
     """Return the power of the batch by which the rate of such an optimizer goes; None: no smaller
     batch is known to gain with it."""
-    return 0.5 if _ROOT & {one.__name__ for one in kind.__mro__} else None
+    return POWER if _ROOT & {one.__name__ for one in kind.__mro__} else None
 
 
 def least_of(statistics: Sequence[object]) -> int:

@@ -60,7 +60,7 @@ class Pushes:
         """Raise NotOnce unless each push was answered, and nothing else was.
 
         Args:
-            lost: so many of the last ones may have no answer: nobody knows whether they arrived.
+            lost: number of the last pushes that may have no answer, as they may not have come.
             void: numbers that a server has given up; they may be in neither.
         """
         known = sorted(self.weights)
@@ -155,7 +155,7 @@ def differences(trained: Mapping[int, float] | np.ndarray, number: int,
 
 
 def assert_each(trained: Mapping[int, float] | np.ndarray, number: int, times: int = 1) -> None:
-    """Raise NotOnce unless each of 0 ... number - 1, and nothing else, was trained so many times.
+    """Raise NotOnce unless each of 0 ... number - 1, and nothing else, was trained `times` times.
 
     Args:
         trained: how often each was: of positions, each of which is due once, or of examples, each

@@ -24,6 +24,7 @@ from wbsp.replica.values import Values, rank_of
 from wbsp.runlog.console import say
 from wbsp.saved import fill
 from wbsp.sync.base import WorkerRule
+from wbsp.sync.batch import POWER
 from wbsp.wire.errors import TransportError
 from wbsp.worker import loop
 from wbsp.worker.errors import in_one_line, says_all
@@ -146,7 +147,7 @@ class Worker(FrontEnd):
             if optimizer not in (None, "adam"):
                 raise ValueError(f"optimizer={given.shown(optimizer)}: it must be 'adam', or left "
                                  "out")
-            self._power = None if optimizer is None else 0.5
+            self._power = None if optimizer is None else POWER
             self._leader: Any = None  # of the other processes of this worker, if it is a group
             if self._processes is not None:
                 self._leader = _ranks().Leader(self._processes)

@@ -40,7 +40,7 @@ class Workload(Protocol):
         sgd: updates are sums of gradients, each times a rate.
         statistics: ranges of W that no gradient changes, as in `Store`.
         least: the fewest examples of a step that a server may direct, of data that all workers
-            share; None: of its rate nobody knows how it goes with them.
+            share; None: it is not known how its rate depends on that number.
     """
 
     batch: int

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from wbsp.simulate.workloads.base import Workload
-from wbsp.sync.batch import least_of
+from wbsp.sync.batch import POWER, least_of
 
 
 class Task(Protocol):
@@ -112,7 +112,7 @@ class TaskWorkload:
             indices = self._own[worker].indices(self._position[worker], samples)
             self._position[worker] += samples
         self._x[worker], self._state[worker], loss = self._task.step(
-            self._x[worker], self._state[worker], indices, self._rate(worker) * part ** 0.5)
+            self._x[worker], self._state[worker], indices, self._rate(worker) * part ** POWER)
         return samples, float(loss)
 
     def cut(self, worker: int) -> np.ndarray:
@@ -152,7 +152,7 @@ class TaskExperiment:
         et al. 2022, arXiv 2205.10287)."""
         other = copy.copy(self)
         other._batch_size = batch_size
-        other.rate = self.rate * (batch_size / self._batch_size) ** 0.5
+        other.rate = self.rate * (batch_size / self._batch_size) ** POWER
         return other
 
     def workload(self, seed: int, workers: int, micro_batches: int,
