@@ -33,7 +33,7 @@ from wbsp.tensors.layout import TensorSpec
 _NAMED = 5  # workers in one line, at most
 _STILL = 60.0  # seconds without a sign of work, until a worker is named
 _NOTICE = 15.0  # seconds between two lines on one subject
-_LOOK = 0.002  # seconds between two checks for messages of the evaluator, after training
+_LOOK = 0.05  # seconds between two checks of the evaluator, after training
 
 
 class Run:
