@@ -82,8 +82,9 @@ def test_another_worker_validates_in_place_of_a_dead_one(folder):
 
 @pytest.mark.parametrize("plan", [
     SitesPlan("nbsync", "localsgd", workers=1, data=(45, 1, 2), kill_validators=2),
-    SitesPlan("asp", "asp", data=(24, 4, 3), kill_validators=3, storm=0.02, kills=1)],
-    ids=["its only worker", "it is started again"])
+    SitesPlan("asp", "asp", data=(24, 4, 3), kill_validators=3, storm=0.02, kills=1),
+    SitesPlan("asp", "asp", workers=1, data=(24, 4, 2), kill_asking=1)],
+    ids=["its only worker", "it is started again", "its site reads the version"])
 def test_no_site_is_waited_for_that_validates_no_more(plan, folder):
     plan = replace(plan, validate="wait", validates=True, patience=400.0)
     for seed in (0, 14, 17):

@@ -80,13 +80,14 @@ class SitesPlan:
     uncounted: float = 0.0  # chance that a step of a worker with its own data has no example
     kill_waiting: int = 0  # of workers whose push comes while their site waits for the one above
     kill_validators: int = 0  # of workers that validate an epoch's version
+    kill_asking: int = 0  # of workers whose site reads the version that they asked for
     readers: int = 0  # processes that evaluate versions, of a site or of the server above
     validates: bool = False  # workers validate the epochs of shared data
 
     @property
     def loses_workers(self) -> bool:
         return bool(self.kill_workers or self.kill_waiting or self.kill_validators
-                    or any("worker" in who for _, who in self.ends))
+                    or self.kill_asking or any("worker" in who for _, who in self.ends))
 
 
 class NotingUpstream(Upstream):
@@ -111,6 +112,10 @@ class NotingUpstream(Upstream):
     def _enter(self, joined, model):
         super()._enter(joined, model)
         self.site.heard = self
+
+    def read_version(self, at, path):
+        self.site.all.reads(self.site)
+        return super().read_version(at, path)
 
     def _acked(self, ack, seconds):
         self.site.weights[ack.seq] = ack.weight
@@ -234,7 +239,7 @@ class Sites:
         self.machines, self.processes, self.codes = {}, {}, {}
         self.world.on_doom = self._dies_at_its_step
         self._ends, self._waiting = [*plan.ends], plan.kill_waiting
-        self._validating = plan.kill_validators
+        self._validating, self._asking = plan.kill_validators, plan.kill_asking
         self.done = set()  # sites that the server above has seen finish
         self.late = set()  # sites without which the run above has ended
         self.last_death = -_APART
@@ -543,6 +548,14 @@ class Sites:
             self._validating -= 1
             self.world.after(self.rng.uniform(0.0, 0.02), lambda: self.kill_worker(member))
 
+    def reads(self, site):
+        """A site reads a version that one of its workers asked for, which may be killed then: its
+        next process comes before the site has read."""
+        if self._asking:
+            self._asking -= 1
+            self._part(site.names, self.tops, self.rng.choice([0.5, 2.0, 8.0]))
+            self.kill_worker(self.rng.choice(site.members))
+
     def break_connection(self):
         found = [socket.connection for process in self.world.processes
                  for socket in process.sockets
@@ -785,4 +798,5 @@ def drawn(seed: int, data: bool | None = None) -> SitesPlan:
     if plan.data is not None and draw.random() < 0.3:
         plan.validates, plan.validate = True, draw.choice(["newest", "wait"])
         plan.kill_validators = draw.choice([0, 0, 1, 2])
+        plan.kill_asking = int(draw.random() < 0.2)
     return plan

@@ -89,6 +89,12 @@ class VersionsAbove:
         if not any(one.ask.validates for one in self._questions.values()):
             self._above.tell(m.Measured(epoch, {}))
 
+    def _is_in_vain(self, question: _Question, at: m.VersionAt) -> None:
+        """Handle a version that does not reach the worker that asked for it: that has left, or
+        has asked another question since, or this disk is full."""
+        if question.ask.validates and at.name:
+            self._is_not_validated(at.epoch)
+
     def poll(self) -> None:
         """Answer what can be answered."""
         measured = self._engine.measured
@@ -103,6 +109,8 @@ class VersionsAbove:
             question, self._open = self._open, None
             if self._questions.get(question.worker) == question:
                 self._take(question, at)
+            else:
+                self._is_in_vain(question, at)
         if self._found is not None:
             self._give(*self._found)
         for question in list(self._questions.values()):
@@ -177,11 +185,13 @@ class VersionsAbove:
                 self.kept.remove(name)
                 self._found = None
                 self._nothing(question.worker)
+                self._is_in_vain(question, at)
                 return
             self._found = question, at, None
         self._found = None
         if self._questions.get(question.worker) != question:
-            return  # the worker has left, or has asked another one since
+            self._is_in_vain(question, at)
+            return
         del self._questions[question.worker]
         if question.ask.validates:
             self._validates[question.worker] = at.epoch
