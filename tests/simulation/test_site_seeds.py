@@ -91,6 +91,13 @@ def test_no_site_is_waited_for_that_validates_no_more(plan, folder):
         Sites(plan, seed, folder).run()
 
 
+def test_all_sites_hear_the_results_of_epochs_which_others_have_trained(folder):
+    """A site that had not heard that an epoch is complete dropped its results: law 26."""
+    plan = SitesPlan("pcc", "asp", sites=3, workers=1, data=(60, 4, 6), validates=True)
+    for seed in range(3):
+        assert Sites(plan, seed, folder).run().notes["validations"]
+
+
 @pytest.mark.long
 def test_a_worker_whose_next_process_comes_as_its_site_ends_may_be_late(folder):
     """The site's server died before it was told so, and the next one ended at once."""

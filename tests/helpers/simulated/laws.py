@@ -33,6 +33,8 @@
 21. Results that the server has not refused are in its log, once.
 25. A server or standby that ends with an exit code other than 0 prints the reason. (22 to 24 are
     the laws of a series: `simulated.series_world`.)
+26. Where nothing strikes, a site hears the newest results of an epoch that the server above had
+    before its end: `simulated.site_world`.
 """
 
 from __future__ import annotations

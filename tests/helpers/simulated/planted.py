@@ -43,9 +43,11 @@ from simulated.site_world import Sites, SitesPlan
 from wbsp.core.agent import Progress
 from wbsp.core.engine import Engine
 from wbsp.core.ledger import Ledger
+from wbsp.core.messages import Measured
 from wbsp.core.overflow import Reach
 from wbsp.core.rendezvous import Rendezvous
 from wbsp.core.results import Results
+from wbsp.core.site.work import SiteWork
 from wbsp.core.stats import Report
 from wbsp.core.store import Store
 from wbsp.ps.checkpoint.epoch_versions import NAME
@@ -113,6 +115,12 @@ def _durable_at_once():
 def _tells_once(self, message):
     self.transport.request(message)
     self.transport.wake()
+
+
+def _knows_no_epoch_by_its_results():
+    heard = SiteWork.heard
+    return patch.object(SiteWork, "heard", lambda self, message, now: None if isinstance(
+        message, Measured) else heard(self, message, now))
 
 
 def _no_file_beside_a_copy():
@@ -757,6 +765,8 @@ PLANTED = [
             lambda: patch.object(VersionsAbove, "_is_in_vain", lambda *_: None),
             SitesPlan("asp", "asp", workers=1, data=(24, 4, 2), validate="wait", validates=True,
                       kill_asking=1, patience=300.0), {9}, 5),
+    Planted("a site knows no epoch by its results", _knows_no_epoch_by_its_results,
+            SitesPlan("asp", "asp", sites=3, workers=1, data=(60, 4, 6), validates=True), {26}, 4),
     Planted("a site says goodbye before the final version is safe", _early_goodbye,
             SitesPlan("asp", "asp", slow=0.3, ends=(("goodbye", "site"),)),
             {9}, 60),

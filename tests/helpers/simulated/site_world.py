@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 import re
 from collections import Counter
@@ -88,6 +89,13 @@ class SitesPlan:
     def loses_workers(self) -> bool:
         return bool(self.kill_workers or self.kill_waiting or self.kill_validators
                     or self.kill_asking or any("worker" in who for _, who in self.ends))
+
+
+    @property
+    def calm(self) -> bool:
+        """Nothing strikes its servers, workers and connections."""
+        return not (self.kills or self.kill_top or self.ends or self.loses_workers or self.breaks
+                    or self.cuts or self.isolations or self.sleeps or self.storm)
 
 
 class NotingUpstream(Upstream):
@@ -681,10 +689,26 @@ class Sites:
             for before, after in zip(reader.read, reader.read[1:], strict=False):
                 if before[0] == after[0] and before[1] >= after[1]:
                     raise Broken(20, f"{reader.name} reads version {after[1]} after {before[1]}")
+        self._results_are_heard()
         for one, other in itertools.permutations(self.validations, 2):
             if one[0] == other[0] and one[3:] != other[3:] and one[1] <= other[1] < one[2]:
                 raise Broken(20, f"workers {one[3:]} and {other[3:]} validate epoch {one[0]} at "
                              "once")
+
+    def _results_are_heard(self):
+        """Law 26: a site hears the newest results that the server above had before its end."""
+        if not self.plan.calm:
+            return
+        events = self._events(self.tops)
+        end = min((event["t"] for event in events if event["kind"] == "stop"), default=math.inf)
+        known = max((event["epoch"] for event in events
+                     if event["kind"] == "measured" and event["t"] < end), default=-1)
+        for site in self.sites:
+            heard = [event["epoch"] for event in self._events(site.names)
+                     if event["kind"] == "measured"]
+            if max(heard, default=-1) < known:
+                raise Broken(26, f"{site.name} has heard the results of epochs {heard}, and the "
+                             f"server above has those of epoch {known}")
 
     def _examples(self, site):
         """A site's cuts count the examples of what it has accepted, and no others."""
@@ -736,15 +760,17 @@ class Sites:
     def _logged(self, names=()):
         """The weights of pushes by the logs of these servers, or of the sites' cuts above."""
         found = {}
-        for path, inode in (one for name in names or self.tops
-                            for one in self.machines[name].names.items()):
-            if path.endswith("events.jsonl"):
-                for line in bytes(inode.data).splitlines():
-                    event = json.loads(line)
-                    if event["kind"] in ("accept", "reject"):
-                        mine = found.setdefault(event["worker"], {})
-                        mine[event["seq"]] = event.get("weight", 0.0)
+        for event in self._events(names or self.tops):
+            if event["kind"] in ("accept", "reject"):
+                mine = found.setdefault(event["worker"], {})
+                mine[event["seq"]] = event.get("weight", 0.0)
         return found
+
+    def _events(self, names):
+        """The events in the logs of these servers."""
+        return [json.loads(line) for name in names
+                for path, inode in self.machines[name].names.items()
+                if path.endswith("events.jsonl") for line in bytes(inode.data).splitlines()]
 
 
 def drawn(seed: int, data: bool | None = None) -> SitesPlan:

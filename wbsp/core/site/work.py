@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from wbsp.core.messages import (
     AskWork,
+    Measured,
     Outgoing,
     Reattached,
     SharedData,
@@ -260,7 +261,7 @@ class SiteWork(SharedWork):
         self._end, self._withdrawn = place.at, NOWHERE
         self.ledger.begin(place, resumed)
 
-    def heard(self, message: Work | Withdrawn | Reattached | Stop, now: float) -> None:
+    def heard(self, message: Work | Withdrawn | Measured | Reattached | Stop, now: float) -> None:
         """Handle a message of the server above."""
         ledger = self.ledger
         match message:
@@ -270,6 +271,8 @@ class SiteWork(SharedWork):
                 if start < stop and at >= self._withdrawn:
                     ledger.grant(start, stop)
                 ledger.hears(epoch)
+            case Measured(epoch):  # its epoch is complete; perhaps no work has said so yet
+                ledger.hears(epoch + 1)
             case Withdrawn(at) if at > self._withdrawn:
                 self._withdrawn = at
                 ledger.keep([])

@@ -16,7 +16,7 @@ import numpy as np
 
 from wbsp.core.agent import Adopt, Agent, Command, Cut
 from wbsp.core.engine import Engine
-from wbsp.core.messages import Ack, Message, Reattached, Stop, Withdrawn, WorkPlace
+from wbsp.core.messages import Ack, Measured, Message, Reattached, Stop, Withdrawn, WorkPlace
 from wbsp.core.messages import Work as Given
 from wbsp.core.participant import Participant
 from wbsp.core.site.work import SiteWork, SiteWorkState
@@ -277,7 +277,8 @@ class SiteWorker:
             self._unfit = self._unfit or message.reason in UNFIT
             if work is not None:
                 work.ledger.answered(message.accepted, message.examples)
-        elif work is not None and isinstance(message, Given | Withdrawn | Reattached | Stop):
+        elif work is not None and isinstance(
+                message, Given | Withdrawn | Measured | Reattached | Stop):
             work.heard(message, now)
 
     def _ask_for_work(self, now: float) -> None:
