@@ -18,6 +18,7 @@ from wbsp.core.messages import (
     Granted,
     LearningRate,
     LetGo,
+    Measured,
     Model,
     Range,
     SharedData,
@@ -478,6 +479,22 @@ def test_a_learning_rate_counts_for_an_epoch_that_the_run_has_begun():
     alone.open(0, None, 0)
     alone.join(0, 0.0)
     assert alone.set_rate(0, LearningRate(0, 0.5), 0.0) == [], "it has no epochs"
+
+
+def test_a_resumed_run_tells_results_and_rates_that_workers_may_have_missed():
+    engine, _log = sharing("asp", data=SharedData(4, 4, 9))
+    work = given(engine.ask_work(0, AskWork(0, 0), 0.0), 0)
+    engine.push(push(0, 0, 0, 1, to=work[1] - work[0]), f32(1, 0), 0.0)
+    told = Measured(0, {"loss": 0.5}), LearningRate(0, 0.25)
+    engine.measure(0, told[0], 0.0), engine.set_rate(0, told[1], 0.0)
+    resumed = Engine(create("asp"), Store(f32(0, 0), engine.store.latest.version), 2)
+    resumed.restore(engine.state())
+    sent = []
+    for worker in (0, 1):
+        resumed.open(worker, SharedData(4, 4, 9), 0)
+        sent += resumed.join(worker, 0.0)
+    assert [one for one in sent if one.message in told] == [
+        (worker, one) for worker in (0, 1) for one in told]
 
 
 def test_a_push_has_no_more_examples_than_its_worker_was_given():

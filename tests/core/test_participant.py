@@ -154,6 +154,17 @@ def test_what_all_are_to_know_is_told_again_until_they_are_told_of_its_epoch():
         assert told not in one.due(99.0)
 
 
+def test_a_rate_is_told_again_to_a_server_that_may_have_resumed_without_it():
+    one, rate = member(), LearningRate(1, 0.1)
+    one.ask(rate, LearningRate, 1.0)
+    one.received(rate, 2.0)
+    assert rate not in one.due(3.0)
+    one.received(BACK, 4.0)
+    assert rate in one.due(4.0)
+    one.received(LearningRate(2, 0.2), 5.0)
+    assert rate not in one.due(99.0)
+
+
 @pytest.mark.parametrize("data", [None, DATA], ids=["own", "shared"])
 def test_the_server_directs_the_size_of_the_next_steps(data):
     one = member(BSP, data=data)

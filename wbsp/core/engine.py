@@ -288,6 +288,8 @@ class Engine:
             return outgoing + self._conclude(now)
         if self.stop_reason is not None:
             return outgoing + self._tell_all(self._stop(self.stop_reason))
+        for worker in self.active:  # they may have missed them with an earlier server
+            outgoing += self._told_so_far(worker)
         return outgoing + self._stop_if_due(now) + self.feed(now)
 
     @property

@@ -116,6 +116,7 @@ class Participant:
         self._again = again
         self._asked: dict[type[Message], _Asked] = {}  # by the type of the answer
         self.answers: dict[type[Message], Message] = {}
+        self._rate: LearningRate | None = None  # the newest that this member has set for all
         self._pieces: deque[tuple[int, int]] = deque()  # (examples, start) of the next steps
         self._newest = -1  # start of the newest piece
         self._step = 0.0  # seconds of a step, on average
@@ -218,6 +219,8 @@ class Participant:
             until: seconds, from when on no answer is needed.
         """
         self.answers.pop(answer, None)
+        if isinstance(request, LearningRate):
+            self._rate = request
         self._asked[answer] = _Asked(request, now + self._again, until)
         return [request]
 
@@ -247,6 +250,8 @@ class Participant:
                 if joined:
                     self._pieces.clear()
                     self._newest = -1
+                    if self._rate is not None:  # perhaps no state of the server before had it
+                        self._asked[LearningRate] = _Asked(self._rate, now, math.inf)
         return self.agent.received(message)
 
     def fetched(self, version: int) -> list[Command]:
