@@ -139,6 +139,13 @@ def test_another_worker_validates_what_one_whose_process_has_ended_was_given(pai
     server.kill()
 
 
+def test_results_count_that_a_worker_sends_again_after_it_has_left(pair):
+    _, one, other = pair(SharedData(4, 4, 1, validate="wait"))
+    one.send(m.Leaving("finished", True, None))
+    one.send(m.Measured(0, {"loss": 0.5}))
+    assert other.hears(m.Measured).values == {"loss": 0.5}
+
+
 def test_a_worker_that_hangs_in_a_step_is_named(pair):
     server, one, _ = pair(SharedData(4, 4, 1), trains=False)
     assert one.beats(PATIENCE + 3, works=False) is None

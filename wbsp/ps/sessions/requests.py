@@ -253,7 +253,8 @@ class Requests:
         self.replies.send(answer)
 
     def measured(self, session: WorkerSession, measured: m.Measured) -> None:
-        if session.joined and session.plane is not None and not self._goes_up(measured):
+        # also one that has left, whose results were lost with its connection
+        if session.plane is not None and not self._goes_up(measured):
             self.replies.send(self.engine.measure(session.worker, measured, self._clock.run()))
 
     def learning_rate(self, session: WorkerSession, rate: m.LearningRate) -> None:
