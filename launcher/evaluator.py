@@ -13,12 +13,13 @@ import threading
 from multiprocessing import resource_tracker
 
 from wbsp import timeouts
+from wbsp.access import Access
 from wbsp.process.host import HOST
 from wbsp.process.imports import heavy_imports
 from wbsp.process.signals import SIGNALS
 from wbsp.process.throttle import Throttle
 from wbsp.ps.evaluation import EvaluatorError
-from wbsp.reading import Known, Reader
+from wbsp.reading import Reader
 from wbsp.runlog.console import say
 
 _LEAST = 0.02  # seconds of processor time that count as progress
@@ -134,8 +135,8 @@ def _evaluate(make, at):
 
     model, test_set = make()
     os.nice(5)  # training has priority if workers share the cores
-    reader = Reader(at.address, Known(at.token), timeouts.EVALUATOR_HANGS, lambda line: None, False,
-                    key=at.key)
+    reader = Reader(Access(at.address, token=at.token, patience=timeouts.EVALUATOR_HANGS),
+                    lambda line: None, key=at.key)
     newest = None
     while (version := reader.next(0.0)) is not None:
         version.assign(model)

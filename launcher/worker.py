@@ -11,6 +11,7 @@ from launcher.datasets import look_of, network_of, train_size
 from launcher.flags import FLAGS, batch_of, expected, given, say_what_has_no_effect
 from models.adamw import RATE, adamw, usual
 from wbsp import heterogeneity, units
+from wbsp.access import Access
 from wbsp.environment import Task
 from wbsp.process.forks import in_child
 from wbsp.process.imports import heavy_imports
@@ -29,6 +30,7 @@ def task():
     """Return the server's address and this worker's index: from flags, environment, or defaults."""
     place = f"{FLAGS.host}:{FLAGS.port_base}"
     given_place = place if FLAGS["host"].present or FLAGS["port_base"].present else None
+    units.of_flag("server", FLAGS.server, split_addresses)
     address = FLAGS.server or given_place
     return Task.complete(address, given("worker_index"), Task(place, FLAGS.worker_index),
                          check=split_addresses)
@@ -42,9 +44,9 @@ def worker(program):
     Raises ValueError or OSError for wrong input, TransportError if no server answers or it refuses.
     """
     address, index = task()
-    joining = Worker(address, index, FLAGS.token_file, FLAGS.connect_timeout,
-                     FLAGS.band_width_limit, expected(), say, FLAGS.patience, FLAGS.transport,
-                     again=False)
+    access = Access.of(address, FLAGS.token_file, FLAGS.connect_timeout, FLAGS.patience,
+                       FLAGS.band_width_limit, FLAGS.transport)
+    joining = Worker(access, index, expected(), say, again=False)
     caught: list[int] = []
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, functools.partial(_interrupt, joining, caught))

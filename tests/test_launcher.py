@@ -255,7 +255,6 @@ def test_odd_workers_sleep_as_published_and_the_first_lines_report_it(
     (["--lr_decays=9:0.1,3"], "--lr_decays: '9:0.1,3' is not a list of step:factor"),
     (["--token_file=absent"], "absent"),
     (["--host=0.0.0.0", "--token_file="], "refusing to listen on 0.0.0.0 without a token"),
-    (["--band_width_limit=-1"], "band_width_limit must be above 0 MB/s, not -1"),
     (["--dataset=shapes10", "--test_images=2001"],
      "--test_images=2001: the test set of shapes10 has 2000"),
     (["extra"], "unknown argument 'extra'; flags are written --name=value"),

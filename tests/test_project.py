@@ -68,6 +68,7 @@ WALLS = {
     "sync": "", "limits": "", "given": "limits",
     "heterogeneity": "", "process": "timeouts", "timeouts": "",
     "environment": "process.token given", "units": "",
+    "access": "environment process.token given timeouts wire.addresses",
     "tensors": "limits",
     "core": "sync tensors limits",
     "wire": "core.agent core.messages core.resend_buffer core.rules core.stats sync.base tensors "
@@ -78,21 +79,22 @@ WALLS = {
     "ps": "core sync tensors wire runlog replica process environment limits timeouts units command",
     "worker": "core.agent core.messages core.participant core.permutation core.resend_buffer "
               "core.rules core.stats core.work.sequence sync.base sync.batch tensors wire saved "
-              "runlog replica process environment limits timeouts given",
+              "runlog replica process environment access limits timeouts given",
     "site": "core sync.base tensors wire.messages wire.addresses wire.client wire.errors "
             "wire.joining wire.line worker limits "
-            "ps.__main__ ps.config ps.flags ps.checkpoint process environment timeouts command",
+            "ps.__main__ ps.config ps.flags ps.checkpoint process environment access timeouts "
+            "units command",
     "simulate": "core sync tensors runlog replica figures process heterogeneity limits units "
                 "command",
     "watch": "core.stats runlog figures limits process.streams command",
-    "run": "runlog limits timeouts environment process ps.__main__ ps.checkpoint wire.addresses "
-           "command",
+    "run": "runlog limits timeouts environment units process ps.__main__ ps.checkpoint "
+           "wire.addresses command",
     "ray": "runlog limits timeouts process wire.errors worker.next_run command",
     "testing": "core sync simulate",
     "cluster": "environment",
     "saved": "ps.checkpoint replica tensors limits wire process",
     "export": "saved ps.checkpoint runlog tensors limits command",
-    "reading": "saved ps.checkpoint wire runlog process environment limits timeouts given",
+    "reading": "saved ps.checkpoint wire runlog process environment access limits timeouts given",
     "__main__": "",
     "__init__": "worker.any_loop worker.keras.callback worker.keras.run_schedule runlog.reader "
                 "saved reading worker.errors",

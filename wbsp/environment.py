@@ -29,7 +29,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from wbsp import given
-from wbsp.process.token import Token, make_token, read_token, usual_there, usual_token
+from wbsp.process.token import Token, make_token, read_token
 
 TRANSPORTS = "auto", "tcp"
 TRAINERS = "chief", "master", "worker"  # types of tasks that train, in the order of their numbers
@@ -93,16 +93,11 @@ class Task(NamedTuple):
         Raises:
             ValueError: a value is wrong; one line.
         """
-        if address is None:
-            address = _checked_address(check)
-        else:
-            check(address)
+        address = address_of_server(address, check, default and default.address)
         if index is None:
             index = _worker_index()
-        if default is not None:
-            address = default.address if address is None else address
-            index = default.worker if index is None else index
-        address = address or DEFAULT_SERVER
+        if index is None and default is not None:
+            index = default.worker
         if index is None:
             return cls(address, None)
         try:
@@ -196,53 +191,6 @@ def token_of_server(path: str | None, beyond: bool) -> tuple[Token | None, bool]
     return chosen, False
 
 
-class Credentials:
-    """The secret of a process that connects to a server.
-
-    Attributes:
-        token: the secret; None: it connects without one.
-    """
-
-    def __init__(self, path: str | None, beyond: Callable[[], bool],
-                 variable: str = "WBSP_TOKEN_FILE"):
-        """Find the secret.
-
-        Args:
-            path, variable: as for `token`.
-            beyond: returns whether that server may be on another machine: without `path` and
-                variable, the secret is that of the usual place.
-
-        Raises:
-            ValueError: it is too short; one line.
-            OSError: it cannot be read, or not by this user alone; one line.
-        """
-        self.token = token(path, variable)
-        self._chosen = path is not None or self.token is not None
-        if not self._chosen and usual_there() and beyond():
-            self.token = usual_token()
-
-    def warning(self) -> str | None:
-        """Return the line on a file that others can read, too; None: they cannot."""
-        return None if self.token is None else self.token.warning()
-
-    def other(self) -> Token | None:
-        """Take the secret of the usual place, for a server that refuses this process without one.
-
-        That is a server of this machine which other machines can reach, too.
-
-        Returns:
-            The secret; None: it does not exist, or was tried.
-
-        Raises:
-            ValueError: it is too short; one line.
-            OSError: it cannot be read, or not by this user alone; one line.
-        """
-        if self._chosen or self.token is not None:
-            return None
-        self.token = usual_token()
-        return self.token
-
-
 def shares_memory(transport: str | None) -> bool:
     """Return whether memory may be shared within a machine, by `transport` or else WBSP_TRANSPORT.
 
@@ -254,29 +202,29 @@ def shares_memory(transport: str | None) -> bool:
     return said is None or said.text == "auto"
 
 
-def _checked_address(check: Callable[[str], object]) -> str | None:
+def address_of_server(given: str | None, check: Callable[[str], object],
+                      default: str | None = None) -> str:
+    """Return the server's address: as given, else from the environment, else the default.
+
+    Args:
+        given: the address, or None.
+        check: raises ValueError for a text that is no address.
+        default: if neither gives one; None: `DEFAULT_SERVER`.
+
+    Raises:
+        ValueError: a value is wrong; one line.
+    """
+    if given is not None:
+        check(given)
+        return given
     said = server_address()
     if said is None:
-        return None
+        return default or DEFAULT_SERVER
     try:
         check(said.text)
     except ValueError as error:
         raise said.refused(error) from None
     return said.text
-
-
-def address_of_server(given: str | None, check: Callable[[str], object]) -> str:
-    """Return the server's address, as given, from the environment, or `DEFAULT_SERVER`, for a
-    process that is no worker.
-
-    Raises ValueError, in one line, for a wrong value.
-
-    Args:
-        check: raises ValueError for a text that is no address.
-    """
-    if given is not None:
-        check(given)
-    return given or _checked_address(check) or DEFAULT_SERVER
 
 
 def shown_server(address: str) -> str:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from wbsp import given, timeouts
-from wbsp.environment import Credentials, address_of_server, shown_server
+from wbsp.access import Access
+from wbsp.environment import shown_server
 from wbsp.limits import one_line
 from wbsp.process.host import HOST, Host
 from wbsp.process.streams import fill_numbers
@@ -23,7 +24,7 @@ from wbsp.ps.checkpoint.format import Checkpoint
 from wbsp.runlog.awaited import Awaited
 from wbsp.runlog.console import say
 from wbsp.saved import assign, read_at
-from wbsp.wire.addresses import all_here, endpoints, split_addresses, to_check
+from wbsp.wire.addresses import endpoints, split_addresses, to_check
 from wbsp.wire.line import TROUBLE, Foreign, Line, Nobody, Refused
 from wbsp.wire.messages import codec as m
 from wbsp.wire.messages.reading import METRICS
@@ -128,27 +129,13 @@ def versions(address: str | None = None, *, at: str = "checkpoints", every: floa
     """
     if not isinstance(at, str) or at not in (_CHECKPOINTS, _EPOCHS):
         raise ValueError(f"at={given.shown(at)}: it is {_CHECKPOINTS!r} or {_EPOCHS!r}")
-    if address is not None and not isinstance(address, str):
-        raise ValueError(f"address={given.shown(address)}: it must be a text")
-    token_file = given.path("token_file", token_file)
     if not callable(say):
         raise ValueError(f"say={given.shown(say)}: it must be a function that prints a line")
-    every, patience = given.seconds("every", every), given.seconds("patience", patience)
+    every = given.seconds("every", every)
+    access = Access.of(address, token_file, patience=patience)
+    access.warn(say)
     fill_numbers()
-    address = address_of_server(address, split_addresses)
-    credentials = Credentials(token_file, lambda: not all_here(address))
-    if (warning := credentials.warning()) is not None:
-        say(warning)
-    return Reader(address, credentials, patience, say, at == _EPOCHS).versions(every)
-
-
-class Known(NamedTuple):
-    """The secret of a process that was given it, in place of `Credentials`."""
-
-    token: bytes | None
-
-    def other(self) -> None:
-        """Return that there is no other one."""
+    return Reader(access, say, at == _EPOCHS).versions(every)
 
 
 class _NoServer(ConnectionError):
@@ -158,16 +145,14 @@ class _NoServer(ConnectionError):
 class Reader:
     """A reader of a server's versions; after a lost connection, it searches the server again."""
 
-    def __init__(self, address: str, credentials: Credentials | Known, patience: float,
-                 say: Callable[[str], None], epochs: bool, on: Host = HOST, key: bytes = b""):
-        """Set up; the arguments are as in `versions`. `key`: as in `messages.NextVersion`."""
+    def __init__(self, access: Access, say: Callable[[str], None], epochs: bool = False,
+                 on: Host = HOST, key: bytes = b""):
+        """Set up. `epochs`: read the epochs' versions; `key`: as in `messages.NextVersion`."""
         self._key = key
         self._on = on
         self._clock = on.clock
-        self._address = address
+        self._access, self._address, self._patience = access, access.address, access.patience
         self._epochs = epochs
-        self._credentials = credentials
-        self._patience = patience
         self.say = say
         self._context = on.network.context()
         self._line: Line | None = None
@@ -204,7 +189,7 @@ class Reader:
             self._over = answer.last and answer.version == m.NONE
             if answer.version != m.NONE and (answer.last or self._clock.monotonic() >= due):
                 assert self._line is not None, "over which the answer came"
-                saved = read_at(self._line.place, answer, self._credentials.token, self._on)
+                saved = read_at(self._line.place, answer, self._access.token, self._on)
                 if not isinstance(saved, str):
                     self._run, self._newest = answer.run, answer.version
                     self._over, self._unread_since = answer.last, None
@@ -245,7 +230,7 @@ class Reader:
                 try:
                     return self._try(place, question, kind)
                 except Foreign as error:
-                    if self._credentials.other() is None:
+                    if not self._access.other():
                         raise ConnectionError(f"{self._address}: {error}") from None
                     problem = str(error)
                     self._leave()
@@ -270,7 +255,7 @@ class Reader:
 
     def _try(self, place: str, question: Any, kind: Any) -> Any:
         if self._line is None:
-            self._line = Line(self._context, place, self._credentials.token, self._on)
+            self._line = Line(self._context, place, self._access.token, self._on)
         return self._line.ask_proven(question, kind)
 
     def _leave(self) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from scripts.gpu import networks
 from scripts.harness import CONNECT, ratios, spread
+from wbsp.access import Access
 from wbsp.replica.model import open_replica
 from wbsp.worker.comm.transport import Transport
 from wbsp.worker.runtime import WorkerRuntime
@@ -47,7 +48,7 @@ def trips(address: str, size: int, seconds: float) -> dict[str, Any]:
     """
     model = Flat(size)
     replica = open_replica(model)
-    transport = Transport(address, 0, say=networks.silent)
+    transport = Transport(Access(address), 0, say=networks.silent)
     try:
         welcome = transport.hello({}, CONNECT)
         joined = transport.join(replica.layout, replica.read, CONNECT)

@@ -15,6 +15,7 @@ from fake_worker import FakeWorker, all_end
 from integer_replica import IntegerReplica
 from jobs import PATIENCE, until
 
+from wbsp.access import Access
 from wbsp.core.outer_optimizer import create_outer
 from wbsp.process.host import HOST, Clock
 from wbsp.process.signals import Interrupts
@@ -24,7 +25,7 @@ from wbsp.ps.config import Reporter, RunInfo, ServerConfig
 from wbsp.ps.evaluation import EvaluatorError, EvaluatorWatch
 from wbsp.ps.replication.primary import Replication
 from wbsp.ps.server import Server
-from wbsp.reading import Known, Reader
+from wbsp.reading import Reader
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import BSP, Accept, Direct, Grant, Reject, create
@@ -62,7 +63,8 @@ class Judge:
 
     def reads(self):
         at = self._at
-        reader = Reader(at.address, Known(at.token), 1.0, lambda line: None, False, key=at.key)
+        reader = Reader(Access(at.address, token=at.token, patience=1.0), print,
+                        key=at.key)
         newest = None
         try:
             while (version := reader.next(0.0)) is not None:

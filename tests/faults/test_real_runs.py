@@ -16,6 +16,7 @@ from integer_replica import IntegerReplica, pattern
 from jobs import free_port, until
 from proxy import Proxy
 
+from wbsp.access import Access
 from wbsp.sync import BSP
 from wbsp.tensors.layout import LayerState, TensorSpec
 from wbsp.wire.errors import TransportError
@@ -332,7 +333,7 @@ def test_a_worker_gives_up_on_a_server_that_only_welcomes():
 def test_an_interrupt_ends_the_wait_for_others(jobs):
     server = jobs.server(sync="bsp", workers=2).listens()
     interrupted = threading.Event()
-    transport, replica = Transport(server.address, 0, say=lambda text: None), IntegerReplica(0)
+    transport, replica = Transport(Access(server.address), 0), IntegerReplica(0)
     welcome = transport.hello({}, 60)
     joined = transport.join(replica.layout, replica.read, 60)
     runtime = WorkerRuntime(transport, replica, welcome.rule, joined, None, lambda text: None,

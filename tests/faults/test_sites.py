@@ -14,6 +14,7 @@ from proxy import Proxy
 from site_server import noted
 from sites import Sites, cuts
 
+from wbsp.access import Access
 from wbsp.figures.load import gather
 from wbsp.runlog.reader import read_run
 from wbsp.wire.errors import TransportError
@@ -232,7 +233,7 @@ def test_a_site_without_the_token_for_the_server_above_ends_with_one_line(tmp_pa
 @pytest.mark.parametrize("flags, line", [
     (["--upstream=localhost:2606"], "--upstream needs the index of this site there"),
     (["--site=1"], "--site and --upstream_token_file need the server above: give"),
-    (["--upstream=nowhere", "--site=0"], "address 'nowhere' is not host:port"),
+    (["--upstream=nowhere", "--site=0"], "--upstream: address 'nowhere' is not host:port"),
     (["--upstream=h:1", "--site=0", "--epochs=2"], "--epochs and --upstream do not go together"),
     (["--upstream=h:1", "--site=0", "--shard"], "--shard and --upstream do not go together"),
     (["--upstream=h:1", "--site=0", "--shards=2", "--worker_num=1"],
@@ -249,7 +250,7 @@ def test_mixing_shared_and_own_data_is_refused_in_one_line(tmp_path):
     with Jobs(tmp_path) as jobs:
         top = jobs.server(workers=1).listens()
         site = jobs.server(f"--upstream={top.address}", "--site=0", workers=2).listens()
-        worker, replica = Transport(site.address, 0), IntegerReplica(0)
+        worker, replica = Transport(Access(site.address), 0), IntegerReplica(0)
         jobs.integer_worker(site.address, 1, steps=3)
         site.until("worker 1 joined")
         worker.hello({}, 60)

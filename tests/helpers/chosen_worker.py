@@ -5,13 +5,14 @@ import sys
 
 from integer_replica import IntegerReplica
 
+from wbsp.access import Access
 from wbsp.worker.loop import Loop, Worker
 
 
 def worker(address, said=None, timeout=60.0):
     """A worker for which the server chooses an index; `said` collects its lines."""
     say = print if said is None else said.append
-    return Worker(address, None, None, timeout, None, None, say, 60.0, None)
+    return Worker(Access.of(address, connect_timeout=timeout, patience=60.0), say=say)
 
 
 def train(one):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from integer_replica import IntegerReplica
 from jobs import PATIENCE
 
+from wbsp.access import Access
 from wbsp.core.agent import Agent
 from wbsp.tensors.layout import LayerState
 from wbsp.worker.comm.data_plane import DataPlane
@@ -34,8 +35,9 @@ class FakeWorker:
         self.index = worker
         self.said: list[str] = []
         self.error: Exception | None = None
-        self._transport = Transport(address, worker, token, bandwidth, self.said.append,
-                                    share=share)
+        self._transport = Transport(
+            Access(address, token=token, bandwidth=bandwidth, share=share), worker,
+            self.said.append)
         self._leaving, self._layers = threading.Event(), layers
         self._plan = steps, seconds, expected or {}, timeout, after_step
         self._thread = threading.Thread(target=self._run, daemon=True)

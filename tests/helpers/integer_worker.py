@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from integer_replica import IntegerReplica, TableReplica, forget_cuts, write_result
 
-from wbsp.environment import read_token
+from wbsp.access import Access
 from wbsp.wire.errors import TransportError
 from wbsp.worker.comm.transport import Transport
 from wbsp.worker.runtime import WorkerRuntime
@@ -107,9 +107,9 @@ def work(plan: Plan) -> int:
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, lambda signum, frame: caught.append(signum))
     kind = TableReplica if plan.table else IntegerReplica
-    token = plan.token_file and read_token(plan.token_file)
-    transport = NotingTransport(plan.address, plan.worker, token, plan.bandwidth, say,
-                                lambda: bool(caught), plan.patience, plan.share)
+    access = Access(plan.address, plan.token_file or "", patience=plan.patience,
+                    bandwidth=plan.bandwidth, share=plan.share)
+    transport = NotingTransport(access, plan.worker, say, lambda: bool(caught))
     sums = {}
     if plan.table:
         transport.note_sent()

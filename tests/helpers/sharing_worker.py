@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from wbsp.access import Access
 from wbsp.core.messages import Reattached
 from wbsp.core.permutation import examples
 from wbsp.tensors.layout import TensorSpec
@@ -119,7 +120,7 @@ def main(plan: Plan) -> int:
         signal.signal(signum, lambda signum, frame: caught.append(signum))
     replica, share = CountingReplica(plan.n), Share(plan.n, plan.batch)
     share.wants(plan.epochs)
-    transport = NotingTransport(plan.address, plan.worker, None, None, say, lambda: bool(caught))
+    transport = NotingTransport(Access(plan.address), plan.worker, say, lambda: bool(caught))
     transport.notes(folder / f"notes-{plan.worker}.jsonl")
     try:
         welcome = transport.hello({}, 60)

@@ -9,10 +9,11 @@ from jobs import free_port
 from wbsp.process.files import check_files
 
 WORKER = """
+from wbsp.access import Access
 from wbsp.worker.errors import in_one_line
 from wbsp.worker.loop import Worker
 with in_one_line():
-    Worker("localhost:{}", 0, None, 60.0, None, None, print, 60.0, None).connect()
+    Worker(Access.of("localhost:{}"), 0).connect()
 print("connected")
 """
 

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from wbsp.environment import Credentials, token_of_server
+from wbsp.access import Access
+from wbsp.environment import token_of_server
 from wbsp.process.token import make_token, read_token, usual_place, usual_token
+
+HERE, THERE = "localhost:1", "192.0.2.1:1"  # which is an address of documentation
 
 
 @pytest.fixture(autouse=True)
@@ -19,8 +22,11 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "config"
 
 
-def refuse():
-    raise AssertionError("nobody asked whether the server is on another machine")
+@pytest.fixture
+def unasked(monkeypatch):
+    def refuse(address):
+        raise AssertionError("nobody asked whether the server is on another machine")
+    monkeypatch.setattr("wbsp.access.all_here", refuse)
 
 
 def test_the_usual_place_is_that_of_the_user(folder, monkeypatch):
@@ -54,7 +60,7 @@ def test_servers_that_start_at_once_have_one_token():
 def test_a_token_that_others_can_read_is_refused(mode):
     make_token()
     usual_place().chmod(mode)
-    for use in usual_token, make_token, lambda: Credentials(None, lambda: True):
+    for use in usual_token, make_token, lambda: Access(THERE, None):
         with pytest.raises(PermissionError, match=f"mode {mode:03o}.: chmod 600 ") as caught:
             use()
         assert str(usual_place()) in str(caught.value) and "\n" not in str(caught.value)
@@ -68,15 +74,16 @@ def test_a_token_of_another_user_is_refused():
         usual_token()
 
 
-def test_a_token_file_that_others_can_read_gets_a_warning(tmp_path):
+def test_a_token_file_that_others_can_read_gets_a_warning(tmp_path, unasked):
     path = tmp_path / "named"
     path.write_text("a secret of the run\r\n")
     path.chmod(0o600)
     assert read_token(path).warning() is None
     path.chmod(0o644)
-    token = Credentials(str(path), refuse).token
-    assert token == b"a secret of the run" and not token.usual
-    assert f"can read the token {path}" in token.warning() and "chmod 600" in token.warning()
+    access, said = Access(THERE, str(path)), []
+    access.warn(said.append)
+    assert access.token == b"a secret of the run" and not access.token.usual
+    assert f"can read the token {path}" in said[0] and "chmod 600" in said[0]
 
 
 @pytest.mark.parametrize("beyond", [True, False])
@@ -90,21 +97,25 @@ def test_a_server_makes_a_token_only_for_other_machines(beyond, tmp_path):
 
 
 def test_the_usual_token_is_used_only_for_other_machines():
-    assert Credentials(None, refuse).token is None, "there is none to look for"
+    assert Access(THERE, None).token is None
     token, _ = make_token()
-    assert Credentials(None, lambda: True).token == token
-    assert Credentials("", refuse).token is None
-    here = Credentials(None, lambda: False)
-    assert here.token is None
+    assert Access(THERE, None).token == token
+    assert Access(HERE, None).token is None
+
+
+def test_no_name_is_resolved_without_a_token_to_use(unasked):
+    assert Access(THERE, None).token is None, "there is none to look for"
+    make_token()
+    assert Access(THERE, "").token is None
 
 
 def test_a_process_without_a_token_tries_the_usual_one_once_it_is_refused():
-    assert Credentials(None, lambda: False).other() is None, "there is none"
+    assert not Access(HERE, None).other(), "there is none"
     token, _ = make_token()
-    here = Credentials(None, lambda: False)
-    assert here.other() == token == here.token
-    assert here.other() is None, "it was tried"
-    assert Credentials("", refuse).other() is None, "it was told to have none"
+    here = Access(HERE, None)
+    assert here.other() and here.token == token
+    assert not here.other(), "it was tried"
+    assert not Access(HERE, "").other(), "it was told to have none"
 
 
 def test_an_unreadable_home_folder_has_no_token(folder):

@@ -35,3 +35,15 @@ def test_an_invalid_time_is_refused_in_one_line(until, reason):
     done = subprocess.run([sys.executable, "-m", "wbsp.ps", "--worker_num=1", f"--until={until}"],
                           cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr == f"wbsp.ps: {reason}\n"
+
+
+@pytest.mark.parametrize("command, name", [
+    (["-m", "wbsp.ps", "--worker_num=1"], "wbsp ps"),
+    (["-m", "wbsp.ps", "--upstream=localhost:1", "--site=0"], "wbsp ps"),
+    (["runcifar10gpu.py", "--job_name=worker"], "runcifar10gpu")], ids=["server", "site", "worker"])
+@pytest.mark.parametrize("limit", ["0", "-1", "nan"])
+def test_a_bad_rate_limit_is_refused_by_the_name_of_the_flag(command, name, limit):
+    done = subprocess.run([sys.executable, *command, f"--band_width_limit={limit}"],
+                          cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith(
+        f"{name}: --band_width_limit={float(limit)}: it must be above 0 MB/s (")

@@ -341,7 +341,6 @@ def test_the_token_is_in_no_file_and_no_line_of_a_run(jobs, token_file):
     (["--sync_option=s=3"], "pcc: unknown option 's'; known: commit, trigger"),
     (["--sync_option=s"], "'s' is not of the form key=value"),
     (["--sync=ssp", "--sync_option=s=-1"], "ssp: option s=-1 is below 0"),
-    (["--band_width_limit=0"], "band_width_limit must be above 0"),
     (["stray"], "unknown argument 'stray'"),
     (["--base_dir=/"], "names no folder"),
 ])

@@ -62,7 +62,7 @@ def test_a_command_line_without_sense_is_refused(known, line, says):
     ("{}", 1, "wbsp run: --workers is missing, and this machine shows no GPU"),
     ("--workers=2 --shard {}", 1, "wbsp run: --shard starts a shard: use wbsp ps for that"),
     ("--workers=2 --worker_num=1 {}", 1, "wbsp run: --worker_num=1 counts all workers of the run"),
-    ("--workers=2 --server=there {}", 1, "wbsp run: --server=there: address 'there' is not host:p"),
+    ("--workers=2 --server=there {}", 1, "wbsp run: --server: address 'there' is not host:port"),
     ("--workers=2 --server=there:1 --sync=bsp {}", 1, "wbsp run: --sync is a flag of the server"),
 ])
 def test_a_wrong_flag_ends_in_one_line_and_starts_nothing(line, code, says):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import wbsp
 from wbsp import given
+from wbsp.access import Access
 from wbsp.core.messages import LearningRate, Measured, StopRun
 from wbsp.core.stats import Report
 from wbsp.reading import Version
@@ -118,7 +119,7 @@ def test_tensors_are_the_numbers_that_they_hold():
 
 
 def test_reasons_are_texts_of_one_line():
-    worker = loop.Worker(None, None, "", 1, None, None, print, 1, None)
+    worker = loop.Worker(Access("localhost:1"))
     for value in HOSTILE:
         try:
             worker.stop_run(value)

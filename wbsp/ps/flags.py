@@ -64,6 +64,8 @@ def define_flags(sync: str | None = "pcc", sync_default: str = "", of_server: st
                        lower_bound=0)
     flags.DEFINE_float("band_width_limit", None, "MB/s in each direction for this process's "
                        "traffic")
+    flags.register_validator(  # type: ignore[no-untyped-call]
+        "band_width_limit", lambda limit: limit is None or limit > 0, "it must be above 0 MB/s")
     flags.DEFINE_enum("transport", None, TRANSPORTS, "tcp: share no memory between server and "
                       "workers of one machine; auto: share it with processes of this user; "
                       "default: the environment variable WBSP_TRANSPORT, else auto")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from absl import flags
 
 import wbsp.ps.__main__ as ps
-from wbsp import command, environment
+from wbsp import command, environment, units
 from wbsp.process.own_address import EVERY_INTERFACE
 from wbsp.process.ports import free_port
 from wbsp.process.private import kept_in_file
@@ -172,10 +172,7 @@ def _elsewhere(said: Words) -> tuple[dict[str, str], None, ServerLines]:
     Raises:
         ValueError: a flag is wrong; one line.
     """
-    try:
-        split_addresses(FLAGS.server)
-    except ValueError as error:
-        raise ValueError(f"--server={FLAGS.server}: {error}") from None
+    units.of_flag("server", FLAGS.server, split_addresses)
     for word in said.server:
         name = word.lstrip("-").partition("=")[0]
         if word.startswith("-") and name not in WITH_SERVER:

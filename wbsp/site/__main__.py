@@ -5,23 +5,26 @@ That command executes this module with the same flags.
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from absl import flags
 
+from wbsp import units
+from wbsp.access import Access
 from wbsp.command import run
-from wbsp.environment import Credentials, shares_memory
+from wbsp.environment import shares_memory
 from wbsp.process.streams import open_streams
 from wbsp.ps.__main__ import ABOUT, GROUPS
 from wbsp.ps.__main__ import main as serve
 from wbsp.ps.flags import bandwidth
-from wbsp.site.upstream import Way
-from wbsp.wire.addresses import all_here, split_addresses
+from wbsp.site.upstream import Upstream
+from wbsp.wire.addresses import split_addresses
 
 FLAGS = flags.FLAGS
 
 
-def way() -> Way:
-    """Return the way to the server above.
+def above() -> partial[Upstream]:
+    """Return what makes the line to the server above: see `ServerConfig`.
 
     Raises:
         ValueError: a flag is missing or wrong; one line.
@@ -33,23 +36,21 @@ def way() -> Way:
         raise ValueError("--upstream needs the index of this site there, such as --site=0")
     if FLAGS.shard:
         raise ValueError("--shard and --upstream do not go together: a shard is not a server")
-    split_addresses(FLAGS.upstream)
-    upstream = FLAGS.upstream
-    credentials = Credentials(FLAGS.upstream_token_file, lambda: not all_here(upstream),
-                              "WBSP_UPSTREAM_TOKEN_FILE")
-    if (warning := credentials.warning()) is not None:
-        print(warning, file=sys.stderr)
-    return Way(upstream, FLAGS.site, credentials.token, bandwidth(),
-               shares_memory(FLAGS.transport), FLAGS.connect_timeout, credentials.other)
+    units.of_flag("upstream", FLAGS.upstream, split_addresses)
+    access = Access(FLAGS.upstream, FLAGS.upstream_token_file, "WBSP_UPSTREAM_TOKEN_FILE",
+                    timeout=FLAGS.connect_timeout, bandwidth=bandwidth(),
+                    share=shares_memory(FLAGS.transport))
+    access.warn(partial(print, file=sys.stderr))
+    return partial(Upstream, access, FLAGS.site)
 
 
 def main(argv: Sequence[str]) -> int:
     try:
-        above = way()
+        line = above()
     except (ValueError, OSError) as error:
         print(f"wbsp.ps: {error}", file=sys.stderr)
         return 1
-    return serve(argv, above)
+    return serve(argv, line)
 
 
 if __name__ == "__main__":

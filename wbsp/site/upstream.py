@@ -19,13 +19,14 @@ import math
 import pathlib
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from typing import NoReturn
 
 import numpy as np
 import zmq
 
 from wbsp import timeouts
+from wbsp.access import Access
 from wbsp.core.agent import Cut, Expect, Leave
 from wbsp.core.engine import Engine
 from wbsp.core.messages import (
@@ -43,7 +44,7 @@ from wbsp.core.site.work import SiteWorkState
 from wbsp.core.site.worker import Lacks, SiteWorker, Work, objection
 from wbsp.core.stats import Report
 from wbsp.core.work.sequence import AGAIN
-from wbsp.process.host import HOST, Host
+from wbsp.process.host import Host
 from wbsp.ps.checkpoint.state import AboveState, RunState
 from wbsp.ps.config import AboveError, Model, Reporter
 from wbsp.sync.base import UNFIT
@@ -65,33 +66,6 @@ _LINGER = 1.0  # seconds in which the last messages may leave
 _GRAIN = 0.05  # seconds between two looks at these
 
 
-@dataclass(frozen=True)
-class Way:
-    """Address of the server above, and this site's index and connection there.
-
-    Attributes:
-        address: host:port, or several of them, separated by commas.
-        site: index of this site among the workers there.
-        token: the secret between the two, or None.
-        bandwidth: bytes/s in each direction, or None.
-        share: share memory with a server of this machine and user, if there is no bandwidth.
-        timeout: seconds to wait for that server at the start.
-        other: returns a token to try if that server refuses this one, or None.
-    """
-
-    address: str
-    site: int
-    token: bytes | None = None
-    bandwidth: float | None = None
-    share: bool = True
-    timeout: float = timeouts.CONNECT
-    other: Callable[[], bytes | None] = lambda: None
-
-    def __call__(self, on: Host, reporter: Reporter) -> Upstream:
-        """Return the line, which the first `poll` connects."""
-        return Upstream(self, reporter, on)
-
-
 class Upstream:
     """Implementation of `wbsp.ps.config.Above`, and of the client's `Member`; of the site's loop.
 
@@ -100,20 +74,27 @@ class Upstream:
     if those of the server above differ.
     """
 
-    def __init__(self, way: Way, reporter: Reporter, on: Host = HOST):
-        self._way, self._on = way, on
+    def __init__(self, access: Access, site: int, on: Host, reporter: Reporter):
+        """Set up; the first `poll` connects.
+
+        Args:
+            access: to the server above.
+            site: index of this site among the workers there.
+            on: the host of the site's server.
+            reporter: of the site's run.
+        """
+        self._access, self._site, self._on = access, site, on
         self._now = reporter.clock.run
-        self._say: Callable[[str], None] = lambda text: reporter.say(f"site {way.site}: {text}")
+        self._say: Callable[[str], None] = lambda text: reporter.say(f"site {site}: {text}")
         self._worker = SiteWorker()
         self._engine: Engine | None = None  # None: the site has not begun
         self._poller: zmq.Poller | None = None  # of the site's loop
         self._driver: Driver | None = None
-        self._token = way.token
         self._gone = self._closed = False  # nothing arrives any more; nothing is handled any more
         self._signs: Callable[[], int] = lambda: 0
         self._known = AboveState()  # in the checkpoint that this site resumes from
         # Joining.
-        self._patience = way.timeout  # in seconds, for the server above to answer
+        self._patience = access.timeout  # in seconds, for the server above to answer
         self._awaits: type[Message] | None = None  # the answer
         self._asked_at = 0.0
         self._model: Model | None = None
@@ -155,11 +136,11 @@ class Upstream:
             if driver.over(self._on.clock.monotonic()):
                 self._let_go()
         except TransportError as error:
-            other = (self._way.other() if isinstance(error, ForeignServer)
-                     and self._welcome is None else None)
+            other = (isinstance(error, ForeignServer) and self._welcome is None
+                     and self._access.other())
             self._let_go()
-            if other is not None:
-                self._connect(other)
+            if other:
+                self._connect()
             elif not self.settled:
                 self._fail(f"the server above: {error}")
 
@@ -202,17 +183,16 @@ class Upstream:
         return first, (model.frozen if frozen is None else
                        FrozenValues(model.frozen.layout, frozen))
 
-    def _connect(self, token: bytes | None) -> None:
-        way, on = self._way, self._on
-        connection = Connection(way.address, token, way.bandwidth, timeouts.WORKER_PATIENCE,
-                                self._say, way.share, on)
+    def _connect(self) -> None:
+        access, on = self._access, self._on
+        connection = Connection(access, self._say, on)
         if self._poller is not None:
             connection.wake(self._poller)
-        client = c.Client(connection, way.address, on.scheduler.random, self._say)
-        self._token, self._gone = token, False
+        client = c.Client(connection, access.address, on.scheduler.random, self._say)
+        self._gone = False
         self._driver = Driver(client, connection, self)
         connection.monitor.seek(on.clock.monotonic(), self._patience)
-        self._ask(m.Hello(m.PROTOCOL, way.site, {}, own=on.scheduler.random(16),
+        self._ask(m.Hello(m.PROTOCOL, self._site, {}, own=on.scheduler.random(16),
                           replaces=bool(self._known.run)))
 
     def _ask(self, request: c.Request) -> None:
@@ -227,7 +207,7 @@ class Upstream:
         if self._on.clock.monotonic() > self._patience + max(
                 self._asked_at, self._driver.client.progress_at):
             self._let_go()
-            self._fail(f"the server above: the server at {self._way.address} sent no "
+            self._fail(f"the server above: the server at {self._access.address} sent no "
                        f"{self._awaits.__name__} within {self._patience:g} s")
 
     def _answered(self, message: Message) -> None:
@@ -287,7 +267,7 @@ class Upstream:
         Raises:
             AboveError: another process is this site now.
         """
-        way, driver, welcome = self._way, self._driver, self._welcome
+        driver, welcome = self._driver, self._welcome
         assert driver is not None and welcome is not None
         self._run = welcome.run.id
         self._settle_cut(joined.seq)
@@ -295,10 +275,10 @@ class Upstream:
         self._recorder.step_begins("compute")
         self._next_seq = joined.seq
         self._worker.admit(
-            Participant(way.site, welcome.rule, joined.seq, joined.run_steps), joined.work,
+            Participant(self._site, welcome.rule, joined.seq, joined.run_steps), joined.work,
             None if model.data is None else model.data.epochs)
         driver.carry_out(driver.client.listen(self, total_size(model.layout)))
-        self._say(f"is a worker of the server at {way.address} ({welcome.run.sync})")
+        self._say(f"is a worker of the server at {self._access.address} ({welcome.run.sync})")
 
     def _settle_cut(self, due: int) -> None:
         """Decide whether the newest cut of the process before counts above.
@@ -313,7 +293,7 @@ class Upstream:
             return
         known, progress, worker = self._known.next_seq, self._progress, self._worker
         if due > known:
-            self._fail(f"another process has taken the place of site {self._way.site}: start "
+            self._fail(f"another process has taken the place of site {self._site}: start "
                        "this one without --resume")
         session = self._driver.client.session
         if progress.cut is not None and due == known:
@@ -379,7 +359,7 @@ class Upstream:
         if worker.settled:
             return
         if self._driver is None:
-            self._connect(self._token)
+            self._connect()
         self._wait()
         if self._welcome is not None and self._model is not None and self._joining is None:
             self._join(self._model)
@@ -506,7 +486,7 @@ class Upstream:
         engine, driver = self._engine, self._driver
         assert engine is not None and driver is not None
         if self._cut is not None:
-            raise RuleBroken(f"site {self._way.site} takes cut {cut.push.seq} before cut "
+            raise RuleBroken(f"site {self._site} takes cut {cut.push.seq} before cut "
                              f"{self._cut.push.seq} has left")
         self._cut, self._mark, self._next_seq = cut, engine.ledger.mark, cut.push.seq + 1
         self._kept = Work(cut.push.steps, cut.push.samples, cut.push.seconds)
@@ -579,7 +559,7 @@ class Upstream:
     def read_version(self, at: VersionAt, path: pathlib.Path) -> Future[str | None]:
         assert self._driver is not None, "its server has answered"
         self._reads = self._reads or self._on.scheduler.pool("wbsp-above-versions")
-        place, token = self._driver.connection.monitor.route.address, self._token
+        place, token = self._driver.connection.monitor.route.address, self._access.token
 
         def read() -> str | None:
             with path.open("wb") as file:

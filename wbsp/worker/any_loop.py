@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from wbsp import given, timeouts
+from wbsp.access import Access
 from wbsp.core.messages import EPOCHS, EXAMPLES, SharedData
 from wbsp.core.permutation import Order
 from wbsp.process.host import HOST
@@ -151,8 +152,9 @@ class Worker(FrontEnd):
             self._leader: Any = None  # of the other processes of this worker, if it is a group
             if self._processes is not None:
                 self._leader = _ranks().Leader(self._processes)
-            self._member = loop.Worker(address, worker_index, token_file, connect_timeout,
-                                       band_width_limit, expected, say, patience, transport)
+            self._member = loop.Worker(
+                Access.of(address, token_file, connect_timeout, patience, band_width_limit,
+                          transport), worker_index, expected, say)
             self._share = None
             if n is not None and batch_size is not None:
                 self._share = Share(n, batch_size, seed)

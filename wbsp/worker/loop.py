@@ -9,15 +9,15 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
-import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 from wbsp import given, timeouts
+from wbsp.access import Access
 from wbsp.core.stats import Phase
-from wbsp.environment import Credentials, Task, shares_memory
+from wbsp.environment import Task
 from wbsp.process.files import check_files
 from wbsp.process.forks import forget, in_child
 from wbsp.process.host import HOST, Host
@@ -28,7 +28,6 @@ from wbsp.replica.frozen import Frozen
 from wbsp.runlog.worker import WorkerLog
 from wbsp.sync.base import WorkerRule
 from wbsp.tensors.layout import Entry, LayerState, subject
-from wbsp.wire.addresses import all_here, split_addresses
 from wbsp.wire.errors import ForeignServer, RunOver, ServerEnds, TransportError
 from wbsp.wire.messages import codec as m
 from wbsp.worker.assignments import Assignments
@@ -48,8 +47,7 @@ _STOOD = 0.1  # of its time: a worker that waits for longer prints how to share 
 _SHORT = 1.0  # seconds that need no line
 _NOTICE = 15.0  # seconds between two lines about one wait
 
-# What a connection is made with.
-_CONNECTS = "_token_file", "_bandwidth", "_patience", "_share", "_expected", "_on"
+_CONNECTS = "access", "_expected", "_on"  # what a connection is made with
 
 PROCESS: Process[Worker] = Process()  # this one
 
@@ -105,6 +103,7 @@ class Worker:
     """One worker of a run, and of the next one when it enters another loop.
 
     Attributes:
+        access: to its server.
         transport: the newest connection, or None.
         welcome: the server's answer to it.
         interrupted: why this worker must leave, or None.
@@ -118,37 +117,26 @@ class Worker:
         dataset: the dataset that its loop received for the share, if known.
     """
 
-    def __init__(self, address: str | None, worker_index: int | None, token_file: str | None,
-                 connect_timeout: float, band_width_limit: float | None,
-                 expected: dict[str, str] | None, say: Callable[[str], None], patience: float,
-                 transport: str | None, on: Host = HOST, again: bool = True):
-        """Set up; the arguments are those of `SyncCallback`.
+    def __init__(self, access: Access, worker_index: int | None = None,
+                 expected: dict[str, str] | None = None, say: Callable[[str], None] = print,
+                 on: Host = HOST, again: bool = True):
+        """Set up; the other arguments are those of `SyncCallback`.
 
         Args:
             again: this process may join another run after one that it has left in good order.
 
         Raises:
             ValueError: an argument is bad.
-            OSError: the token file cannot be read.
         """
         fill_numbers()
         if not callable(say):
             raise ValueError(f"say={given.shown(say)}: it must be a function that prints a line")
-        for name, text in (("address", address), ("transport", transport)):
-            if text is not None and not isinstance(text, str):
-                raise ValueError(f"{name}={given.shown(text)}: it must be a text")
-        self.task = Task.complete(address, worker_index, check=split_addresses)
-        self.timeout = given.seconds("connect_timeout", connect_timeout)
+        self.access = access
+        self.task = Task.complete(access.address, worker_index)
         self._say = say
         self._on = on
         self._again = again
         self._expected = given.texts("expected", expected)
-        self._patience = given.seconds("patience", patience)
-        self._token_file = given.path("token_file", token_file)
-        self._share = shares_memory(transport)
-        limit = math.inf if band_width_limit is None else given.above_zero(
-            "band_width_limit", band_width_limit)
-        self._bandwidth = None if limit == math.inf else 1e6 * limit
         self._begin()
 
     def _begin(self) -> None:
@@ -164,9 +152,7 @@ class Worker:
         self.batch: int | None = None
         self.share: Share | None = None
         self.dataset: Any = None
-        self._credentials = Credentials(self._token_file, lambda: not all_here(self.task.address))
-        if (warning := self._credentials.warning()) is not None:
-            self._say(warning)
+        self.access.warn(self._say)
         self._log: WorkerLog | None = None
         self._published = False  # the next training is an experiment's, not a user's own
         self._said: set[str] = set()  # since `enter`
@@ -200,8 +186,7 @@ class Worker:
             raise TypeError(f"worker {self._index} is in a run, and a copy of its SyncCallback "
                             "would be a second worker in its place; make a new one")
         return {name: self.__dict__[name] for name in (
-            "task", "timeout", "_say", "_on", "_again", "_expected", "_patience", "_token_file",
-            "_share", "_bandwidth")}
+            "access", "task", "_say", "_on", "_again", "_expected")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -241,11 +226,6 @@ class Worker:
     def passes(self) -> bool:
         """True if this process's next fit belongs to an ended run: see `messages.AskPast`."""
         return self.welcome is not None and self.welcome.passes > 0
-
-    @property
-    def secret(self) -> bytes | None:
-        """Content of the token file, or None."""
-        return self._credentials.token
 
     @property
     def in_run(self) -> bool:
@@ -426,16 +406,14 @@ class Worker:
             TransportError: no server answers, or it refuses.
         """
         part, own = self._part, PROCESS.own(self._on.scheduler)
-        ended = part.ended
-        left = self.timeout if ended is None else min(self.timeout, timeouts.SERVER_ENDED)
+        ended, timeout = part.ended, self.access.timeout
+        left = timeout if ended is None else min(timeout, timeouts.SERVER_ENDED)
         end = self._on.clock.monotonic() + left
         patient, notice = part.was_in_run, Throttle(_NOTICE)
         while True:
             given = part.given
-            transport = Transport(
-                self.task.address, self.task.worker if given is None else given,
-                self.secret, self._bandwidth, say,
-                interrupted, self._patience, self._share, self._on)
+            transport = Transport(self.access, self.task.worker if given is None else given,
+                                  say, interrupted, self._on)
             last = leaves()
             try:
                 (series, behind), early = part.behind, part.left_early
@@ -445,11 +423,11 @@ class Worker:
                                           anew=part.anew, key=part.key)
             except BaseException as error:
                 transport.close()
-                if isinstance(error, ForeignServer) and self._credentials.other() is not None:
+                if isinstance(error, ForeignServer) and self.access.other():
                     continue
                 if isinstance(error, RunOver) and error.follows:
                     now, patient = self._on.clock.monotonic(), True
-                    end = now + self.timeout
+                    end = now + timeout
                     if notice.due(now):
                         say("the present fit has ended: waiting for the server's next one")
                 left = end - self._on.clock.monotonic()
@@ -497,7 +475,7 @@ class Worker:
             if self.passes:
                 return False
             try:
-                joined = transport.join(replica.layout, replica.read, self.timeout, layers,
+                joined = transport.join(replica.layout, replica.read, self.access.timeout, layers,
                                         self.share, frozen, sgd, local, entries)
                 break
             except RunOver as error:
@@ -531,7 +509,7 @@ class Worker:
             ValueError: it is damaged.
         """
         transport, welcome = self.connect()
-        self.passed = PassedRun(transport, welcome, self.secret, self.timeout)
+        self.passed = PassedRun(transport, welcome, self.access)
         return self.passed
 
     def begun(self) -> WorkerRuntime:

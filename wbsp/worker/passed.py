@@ -7,6 +7,7 @@ on why the run ended are then the same as on the other workers.
 
 from __future__ import annotations
 
+from wbsp.access import Access
 from wbsp.saved import read_at
 from wbsp.wire.errors import TransportError
 from wbsp.wire.messages import codec as m
@@ -23,8 +24,7 @@ class PassedRun:
         reason: why it ended.
     """
 
-    def __init__(self, transport: Transport, welcome: m.Welcome, secret: bytes | None,
-                 timeout: float):
+    def __init__(self, transport: Transport, welcome: m.Welcome, access: Access):
         """Read the final version.
 
         Raises:
@@ -33,8 +33,8 @@ class PassedRun:
         """
         self.number = welcome.passes
         self.of = f"the final version of fit {self.number}"
-        at = transport.past(timeout)
-        saved = read_at(transport.place, at, secret, transport.on)
+        at = transport.past(access.timeout)
+        saved = read_at(transport.place, at, access.token, transport.on)
         if isinstance(saved, str):
             raise TransportError(f"cannot read {self.of}, which has ended: {saved}")
         self.saved = saved

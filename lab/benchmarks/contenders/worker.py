@@ -12,6 +12,7 @@ import numpy as np
 
 from lab.benchmarks.contenders.team import VALUE, serve
 from scripts.harness import CONNECT
+from wbsp.access import Access
 from wbsp.tensors.layout import TensorSpec
 from wbsp.worker.comm.transport import Transport
 from wbsp.worker.runtime import WorkerRuntime
@@ -55,7 +56,7 @@ class Still:
 def member(address: str, worker: int, replica: Still,
            token: bytes | None = None) -> tuple[Transport, WorkerRuntime]:
     """Return a worker that has joined its run, which may not have begun."""
-    transport = Transport(address, worker, token, say=_silent)
+    transport = Transport(Access(address, token=token), worker, say=_silent)
     welcome = transport.hello({}, CONNECT)
     joined = transport.join(replica.layout, replica.read, CONNECT)
     return transport, WorkerRuntime(transport, replica, welcome.rule, joined, say=_silent)

@@ -40,6 +40,7 @@ from simulated.reader import SimulatedReader, Validator
 from simulated.strangers import Stranger
 from simulated.threads import Scheduler
 from simulated.world import World
+from wbsp.access import Access
 from wbsp.core.messages import Reattached
 from wbsp.core.outer_optimizer import create_outer
 from wbsp.process.host import HOST, Clock, Host
@@ -237,9 +238,9 @@ class Member:
 
         def connection():
             made = NotingTransport(
-                cluster.address, None if me is None else self.index, cluster.token, None,
-                cluster.say, lambda: me is not None and me.leaving, share=cluster.plan.memory,
-                on=process.host)
+                Access(cluster.address, token=cluster.token, share=cluster.plan.memory),
+                None if me is None else self.index, cluster.say,
+                lambda: me is not None and me.leaving, on=process.host)
             if me is not None:
                 me.transport = made
             return made

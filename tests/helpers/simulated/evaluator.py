@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from wbsp.access import Access
 from wbsp.ps.evaluation import EvaluatorError
-from wbsp.reading import Known, Reader
+from wbsp.reading import Reader
 from wbsp.runlog.files import write_whole
 
 _WORK, _AGAIN = 0.02, 1.0  # seconds: for a version, and until it tries again to save one
@@ -46,8 +47,8 @@ class SimulatedEvaluator:
                 self._own.sleep(_AGAIN)
 
     def _run(self):
-        reader = Reader(self._at.address, Known(self._at.token), 300.0, lambda line: None, False,
-                        self._own.host, self._at.key)
+        reader = Reader(Access(self._at.address, token=self._at.token, patience=300.0),
+                        lambda line: None, on=self._own.host, key=self._at.key)
         newest = None
         try:
             while (version := reader.next(0.0)) is not None:

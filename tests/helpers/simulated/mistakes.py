@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from simulated.plan import PORT
+from wbsp.access import Access
 from wbsp.ps.config import ServerConfig, ShardPlan
 from wbsp.ps.launch import prepare_server
 from wbsp.sync import create
@@ -35,9 +36,9 @@ def _worker(index=0, expected=None, token=None, where=None):
     def make(cluster, process):
         def main():
             number = index(cluster.plan) if callable(index) else index
-            transport = Transport(where or cluster.address, number, token or cluster.token, None,
-                                  lambda line: cluster.say(f"{process.name}: {line}"), share=False,
-                                  on=process.host)
+            transport = Transport(
+                Access(where or cluster.address, token=token or cluster.token, share=False),
+                number, lambda line: cluster.say(f"{process.name}: {line}"), on=process.host)
             try:
                 transport.hello(expected or {}, 60.0)
             except TransportError as error:

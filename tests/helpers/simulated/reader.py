@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from types import SimpleNamespace
 
+from wbsp.access import Access
 from wbsp.core.messages import Measured
 from wbsp.reading import Reader
 from wbsp.saved import read_at
@@ -47,9 +47,8 @@ class SimulatedReader:
         self.cluster.world.after(self._draw.uniform(*_AGAIN), self.start)
 
     def _run(self, process):
-        reader = Reader(self.cluster.address, SimpleNamespace(
-            token=self.cluster.token, other=lambda: None), _PATIENCE, self._say, False,
-            process.host)
+        reader = Reader(Access(self.cluster.address, token=self.cluster.token, patience=_PATIENCE),
+                        self._say, on=process.host)
         try:
             while (version := reader.next(0.0)) is not None:
                 self.read.append((self.lives, version.number, version._saved.vector.tobytes(),

@@ -27,10 +27,11 @@ from simulated.plan import PORT, Plan
 from simulated.reader import SimulatedReader
 from simulated.threads import Scheduler
 from simulated.world import World
+from wbsp.access import Access
 from wbsp.process.host import Clock, Host
 from wbsp.ps.config import ServerConfig
 from wbsp.ps.launch import prepare_server
-from wbsp.site.upstream import Upstream, Way
+from wbsp.site.upstream import Upstream
 from wbsp.sync import create
 from wbsp.testing.once import Pushes, differences, in_spans
 
@@ -353,8 +354,8 @@ class Sites:
         name = name or site.name
 
         def above(on, reporter):
-            way = Way(self.address, site.index, self.token, share=False)
-            upstream = NotingUpstream(way, reporter, on)
+            access = Access(self.address, token=self.token, share=False)
+            upstream = NotingUpstream(access, site.index, on, reporter)
             upstream.site = site
             return upstream
         self._start_server(name, self.plan.inside, {}, self.plan.workers, resume, above,

@@ -11,6 +11,7 @@ import zmq
 from fake_worker import FakeWorker
 from jobs import Jobs, free_port, until
 
+from wbsp.access import Access
 from wbsp.wire.errors import TransportError
 from wbsp.wire.liveness import SERVER
 from wbsp.wire.sockets import worker_socket
@@ -69,7 +70,7 @@ def test_a_server_that_moves_is_found_again(names):
 
 def test_an_unknown_host_name_is_named(names):
     names["nowhere.example"] = []
-    transport = Transport("nowhere.example:2606", 0, say=lambda text: None)
+    transport = Transport(Access("nowhere.example:2606"), 0, say=lambda text: None)
     with pytest.raises(TransportError, match="nowhere.example is not known"):
         transport.hello({}, 1.0)
 
@@ -125,7 +126,7 @@ def connected(request):
     context = zmq.Context()
     ports = free_port(), free_port()
     sock = worker_socket(context, ["127.0.0.1"], b"worker")
-    connection = Monitor(sock, ",".join(f"127.0.0.1:{port}" for port in ports), 600.0, print)
+    connection = Monitor(sock, Access(",".join(f"127.0.0.1:{port}" for port in ports)), print)
 
     def serve():
         server = context.socket(zmq.ROUTER)
@@ -192,8 +193,7 @@ def test_an_address_that_accepts_and_ends_connections_is_passed(made):
     server = context.socket(zmq.ROUTER)
     port = server.bind_to_random_port("tcp://127.0.0.1")
     sock = worker_socket(context, ["127.0.0.1"], b"worker")
-    connection = Monitor(sock, f"127.0.0.1:{forwarder.port},127.0.0.1:{port}", 600.0,
-                                   print)
+    connection = Monitor(sock, Access(f"127.0.0.1:{forwarder.port},127.0.0.1:{port}"), print)
     connection.made = made
     connection._broken_since = 0.0 if made else None
     began = time.monotonic()
@@ -227,7 +227,7 @@ def test_a_worker_that_has_slept_has_its_patience_left(monkeypatch):
     """It could neither receive from its server nor reach it; received messages wait to be read."""
     context = zmq.Context()
     connection = Monitor(worker_socket(context, ["127.0.0.1"], b"worker"),
-                                   "127.0.0.1:1", 600.0, lambda text: None)
+                         Access("127.0.0.1:1", patience=600.0), lambda text: None)
     connection.made, connection.liveness.heard = True, 10.0
     with pytest.raises(TransportError, match="silent for 300 s"):
         connection.check(3610.0)

@@ -46,7 +46,7 @@ def test_a_copy_knows_the_secret_and_a_pickle_does_not_hold_it(tmp_path):
     path.write_text("0123456789abcdef")
     hook = wbsp.SyncCallback("localhost:1", 0, token_file=str(path))
     assert b"0123456789abcdef" not in pickle.dumps(hook)
-    assert copy.deepcopy(hook)._member.secret == b"0123456789abcdef"
+    assert copy.deepcopy(hook)._member.access.token == b"0123456789abcdef"
 
 
 def test_a_callback_in_a_fit_cannot_be_copied(hook, monkeypatch):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import zmq
 
 from wbsp import timeouts
+from wbsp.access import Access
 from wbsp.process.forks import close_connections
 from wbsp.process.host import HOST, Host
 from wbsp.tensors.buffers import keep_freed
@@ -42,31 +43,18 @@ class Connection:
         plane: transfer of vectors, and of messages with them.
     """
 
-    def __init__(self, address: str, token: bytes | None, bandwidth: float | None,
-                 patience: float, say: Callable[[str], None], share: bool = True,
-                 on: Host = HOST):
-        """Connect.
-
-        Args:
-            address: as in `Route`.
-            token: the server's shared secret, or None.
-            bandwidth: bytes/s in each direction, or None.
-            patience: as in `Monitor`.
-            share: whether memory may be shared; it never is with a bandwidth.
-
-        Raises:
-            ValueError: the address or the bandwidth is bad.
-        """
-        hosts = [host for host, _ in split_addresses(address)]
+    def __init__(self, access: Access, say: Callable[[str], None], on: Host = HOST):
+        """Connect. Raises ValueError if the address or the bandwidth is bad."""
+        hosts = [host for host, _ in split_addresses(access.address)]
         keep_freed()
         self.on = on
-        self._token, self._say = token, say
+        self._token, self._say = access.token, say
         self._context = on.network.context()  # which `close` destroys with all its sockets
-        self._socket = worker_socket(self._context, hosts, on.scheduler.random(16), token)
-        self.monitor = Monitor(self._socket, address, patience, say, on, token)
-        self._limiters = RateLimiter(bandwidth), RateLimiter(bandwidth)
+        self._socket = worker_socket(self._context, hosts, on.scheduler.random(16), access.token)
+        self.monitor = Monitor(self._socket, access, say, on)
+        self._limiters = RateLimiter(access.bandwidth), RateLimiter(access.bandwidth)
         self._server = QueuedSocket(self._socket, *self._limiters)
-        self._door = Door(share and bandwidth is None, on)
+        self._door = Door(access.share and access.bandwidth is None, on)
         self._failed = False  # memory did not arrive: share none until the next connection
         self._said = False  # that was printed
         self._let_go_at = math.inf  # time at which the server ended the sharing

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import zmq
 
 from wbsp import timeouts
+from wbsp.access import Access
 from wbsp.environment import shown_server
 from wbsp.process.host import HOST, Host
 from wbsp.process.throttle import Throttle
@@ -140,7 +141,6 @@ class Monitor:
     """Health of one socket's connection; times are seconds of the monotonic clock.
 
     Attributes:
-        patience: seconds without a connection after which the server is lost for good.
         route: to the addresses of the server.
         socket: the one to poll; each of its messages is for `event`.
         made: a connection has existed.
@@ -148,13 +148,13 @@ class Monitor:
         liveness: of the server; the receiver of messages updates it.
     """
 
-    def __init__(self, socket: zmq.Socket[bytes], address: str, patience: float,
-                 say: Callable[[str], None], on: Host = HOST, token: bytes | None = None):
-        self._address = address
-        self._patience = patience
+    def __init__(self, socket: zmq.Socket[bytes], access: Access, say: Callable[[str], None],
+                 on: Host = HOST):
+        self._address = access.address
+        self._patience = access.patience  # after that the server is lost for good
         self._say = say
-        self.route = Route(socket, address, on)
-        self._link = Link(socket, token, on.network)
+        self.route = Route(socket, access.address, on)
+        self._link = Link(socket, access.token, on.network)
         self.socket = self._link.monitor
         self.made = False
         self.away: str | None = None

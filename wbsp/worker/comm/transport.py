@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from wbsp import timeouts
+from wbsp.access import Access
 from wbsp.process.host import HOST, Host, Thread
 from wbsp.replica.frozen import Frozen
 from wbsp.sync.base import Push
@@ -43,28 +43,18 @@ class Transport:
         interrupted: called while waiting for the server; True ends the wait with a TransportError.
     """
 
-    def __init__(self, address: str, worker: int | None, token: bytes | None = None,
-                 bandwidth: float | None = None, say: Callable[[str], None] = print,
-                 interrupted: Callable[[], bool] = lambda: False,
-                 patience: float = timeouts.WORKER_PATIENCE, share: bool = True, on: Host = HOST):
-        """Prepare; `hello` connects.
-
-        Args:
-            address: host:port, or several of them, separated by commas.
-            worker: index of the worker; None: the server chooses it.
-            token: the server's shared secret, or None.
-            bandwidth: bytes/s in each direction, or None.
-            patience: seconds for which to try to reach a lost server.
-            share: share memory with a server of this machine and user, if there is no bandwidth.
-        """
-        self.address = address
+    def __init__(self, access: Access, worker: int | None, say: Callable[[str], None] = print,
+                 interrupted: Callable[[], bool] = lambda: False, on: Host = HOST):
+        """Prepare; `hello` connects. `worker`: its index; None: the server chooses it."""
+        self.address = access.address
         self.worker = worker
         self.on = on
         self._print = say
         self._interrupted = interrupted
-        self._connection = Connection(address, token, bandwidth, patience, self._say, share, on)
+        self._connection = Connection(access, self._say, on)
         self._calls = CallQueue(on)
-        self.client = Client(self._connection, address, on.scheduler.random, self._say, patience)
+        self.client = Client(self._connection, access.address, on.scheduler.random, self._say,
+                             access.patience)
         self._communication = Communication(self.client, self._connection, self._calls)
         self._thread: Thread | None = None
         self.frozen: np.ndarray | None = None

@@ -37,7 +37,7 @@ class ShownVersion:
         at = runtime.epoch_version(ask)
         if at is None or at.epoch == self.epoch:
             return at is not None
-        saved = read_at(runtime.transport.place, at, self._worker.secret)
+        saved = read_at(runtime.transport.place, at, self._worker.access.token)
         if not isinstance(saved, str):
             assign(saved, self._model, f"the version of epoch {at.epoch + 1}")
             self.epoch = at.epoch
