@@ -22,6 +22,7 @@ from simulated.evaluator import SimulatedEvaluator
 from simulated.laws import Broken, Laws, state_in
 from simulated.own_modules import own_modules
 from simulated.plan import Plan
+from wbsp.access import Access
 from wbsp.core.permutation import examples
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.errors import TransportError
@@ -170,18 +171,15 @@ class Worker(loop.Worker):
     """What differs from a real one: its secret is in no file, its signals are the plan's."""
 
     def __init__(self, script, process):
-        self._script = script
-        plan = script.cluster.plan
-        super().__init__(script.cluster.address, None if plan.chosen else script.index, "", CONNECT,
-                         None, None, script.say, 600.0, "tcp", process.host)
+        cluster = script.cluster
+        super().__init__(Access(cluster.address, token=cluster.token, timeout=CONNECT,
+                                patience=600.0, share=False),
+                         None if cluster.plan.chosen else script.index, say=script.say,
+                         on=process.host)
 
     def _begin(self):
         super()._begin()
         self._signals = Signals()
-
-    @property
-    def secret(self):
-        return self._script.cluster.token
 
 
 class Script:
