@@ -10,7 +10,7 @@
 # part shared (default: 200).
 source "$(dirname "$0")/common.sh"
 
-PARTS="simulation kills shared long cuts ssh ray slurm endurance imagenet gpu lab claims properties docs"
+PARTS="simulation kills shared long cuts ssh ray slurm endurance imagenet gpu lab claims properties docs coverage"
 
 # Each part: can_PART says in a line why it cannot run here, or nothing; run_PART runs it.
 tests() { "$python" -m pytest -q --timeout=0 -p no:cacheprovider "$@"; }
@@ -54,6 +54,8 @@ run_docs() {
     WBSP_DOCS=1 tests tests/test_pages.py tests/test_site.py tests/test_docs.py \
         tests/test_first_training.py tests/watch/test_trackers.py
 }
+
+run_coverage() { scripts/coverage.sh; }
 
 can_lab() {
     [ -d lab ] || echo "this checkout has no lab/"
