@@ -1,4 +1,4 @@
-"""What Keras runs on, as parameters of tests; one back end a process."""
+"""List the back ends of Keras as parameters of tests; a process has one back end."""
 
 import importlib.util
 

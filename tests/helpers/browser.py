@@ -1,4 +1,4 @@
-"""A real browser without a window, driven through a pipe (the DevTools protocol of Chromium)."""
+"""Drive a real browser without a window through a pipe (Chromium's DevTools protocol)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ PATIENCE = 120.0  # seconds; only there so that nothing hangs for ever
 
 
 def find_browser() -> str | None:
-    """The program of a Chromium; the environment's CHROMIUM names another."""
+    """Return the path of a Chromium; the variable CHROMIUM overrides it."""
     return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Browser(contextlib.AbstractContextManager):
     """A browser with one page of 1366 x 900 pixels.
 
-    address:  of the page that is open
-    trouble:  errors in the console since the page was opened: exceptions, refused scripts
-    requests: addresses that the page has asked for
+    Attributes:
+        address: of the open page.
+        trouble: errors in the console since the page was opened: exceptions, refused scripts.
+        requests: addresses that the page has requested.
     """
 
     def __init__(self, program: str, folder: Path):
@@ -62,7 +63,7 @@ class Browser(contextlib.AbstractContextManager):
 
     @property
     def pid(self) -> int:
-        """Of the browser's first process; the others are below it."""
+        """Return the id of the browser's first process, the parent of the others."""
         return self._process.pid
 
     def open(self, address: str) -> None:
@@ -75,14 +76,14 @@ class Browser(contextlib.AbstractContextManager):
         self.until("document.body && document.body.dataset.drawn")
 
     def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression in the page."""
+        """Return the value of a JavaScript expression in the page."""
         answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True,
                             awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def until(self, expression: str) -> Any:
-        """Wait until the expression is true; return its value."""
+        """Wait until the expression is true, and return its value."""
         end = time.monotonic() + PATIENCE
         while not (value := self.evaluate(expression)):
             assert time.monotonic() < end, f"waited for {expression}: {self.trouble}"
@@ -90,8 +91,9 @@ class Browser(contextlib.AbstractContextManager):
         return value
 
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
-        """A mouse event, "mouseMoved", "mousePressed" or "mouseReleased", at a place of the
-        window."""
+        """Send a mouse event ("mouseMoved", "mousePressed", "mouseReleased") at a point of the
+        window.
+        """
         self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", **more)
 
     def picture(self, path: Path) -> None:

@@ -1,5 +1,6 @@
-"""`python chosen_worker.py ADDRESS`: a worker without an index, which trains one step of a run; and
-what does that in the test's own process."""
+"""`python chosen_worker.py ADDRESS`: train one step of a run as a worker without an index; or do
+the same in the test's own process.
+"""
 
 import sys
 
@@ -10,13 +11,13 @@ from wbsp.worker.loop import Loop, Worker
 
 
 def worker(address, said=None, timeout=60.0):
-    """A worker for which the server chooses an index; `said` collects its lines."""
+    """Create a worker whose index the server chooses; its console lines are appended to `said`."""
     say = print if said is None else said.append
     return Worker(Access.of(address, connect_timeout=timeout, patience=60.0), say=say)
 
 
 def train(one):
-    """One run of one step."""
+    """Train a run of one step."""
     one.enter(Loop())
     with one.leaving_on_error():
         one.connect()

@@ -1,4 +1,6 @@
-"""The law that every run keeps: each push counts once, with one weight, and nothing else counts."""
+"""Check the law that every run keeps: each push counts exactly once, with one weight, and nothing
+else counts.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,15 @@ UNEVEN = "auto", "lbbsp", "fedasync", "decoupled"
 
 @dataclass
 class IntegerRun:
-    """What a run of integer workers has left, when it has ended.
+    """The results of a run of integer workers that has ended.
 
-    folder:  the server's files
-    cuts:    worker -> the k of each of its cuts, or those of its rows, in the order of seq
-    firsts:  worker -> the version that it adopted first, float32 [n], of those that were not killed
-    finals:  worker -> the version that it ended with, of those that stayed to the end
-    weights: worker -> seq -> the weight with which a push counts; 0: it was rejected
+    Attributes:
+        folder: of the server's files.
+        cuts: worker -> the k of each of its cuts, or of each row of them, in the order of seq.
+        firsts: worker -> the version that it adopted first, float32 [n], of workers that were not
+            killed.
+        finals: worker -> the version that it ended with, of workers that stayed to the end.
+        weights: worker -> seq -> the weight with which a push counts; 0: it was rejected.
     """
 
     folder: Path
@@ -46,7 +50,7 @@ class IntegerRun:
 
     @classmethod
     def of_threads(cls, server: ServerJob, workers: Sequence[FakeWorker]) -> IntegerRun:
-        """The weights are those of the server's log."""
+        """Collect a run of threads; the weights are those of the server's log."""
         replicas = {worker.index: worker.replica for worker in workers}
         return cls(server.folder,
                    {worker: replica.cuts for worker, replica in replicas.items()},
@@ -57,10 +61,14 @@ class IntegerRun:
 
     @classmethod
     def of_processes(cls, folder: Path, record: Path, told: bool = False) -> IntegerRun:
-        """`folder`: of the server's files; `record`: of what `integer_worker.py` wrote.
+        """Collect a run of processes.
 
-        `told`: the weights are those that the workers were told, where the log of a server that
-        was killed may lack some; else they are those of the log, where workers were killed.
+        Args:
+            folder: of the server's files.
+            record: folder in which `integer_worker.py` wrote.
+            told: take the weights from the answers that the workers received, because the log of a
+                killed server may lack some. Otherwise take them from the log, because killed
+                workers may lack some.
         """
         workers = sorted(int(path.stem.partition("-")[2]) for path in record.glob("cuts-*.jsonl"))
         ended = {worker: read_result(record, worker) for worker in workers
@@ -74,10 +82,10 @@ class IntegerRun:
 
 
 def assert_conserved(run: IntegerRun) -> checkpoint.Checkpoint:
-    """W = W_0 + the sum of weight * update over all pushes, each of them once, to the last bit; and
-    all have that version. Returns the final checkpoint.
+    """Assert that W = W_0 + the sum of weight * update over all pushes, each of them once, to the
+    last bit, and that all workers have this version. Return the final checkpoint.
 
-    The last cut of a worker that was killed may not have reached the server.
+    The last cut of a killed worker may not have reached the server.
     """
     saved = checkpoint.load(run.folder / "checkpoint.safetensors")
     settings = read_run(run.folder).settings
@@ -103,7 +111,7 @@ def assert_conserved(run: IntegerRun) -> checkpoint.Checkpoint:
 
 
 def _is_initial(vector: np.ndarray, run: IntegerRun, tolerance: float) -> None:
-    """It is the W_0 that one of the workers brought, and from which those of the start began."""
+    """Return whether the vector is the W_0 of a worker, from which the first workers began."""
     began = {float(first[0]) for first in run.firsts.values() if len(set(first.tolist())) == 1}
     brought = {worker + 1.0 for worker in run.cuts}
     assert len(began) <= 1 and began <= brought, began
@@ -112,7 +120,7 @@ def _is_initial(vector: np.ndarray, run: IntegerRun, tolerance: float) -> None:
 
 
 def logged(folder: Path) -> dict[int, dict[int, float]]:
-    """The weights of all pushes by the server's log, by worker and number."""
+    """Return the weights of all pushes in the server's log, by worker and number."""
     found: dict[int, Pushes] = {}
     for event in read_run(folder).events:
         if event["kind"] in ("accept", "reject"):
@@ -122,7 +130,7 @@ def logged(folder: Path) -> dict[int, dict[int, float]]:
 
 
 def told_of(record: Path, worker: int) -> dict[int, float]:
-    """The weights of a worker's pushes by its answers."""
+    """Return the weights of a worker's pushes according to the answers that it received."""
     pushes = Pushes(f"worker {worker}")
     for line in (record / f"acks-{worker}.jsonl").read_text().splitlines():
         pushes.answer(*json.loads(line))

@@ -1,8 +1,8 @@
-"""`python counting_worker.py PLAN`: a worker whose model is one float an example, which a step at
-that example raises by 1.
+"""`python counting_worker.py PLAN`: train a model of one float per example; a step raises the
+floats of its examples by 1.
 
-PLAN is JSON, see `Plan`. What was pushed is noted, push by push, before it is sent; so what the
-run's accepted pushes have trained is known from outside.
+PLAN is JSON, see `Plan`. The worker records each push before it sends it, so that a test knows from
+outside which examples the run's accepted pushes have trained.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 @dataclass
 class Plan:
-    """One worker of a run on shared data."""
+    """The plan of one worker of a run on shared data."""
 
     address: str
     worker: int
@@ -85,7 +85,7 @@ def main(plan: Plan) -> None:
             time.sleep(0.01)
 
     class Steps(keras.callbacks.Callback):
-        """What a test has to happen in a step."""
+        """A callback that does in a step what the test asks for."""
 
         step = 0
 

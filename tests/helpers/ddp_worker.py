@@ -1,8 +1,8 @@
-"""`python ddp_worker.py ADDRESS INDEX RANK PORT HOW FILE`: one of two processes of a worker that
-trains the network of `loop_worker.py` by PyTorch's DistributedDataParallel, and leaves its final
-values in FILE.
+"""`python ddp_worker.py ADDRESS INDEX RANK PORT HOW FILE`: run one of the two processes of a worker
+that trains the network of `loop_worker.py` by PyTorch's DistributedDataParallel; write its final
+values to FILE.
 
-HOW: indices or loader, of shared data; or own.
+HOW: `indices` or `loader` of shared data; or `own`.
 """
 
 import sys

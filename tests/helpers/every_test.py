@@ -1,5 +1,6 @@
-"""What every test has, of the library and of lab/: hypothesis profiles, processes, and how tests
-share the machine. Each conftest.py at a top takes all of it."""
+"""Define what all tests of the library and of lab/ share: profiles of hypothesis, processes, the
+order of the files. Each top-level conftest.py imports all of it.
+"""
 
 import functools
 import gc
@@ -31,14 +32,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # PyTorch's
 
 @pytest.fixture
 def jobs(tmp_path):
-    """Starts processes in `tmp_path`; those that still run are killed after the test."""
+    """Yield a `Jobs` in `tmp_path`; kill the processes that are left after the test."""
     with Jobs(tmp_path) as jobs:
         yield jobs
 
 
 def pytest_collection_modifyitems(items):
-    """Order of the files: many slow tests first, so that no process ends up alone with one; and by
-    turns one that computes and one that waits, so that there is always something to compute."""
+    """Order the files: many slow tests first, so that no process is left alone with one; and files
+    that compute in turn with files that wait, so that the cores are busy.
+    """
     if "WBSP_LONG" not in os.environ:
         for item in items:
             if item.get_closest_marker("long"):
@@ -54,10 +56,11 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """What Keras leaves in circles, iterators of tf.data among it, goes with its test.
+    """Collect Keras's reference cycles, such as iterators of tf.data, with the test that made them.
 
-    Who deletes an iterator may wait as long as that has lived, up to a minute: its autotuning
-    sleeps longer each time, and is not always woken. That would be a test much later.
+    Deleting such an iterator may take as long as it has lived, up to a minute, because its
+    autotuning sleeps longer each time and is not always woken. Without this a much later test would
+    wait.
     """
     result = yield
     if item.get_closest_marker("slow") and "tensorflow" in sys.modules:
@@ -73,5 +76,5 @@ def pytest_collection_finish():
 
 @functools.cache
 def exempt(imported):
-    """Exempt all objects there are, which stay to the end, from garbage collection, once."""
+    """Exempt all present objects, which live to the end, from garbage collection, once."""
     gc.freeze()

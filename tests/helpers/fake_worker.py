@@ -1,4 +1,4 @@
-"""Integer workers as threads of the test's own process."""
+"""Run integer workers as threads of the test's own process."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from wbsp.worker.runtime import WorkerRuntime
 
 
 class FakeWorker:
-    """One worker in a thread; `after_step(step)` is called in it when that many are done.
+    """One worker in a thread. It calls `after_step(step)` after each step.
 
-    runtime: set once the worker has joined
+    Attributes:
+        runtime: None until the worker has joined.
     """
 
     runtime: WorkerRuntime
@@ -45,20 +46,20 @@ class FakeWorker:
 
     @property
     def agent(self) -> Agent | None:
-        """State of this worker; None before it has joined."""
+        """Return the worker's state; None before it has joined."""
         return self.runtime.agent if hasattr(self, "runtime") else None
 
     @property
     def plane(self) -> DataPlane:
-        """How its vectors go to its server."""
+        """Return the data plane by which its vectors reach the server."""
         return self._transport._connection.plane
 
     def leave(self) -> None:
-        """Finish at this step's end."""
+        """Have the worker leave after its current step."""
         self._leaving.set()
 
     def ends(self, patience: float = PATIENCE) -> FakeWorker:
-        """Wait for its end; raise what it raised."""
+        """Wait for the thread's end; raise what it raised."""
         self._thread.join(patience)
         assert not self._thread.is_alive(), (
             f"worker {self.index} hangs; it said {self.said}")

@@ -1,4 +1,4 @@
-"""Runs a command of Python's to its end, forked where a start of Python is not what is tested."""
+"""Run a Python command to its end; fork it if starting Python is not what is tested."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from jobs import PATIENCE, surroundings
 
 
 def finished(folder: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess:
-    """Run Python with these arguments in `folder`; return its exit code and both its outputs."""
+    """Run Python with these arguments in `folder`; return the exit code and both outputs."""
     words = [str(word) for word in arguments]
     env = {**os.environ, **surroundings(), **environment}
     if not forked.AVAILABLE:

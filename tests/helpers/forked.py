@@ -1,10 +1,11 @@
-"""Processes that need not start Python, nor import what they all import: they are forked.
+"""Fork processes that would otherwise start Python and import the same modules each time.
 
-`python forked.py WHAT`, with a listening socket as its standard input, imports that once, for all
-processes of a pytest, and ends when the last of them has closed its connection. It forks a process
-for each order it gets: the process takes its arguments, folder, environment and outputs from the
-order, and is from there on what Python would have made of the same command line, to the end of its
-interpreter. Only what an import itself prints, or reads of the environment, is not as there.
+`python forked.py WHAT`, with a listening socket as standard input, imports these modules once for
+all processes of a pytest run, and ends when the last of them has closed its connection. It forks a
+process for each order. The process takes arguments, folder, environment and outputs from the order,
+and then behaves as if Python had been started with this command line, to the end of the
+interpreter. The one difference: what an import prints, or reads from the environment, is the
+parent's.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _NETWORK = 0x40000000  # CLONE_NEWNET
 
 
 class Forked:
-    """A process of its own, with what the tests use of `subprocess.Popen`."""
+    """A forked process, with the part of `subprocess.Popen` that the tests use."""
 
     _lines: dict[str, socket.socket] = {}  # to the parents, by their names
     _parents: list[subprocess.Popen] = []  # that this process has started
@@ -46,9 +47,14 @@ class Forked:
 
     def __init__(self, what: str, arguments: Sequence[str], output: Path, cwd: Path,
                  env: dict[str, str], space: str | None = None, errors: Path | None = None):
-        """`what`: WBSP or KERAS; `arguments`: of Python, ["-m", module, ...] or [script, ...];
-        `space`: the network namespace that the process lives in; `errors`: where its standard error
-        goes, if not to `output`."""
+        """Fork a process.
+
+        Args:
+            what: WBSP or KERAS.
+            arguments: of Python: ["-m", module, ...] or [script, ...].
+            space: the network namespace that the process lives in.
+            errors: file for standard error, if it is not `output`.
+        """
         name = _name(what, env)
         with Forked._lock:
             if name not in Forked._lines:
@@ -85,14 +91,14 @@ class Forked:
 
 
 def _name(what: str, env: dict[str, str]) -> str:
-    """The address of the parent: one for all processes of a pytest."""
+    """Return the parent's address, which is the same for all processes of a pytest run."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
     kind = f"{what} on {env.get('KERAS_BACKEND', 'tensorflow')}" if what == KERAS else what
     return f"\0wbsp {run} {kind}"
 
 
 def _line(name: str, what: str, env: dict[str, str]) -> socket.socket:
-    """A connection to the process that forks others, which is started if needed."""
+    """Connect to the process that forks; start it if it does not run."""
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as place:
@@ -118,8 +124,7 @@ def _line(name: str, what: str, env: dict[str, str]) -> socket.socket:
 
 
 def _orders() -> dict:
-    """Fork a process for each order, and report its end; return, in such a process, its order.
-    """
+    """Fork a process for each order and report its end; in the forked process, return its order."""
     place = socket.socket(fileno=os.dup(0))
     lines: list[socket.socket] = []
     woken, wakes = os.pipe()
@@ -164,7 +169,7 @@ def _orders() -> dict:
 
 
 def _read(line: socket.socket) -> tuple[bytes, list[int]]:
-    """An order and its file, or nothing if the line is closed."""
+    """Receive an order and its file descriptor; nothing if the connection is closed."""
     try:
         return socket.recv_fds(line, _MOST, 1)[:2]
     except OSError:
@@ -187,7 +192,7 @@ def _say(report: int, number: int) -> None:
 
 
 def _become(order: dict) -> None:
-    """What Python does with a command line."""
+    """Run a command line as Python does."""
     os.environ.clear()
     os.environ.update(order["env"])
     os.chdir(order["cwd"])

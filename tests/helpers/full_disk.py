@@ -1,4 +1,6 @@
-"""Files that cannot grow: the system's own errors and half-written data, without being root."""
+"""Let no file grow, as on a full disk: real errors of the system and half-written data, without
+root.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def full_at(size: int) -> Iterator[None]:
-    """A context in which no file of this process grows beyond `size` bytes."""
+    """Within this context no file of this process grows beyond `size` bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

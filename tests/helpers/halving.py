@@ -1,5 +1,6 @@
-"""A model that gives each worker half of the script's batch with its first push, whatever its
-times: what a worker does with a batch that it is directed."""
+"""A synchronization model that directs each worker, with its first push, to train half of the
+script's batch, whatever its times. For tests of a worker whose batch the server chooses.
+"""
 
 from wbsp.sync.auto import Auto
 from wbsp.sync.base import Direct

@@ -1,4 +1,4 @@
-"""Peers of a server that send any message a test asks for, right or wrong."""
+"""Connect peers to a server that send any message a test needs, valid or not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE = 30.0  # seconds; only there so that nothing hangs for ever
 
 
 class Peer(contextlib.AbstractContextManager):
-    """A ZeroMQ peer of the server that sends the messages of a test."""
+    """A ZeroMQ peer of the server that sends a test's messages."""
 
     def __init__(self, address: str):
         self._context = zmq.Context()
@@ -34,7 +34,7 @@ class Peer(contextlib.AbstractContextManager):
             [m.encode(frame) if isinstance(frame, m.Message) else frame for frame in frames])
 
     def hears(self, *kinds: type[m.Message]) -> m.Message:
-        """Wait for a message of one of these kinds; others are passed over."""
+        """Wait for a message of one of these kinds; skip others."""
         end, others = time.monotonic() + PATIENCE, []
         while self._socket.poll(max(0, int(1000 * (end - time.monotonic())))):
             message = m.decode(m.FromServer, self._socket.recv_multipart()[0])
@@ -44,8 +44,9 @@ class Peer(contextlib.AbstractContextManager):
         raise AssertionError(f"the server sent none of {kinds}, but {others}")
 
     def asks(self, question: m.Message, answer: type[m.Message]) -> bool:
-        """Ask; whether the answer comes within a second. It does not where the server has cut the
-        connection, with all messages in transit."""
+        """Send a request; return whether an answer arrives within a second. It does not if the
+        server has cut the connection, with all messages in transit.
+        """
         self.send(question)
         while self._socket.poll(1000):
             if isinstance(m.decode(m.FromServer, self._socket.recv_multipart()[0]), answer):
@@ -59,7 +60,7 @@ class Peer(contextlib.AbstractContextManager):
         return self.hears(m.Joined)
 
     def reattaches(self, request: m.Reattach, secret: bytes) -> None:
-        """Send this as a worker that has its ticket of the run with this secret."""
+        """Send a message as a worker that has its ticket of the run with this secret."""
         key = ticket(secret, request.worker, request.owner, request.epoch)
         claim = Claim(os.urandom, key)
         self.send(claim.sealed(request))
@@ -73,7 +74,7 @@ class Peer(contextlib.AbstractContextManager):
 
 
 class RawPeer(contextlib.AbstractContextManager):
-    """A ZMTP connection by hand, after its handshake."""
+    """A ZMTP connection over a plain socket, after its handshake."""
 
     def __init__(self, port, identity=b""):
         self.socket = socket.create_connection(("127.0.0.1", port))
@@ -85,5 +86,5 @@ class RawPeer(contextlib.AbstractContextManager):
         self.socket.close()
 
     def part(self, size):
-        """One part of a message of which more is to come."""
+        """Send one part of a message of several parts."""
         self.socket.sendall(b"\x03" + struct.pack(">Q", size) + bytes(size))

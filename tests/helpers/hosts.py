@@ -1,4 +1,5 @@
-"""Hosts for tests: network namespaces on one bridge, whose cables can be cut. Needs root and Linux.
+"""Simulate hosts by network namespaces on one bridge, whose cables can be cut. Needs root and
+Linux.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def _ip(*words: object) -> None:
 
 @functools.cache
 def why_not() -> str | None:
-    """Why there can be no hosts here; None: there can."""
+    """Return why no hosts can be made here; None: they can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     name = f"wt{os.getpid()}x"
@@ -40,7 +41,7 @@ def why_not() -> str | None:
 
 
 class Line(NamedTuple):
-    """A cable that is not ideal; see `slow_line`."""
+    """The rate and delay of a cable that is not ideal; see `slow_line`."""
 
     mbit: float  # Mbit/s each way
     ms: float  # milliseconds each way
@@ -50,7 +51,11 @@ class Hosts(contextlib.AbstractContextManager):
     """Hosts with one name, one address (`address`) and one cable each."""
 
     def __init__(self, *names: str, lines: Mapping[str, Line] | None = None):
-        """`lines`: of hosts whose cable has a rate and a delay."""
+        """Set up the hosts.
+
+        Args:
+            lines: host -> the rate and delay of its cable.
+        """
         self._lines: list[subprocess.Popen] = []
         self._id = f"{os.getpid() % 100000}{next(_numbers)}"
         self._bridge = f"wb{self._id}"
@@ -83,18 +88,18 @@ class Hosts(contextlib.AbstractContextManager):
         assert process.stdout.readline() == "up\n", "there is no line"
 
     def space(self, name: str) -> str:
-        """The host's network namespace."""
+        """Return the host's network namespace."""
         return f"wb{self._id}-{name}"
 
     def limit(self, name: str, mbit: float) -> None:
-        """Let the host's cable carry so many Mbit/s each way."""
+        """Limit the host's cable to this many Mbit/s in each direction."""
         for within in (["-n", self.space(name), "qdisc", "add", "dev", "eth0"],
                        ["qdisc", "add", "dev", self._cable(name)]):
             subprocess.run(["tc", *within, "root", "tbf", "rate", f"{mbit:g}mbit", "burst", "64kb",
                             "latency", "100ms"], check=True, capture_output=True)
 
     def cut(self, name: str, way: str = "both") -> None:
-        """Nothing reaches the host any more, and it reaches nothing; `way`: only "in" or "out"."""
+        """Cut the host's cable; `way`: "in" or "out" cuts one direction only."""
         if way == "both":
             _ip("link", "set", self._cable(name), "down")
         else:

@@ -1,8 +1,8 @@
-"""`python integer_fit.py PLAN`: the worker of `integer_worker.py`, as a `fit` of Keras.
+"""`python integer_fit.py PLAN`: run the worker of `integer_worker.py` as a `fit` of Keras.
 
 PLAN is JSON, see `Plan`. The network is one Dense layer without a bias. Its loss is its output, so
 a step of SGD moves the weights by the step's example, which is k * UNIT * pattern with a random
-whole k. The worker notes what `integer_worker.py` notes, in the same files.
+integer k. The worker records the same as `integer_worker.py`, in the same files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from integer_replica import UNIT, forget_cuts, pattern
 
 @dataclass
 class Plan:
-    """The worker's run, which ends when the file `go` is there."""
+    """The plan of the worker's run, which ends when the file `go` exists."""
 
     address: str
     worker: int
@@ -45,7 +45,7 @@ class Steps:
 
 
 def note(plan: Plan, cuts: list[int]) -> None:
-    """Note the k of each cut of this process before it leaves, and each answer as it comes."""
+    """Record the k of each cut of this process before it is sent, and each answer as it arrives."""
     from wbsp.wire.client import SendUpdate
     from wbsp.worker.comm.transport import Transport
     from wbsp.worker.shared_participant import SharedParticipant

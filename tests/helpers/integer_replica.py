@@ -1,10 +1,9 @@
-"""Workers whose sums are exact: a replica without Keras that moves by whole numbers.
+"""Workers whose sums are exact: a replica without Keras that moves by integers.
 
-Every step moves x by k * UNIT * pattern with a random whole k. UNIT is a multiple of all numbers up
-to 8, so that an update's share among so many workers is a whole number too, and float32 sums have
-one value in whatever order they are made. A worker writes down the sum of the k of each cut,
-counted apart from x: with the weights of its pushes, that says what the model must be (see
-`conservation`).
+Every step moves x by k * UNIT * pattern with a random integer k. UNIT is a multiple of all numbers
+up to 8, so that an update divided by up to 8 workers is an integer too, and float32 sums have the
+same value in any order. A worker records the sum of the k of each cut, counted apart from x.
+Together with the weights of its pushes this determines the model (see `conservation`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,9 @@ _FAR = 2.0**22  # from where steps of a table lead back: a whole float32 is belo
 
 
 def pattern(size: int) -> np.ndarray:
-    """float32 [size], whole and different between neighbours; of `SPARSE` floats most are 0."""
+    """Return float32 [size], integers that differ between neighbours; of `SPARSE` floats most are
+    0.
+    """
     if size == EXACT:
         return np.where(np.arange(size) % 3, 127, -127).astype(np.float32)
     whole = (np.arange(size) % 11 - 5).astype(np.float32)
@@ -35,7 +36,7 @@ def pattern(size: int) -> np.ndarray:
 
 
 class IntegerReplica:
-    """See `wbsp.replica.base.Replica`. Worker w begins with an x of its own, w + 1 everywhere."""
+    """See `wbsp.replica.base.Replica`. Worker w begins with x = w + 1 everywhere."""
 
     def __init__(self, worker: int, size: int = 5, record: Path | None = None, seed: int = 0):
         self.layout = [TensorSpec("kernel", (size - 1,)), TensorSpec("bias", ())]
@@ -87,7 +88,9 @@ class IntegerReplica:
 
 
 class TableReplica(IntegerReplica):
-    """Each step moves a row or two: a cut is the sum of the k of each row, int64 [rows]."""
+    """A replica whose steps each move a row or two: a cut is the sum of the k of each row, int64
+    [rows].
+    """
 
     def step(self) -> None:
         width = row(self.x.size)
@@ -102,24 +105,29 @@ class TableReplica(IntegerReplica):
 
 
 def row(size: int) -> int:
-    """Floats of a row of a table of so many."""
+    """Return the floats in a row of a table with this number of rows."""
     return EXACT_ROW if size == EXACT else ROW
 
 
 def of_rows(ks, size: int):
-    """The k of each value of a table, [size], by the k of each row; a single k is that of all."""
+    """Return the k of each value of a table, [size], from the k of each row; a single k is that of
+    all.
+    """
     return np.repeat(ks, row(size))[:size] if np.ndim(ks) else ks
 
 
 def recorded(folder: Path, worker: int) -> list:
-    """The k of each cut of a worker, or those of its rows, int64 [rows], in the order of seq, over
-    all its incarnations."""
+    """Return the k of each cut of a worker, or of each row of it, int64 [rows], in the order of
+    seq, over all its processes.
+    """
     lines = (folder / f"cuts-{worker}.jsonl").read_text().splitlines()
     return [np.array(cut) if isinstance(cut, list) else cut for cut in map(json.loads, lines)]
 
 
 def forget_cuts(folder: Path, worker: int, seq: int) -> None:
-    """Forget what an earlier life of a worker cut and the server never got: its cuts from `seq`."""
+    """Remove what an earlier process of a worker cut and the server never received: its cuts from
+    `seq`.
+    """
     path = folder / f"cuts-{worker}.jsonl"
     with open(path, "r+") as file:
         kept = file.readlines()[:seq]
@@ -132,5 +140,5 @@ def write_result(path: Path, replica: IntegerReplica, **facts: object) -> None:
 
 
 def read_result(folder: Path, worker: int) -> dict:
-    """A worker's result file: first and final vector (lists), version, steps, seconds."""
+    """Read a worker's result file: first and final vector (lists), version, steps, seconds."""
     return json.loads((folder / f"result-{worker}.json").read_text())

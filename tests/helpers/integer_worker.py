@@ -1,7 +1,7 @@
-"""`python integer_worker.py PLAN`: one integer worker as a process of its own.
+"""`python integer_worker.py PLAN`: run one integer worker as a process.
 
-PLAN is JSON, see `Plan`. The process ends as a worker does: 0 when all went well, 1 with one line
-when its server is lost or refuses, 128 + signum when it was interrupted.
+PLAN is JSON, see `Plan`. The exit code is a worker's: 0 if all went well, 1 with one line if its
+server is lost or refuses it, 128 + signum if it was interrupted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wbsp.worker.runtime import WorkerRuntime
 
 @dataclass
 class Plan:
-    """The worker's run, and the faults in it."""
+    """The plan of the worker's run, and the faults in it."""
 
     address: str
     worker: int | None  # None: the server chooses
@@ -47,7 +47,8 @@ class Plan:
 
 
 class NotingTransport(Transport):
-    """A transport that writes (seq, weight) of each answered push down, before anybody acts on it.
+    """A transport that records (seq, weight) of each answered push before any other code handles
+    it.
     """
 
     def __init__(self, *args):
@@ -58,11 +59,11 @@ class NotingTransport(Transport):
         self.least = float("inf")  # bytes of an update
 
     def records(self, path: Path) -> None:
-        """Append to this file, from now on."""
+        """Append to this file from now on."""
         self._record = open(path, "a")
 
     def note_sent(self) -> None:
-        """Sum up the sent parts of the updates, `sent`, and the accepted ones, `counted`."""
+        """Sum up the sent parts of the updates in `sent`, and the accepted ones in `counted`."""
         self._session.answered = self._note
 
     def _note(self, push, sent, ack, *spans):
@@ -73,7 +74,7 @@ class NotingTransport(Transport):
 
     @property
     def unsent(self):
-        """What the run's format has not sent yet, float32 [size] or 0."""
+        """Return what the run's wire format has not sent yet, float32 [size] or 0."""
         return 0.0 if self._session.sending.unsent is None else self._session.sending.unsent
 
     def listen(self, listener, layout):
@@ -102,7 +103,7 @@ def main(plan: Plan) -> int:
 
 
 def work(plan: Plan) -> int:
-    """`main`, but for the loss of the server, which is raised."""
+    """Do what `main` does, but raise the loss of the server."""
     folder, caught = Path(plan.record), []
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, lambda signum, frame: caught.append(signum))

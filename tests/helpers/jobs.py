@@ -1,4 +1,4 @@
-"""Real processes for tests: each ends with its test, whatever happens, and no wait is endless."""
+"""Start real processes for tests: each ends with its test, and every wait is bounded."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ KILL_POINTS = Path(__file__).with_name("kill_points.py")
 
 
 def _ports() -> Iterator[int]:
-    """Ports that no other process of this pytest is given, and that the system gives no connection
-    by itself: one of those might be taken before its server starts."""
+    """Yield ports that no other process of this pytest run is given, and that the system does not
+    assign by itself: it might assign one before its server starts.
+    """
     process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10
     mine = range(12_000 + 2_000 * process, 14_000 + 2_000 * process)
     for number in itertools.count(7 * os.getpid()):  # another pytest begins elsewhere
@@ -39,7 +40,7 @@ _candidates = _ports()
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface on which no process listens."""
+    """Return a TCP port of the loopback interface on which no process listens."""
     while True:
         port = next(_candidates)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -48,14 +49,14 @@ def free_port() -> int:
 
 
 def surroundings() -> dict[str, str]:
-    """Variables of the environment under which `python` is this Python with this checkout."""
+    """Return the environment in which `python` is this Python with this checkout."""
     return {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)]),
             "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 def until(condition: Callable[[], object], what: str, patience: float = PATIENCE):
-    """Wait for `condition` to be true, and return what it returned."""
+    """Wait until `condition` returns something true, and return that."""
     end, pause = time.monotonic() + patience, 0.01
     while not (result := condition()):
         assert time.monotonic() < end, f"waited {patience:g} s for {what}"
@@ -65,9 +66,9 @@ def until(condition: Callable[[], object], what: str, patience: float = PATIENCE
 
 
 def both(*calls: tuple) -> list:
-    """Make these calls at once, each in a thread, and return their results.
+    """Call these functions at once, each in a thread, and return their results.
 
-    A call: (function, *arguments), and perhaps a dict of named ones at the end.
+    A call is (function, *arguments), with an optional dict of named arguments at the end.
     """
     def made(function, *arguments):
         named = arguments[-1] if arguments and isinstance(arguments[-1], dict) else {}
@@ -82,8 +83,13 @@ class Job:
 
     def __init__(self, name: str, command: list[str], output: Path, cwd: Path,
                  env: dict[str, str], fork: str = "", space: str | None = None):
-        """`fork`: the command is one of Python's; what a process has imported that may be forked
-        instead, see `forked`. `space`: the network namespace that the process lives in."""
+        """Start a process.
+
+        Args:
+            fork: fork the process instead of starting Python: what its parent has imported, see
+                `forked`.
+            space: the network namespace that the process lives in.
+        """
         self.name, self._output = name, output
         self.process: subprocess.Popen | forked.Forked
         with open(output, "wb") as file:
@@ -104,7 +110,7 @@ class Job:
 
     @property
     def newest_lines(self) -> list[str]:
-        """The last few whole lines of an output that may be long."""
+        """Return the last few whole lines of an output that may be long."""
         with open(self._output, "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - 2000))
@@ -116,7 +122,7 @@ class Job:
               *self.newest_lines, sep="\n  ")
 
     def find(self, pattern: str) -> list[str]:
-        """The lines in which the regular expression occurs."""
+        """Return the lines that match the regular expression."""
         return [line for line in self.lines if re.search(pattern, line)]
 
     def until(self, pattern: str, patience: float = PATIENCE) -> str:
@@ -131,7 +137,7 @@ class Job:
         return until(found, f"{self.name} to say {pattern!r}", patience)
 
     def ends(self, patience: float = PATIENCE) -> int:
-        """Wait for the process's end; return its exit code (negative: of a signal)."""
+        """Wait for the process's end; return its exit code (negative: a signal)."""
         try:
             return self.process.wait(patience)
         except subprocess.TimeoutExpired:
@@ -144,7 +150,7 @@ class Job:
         self.was_clean()
 
     def was_clean(self) -> None:
-        """No exception came through to the person at the terminal."""
+        """Assert that the process showed no traceback at the terminal."""
         assert "Traceback" not in self.text, self.text
 
     def signal(self, signum: int) -> None:
@@ -171,14 +177,14 @@ class ServerJob(Job):
         return self.cwd / self.until("the files of this run are in").rpartition(" are in ")[2]
 
     def events(self, kind: str) -> list[dict]:
-        """The run's events of that kind so far."""
+        """Return the run's events of this kind so far."""
         with open(self.folder / "events.jsonl", "rb") as file:
             events = [json.loads(line) for line in file if line.endswith(b"\n")]
         return [event for event in events if event["kind"] == kind]
 
 
 class Jobs(contextlib.AbstractContextManager):
-    """Starts processes that work in `folder` and ends those that are left."""
+    """Start processes that work in `folder`, and kill those that are left."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -208,10 +214,12 @@ class Jobs(contextlib.AbstractContextManager):
     def server(self, *flags: str, workers: int = 2, sync: str = "pcc", port: int | None = None,
                space: str | None = None, dies: tuple[str, int] | None = None,
                series: bool = False, **environment: str) -> ServerJob:
-        """Start `python -m wbsp.ps`; relative files of its run lie in this folder's runs/.
+        """Start `python -m wbsp.ps`; relative files of its run are in this folder's runs/.
 
-        `dies`: at which point of the protocol, and which time it comes there, see `kill_points.py`
-        series: it serves a run for each fit; else it ends with its run, since tests live on
+        Args:
+            dies: the point of the protocol at which it kills itself, and at which time there; see
+                `kill_points.py`.
+            series: serve a run for each fit; otherwise the server ends with its first run.
         """
         port = port or free_port()
         fork = "" if environment else forked.WBSP  # its imports may be what a test looks at
@@ -242,7 +250,7 @@ def _program(dies: tuple[str, int] | None) -> list[object]:
 
 
 def interrupted(job: Job, signum: signal.Signals, patience: float = PATIENCE) -> None:
-    """The process ends as one that was asked to by a signal: code 128 + signum, no traceback."""
+    """Assert that the process ends as after a signal: exit code 128 + signum, no traceback."""
     code = job.ends(patience)
     assert code == 128 + signum, f"{job.name} ended with {code}:\n{job.text}"
     job.was_clean()

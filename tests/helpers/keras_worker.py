@@ -1,4 +1,4 @@
-"""`python keras_worker.py PLAN`: a worker that trains shapes10 in one run, and prints its result.
+"""`python keras_worker.py PLAN`: train shapes10 in one run, and print the result.
 
 PLAN is JSON, see `Plan`.
 """
@@ -21,7 +21,7 @@ from models import training
 
 @dataclass
 class Plan:
-    """One run of this worker."""
+    """The plan of one run of this worker."""
 
     address: str
     worker: int

@@ -1,18 +1,18 @@
-"""`python kill_points.py POINT NUMBER ARGUMENTS...`: `python -m wbsp.ps ARGUMENTS`, which kills
-itself (kill -9) when it comes to a point of the protocol for the NUMBER-th time.
+"""`python kill_points.py POINT NUMBER ARGUMENTS...`: run `python -m wbsp.ps ARGUMENTS`, and kill
+this process (kill -9) when it reaches a point of the protocol for the NUMBER-th time.
 
 Points of a server:
-    received    an update is there whole; nothing is decided
-    decided     the model has answered; the store does not have it
-    accepted    the store has it; no version holds it
-    committed   a version is made; no other process knows
+    received    an update has arrived whole; nothing is decided
+    decided     the model has answered; the store does not have the update
+    accepted    the store has the update; no version contains it
+    committed   a version is made; no other process knows of it
     answered    the answer, and all that follows from it, is in transit
-    replicated  the standby has said that it holds a copy
+    replicated  the standby has confirmed a copy
 Points of a shard:
-    held        a slice is there whole; the server does not know
-    ordered     the log says to add it to the sum
-    made        the log has had a version made; no worker has received it
-    asked       the log says to send it to a worker
+    held        a slice has arrived whole; the server does not know of it
+    ordered     the log orders to add it to the sum
+    made        the log has ordered a version; no worker has received it
+    asked       the log orders to send it to a worker
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OF_SHARD = "held", "ordered", "made", "asked"
 
 
 def arrange(point: str, number: int) -> None:
-    """Have this process die at its `number`-th time at `point`."""
+    """Kill this process when it reaches `point` for the `number`-th time."""
     times, pushed = itertools.count(1), []
 
     def comes() -> None:
@@ -47,8 +47,9 @@ def arrange(point: str, number: int) -> None:
 
     def around(owner: type, name: str, before: Callable[..., Any] = lambda *_: False,
                after: Callable[..., Any] = lambda *_: False) -> None:
-        """Come to the point before or after a call, if these, of its arguments (and of what it
-        returned), are true."""
+        """Count the point before or after a call if these predicates of its arguments (and of its
+        result) are true.
+        """
         act = getattr(owner, name)
 
         def wrapped(*arguments: Any, **named: Any) -> Any:

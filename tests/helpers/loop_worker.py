@@ -1,12 +1,12 @@
-"""`python loop_worker.py KIND ADDRESS INDEX SECONDS FILE [LOCAL]`: trains one network on shared
-data in one of the loops that a worker may have, and leaves its final values in FILE.
+"""`python loop_worker.py KIND ADDRESS INDEX SECONDS FILE [LOCAL]`: train one network on shared data
+in one of the loops that a worker may have, and write its final values to FILE.
 
 KIND is fit (of Keras, on KERAS_BACKEND), tensorflow, train_on_batch, torch or jax. Each step takes
-SECONDS more. LOCAL is what names of variables begin with that are the worker's own. With --seed all
-kinds begin with the same weights; without, each worker with others. The network is Keras's on every
-framework (Dense, BatchNormalization with its defaults, Dense), but PyTorch's running variance is
-32/31 of the others'. Accuracy is of examples that were not trained. The last line says which
-frameworks the process has imported.
+SECONDS longer. LOCAL is a prefix of names of local variables. With --seed all kinds begin with the
+same weights, otherwise each worker with different ones. The network is Keras's on every framework
+(Dense, BatchNormalization with its defaults, Dense), but PyTorch's running variance is 32/31 of the
+others'. Accuracy is measured on examples that were not trained. The last line lists the frameworks
+that the process has imported.
 """
 
 import argparse
@@ -38,7 +38,8 @@ def drawn(n, seed):
 
 
 def kernels():
-    """Both Dense layers' initial weights, drawn as Keras does by default: Glorot's uniform."""
+    """Return the initial weights of both Dense layers, drawn by Keras's default: Glorot's uniform.
+    """
     draw = np.random.default_rng(SEED)
     for shape in (WIDTHS[:2], WIDTHS[1:]):
         most = (6 / sum(shape)) ** 0.5

@@ -1,4 +1,4 @@
-"""Made-up runs whose every number can be worked out by hand."""
+"""Write files of runs whose every number can be worked out by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROUNDS = {
 
 
 def result(label: str, *seconds: float | None) -> Result:
-    """Runs of a model that reached the target of 85 % at `seconds`, or never (None)."""
+    """Return runs of a model that reached the target of 85 % at `seconds`, or never (None)."""
     settings = {"model": "small", "dataset": "shapes10", "optimizer": None}
     runs = tuple(SimpleNamespace(time_to=lambda _, at=at: at, settings=settings) for at in seconds)
     return Result(label, runs, Goal.of(0.85))  # type: ignore[arg-type]
@@ -34,9 +34,11 @@ def result(label: str, *seconds: float | None) -> Result:
 def write_run(folder: Path, sync: str, seed: int = 0, options: dict | None = None, rounds: int = 20,
               accuracy: Callable[[float], float] = lambda t: min(0.9, 0.1 * t),
               stale: tuple[int, ...] = (0,), ended: bool = True, **settings) -> Run:
-    """Each worker repeats its ROUNDS; versions are committed, and evaluated, 0.9 s into each.
+    """Write a run in which each worker repeats its ROUNDS; a version is committed in each, and
+    evaluated 0.9 s after its begin.
 
-    stale: versions by which the pushes are behind, in turn.
+    Args:
+        stale: versions by which the pushes are behind, in turn.
     """
     folder.mkdir(parents=True)
     schedule = ROUNDS.get(sync, ROUNDS["wbsp"])
@@ -81,7 +83,8 @@ def write_run(folder: Path, sync: str, seed: int = 0, options: dict | None = Non
 
 
 def write_site(folder: Path) -> Run:
-    """Write the events of `made_of_site`, and what its worker did: it waits for a version."""
+    """Write the events of `made_of_site`, and the spans of its worker, which waits for a version.
+    """
     folder.mkdir(parents=True)
     write_settings(folder, {"sync": "pcc", "upstream": "top.example:2606", "site": "3"})
     log, worker = ServerLog(folder, "pcc", tensorboard=False), WorkerLog(folder, 0, "pcc")
@@ -95,8 +98,9 @@ def write_site(folder: Path) -> Run:
 
 
 def made_of_site() -> list[tuple[float, str, dict]]:
-    """The events (t, kind, fields) of a site with one worker: two pushes of it, two to the server
-    above, and a version of that, between them."""
+    """Return the events (t, kind, fields) of a site with one worker: two pushes of the worker, two
+    pushes to the server above, and a version of the server above between them.
+    """
     def pushed(t: float, seq: int, version: int) -> tuple[float, str, dict]:
         return t, "accept", {"worker": 0, "seq": seq, "base": version, "version": version,
                              "steps": 1, "samples": 8, "seconds": 0.5, "weight": 1.0}

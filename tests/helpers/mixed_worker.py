@@ -1,6 +1,6 @@
-"""`python mixed_worker.py FRAMEWORK ADDRESS INDEX SECONDS FILE`: trains the network of
-`loop_worker.py`, with its BatchNorm, in PyTorch, a TensorFlow loop or JAX, under Keras's names, and
-leaves its final values in FILE in Keras's order and form.
+"""`python mixed_worker.py FRAMEWORK ADDRESS INDEX SECONDS FILE`: train the network of
+`loop_worker.py`, with its BatchNorm, in PyTorch, a TensorFlow loop or JAX, under Keras's names;
+write its final values to FILE in Keras's order and form.
 """
 
 import sys

@@ -1,17 +1,17 @@
-"""Models with one float an example: a step adds 1 at each of its examples."""
+"""Models with one float per example: a step adds 1 to the floats of its examples."""
 
 import numpy as np
 
 
 def dense(n, places, values):
-    """An update float64 [n] of which these values are not 0."""
+    """Return an update, float64 [n], in which only these values are not 0."""
     update = np.zeros(n)
     update[places] = values
     return update
 
 
 class OneAnExample:
-    """A workload in virtual time."""
+    """The workload of such a model in virtual time."""
 
     sgd = False
     least = 1

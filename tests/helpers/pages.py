@@ -1,7 +1,8 @@
-"""The blocks of README and the pages, and a reader who pastes them into a terminal.
+"""Extract the blocks of README and the pages, and run them as a reader who pastes them into a
+terminal.
 
-The reader has what a newcomer has: a fresh clone, an installation, a home folder without files, a
-network of their own (so that port 2606 is free), and no variable WBSP_* in the environment.
+The reader has what a newcomer has: a fresh clone, an installation, an empty home folder, a separate
+network (so that port 2606 is free), and no variable WBSP_* in the environment.
 """
 
 from __future__ import annotations
@@ -42,20 +43,22 @@ class Block(NamedTuple):
 
 
 def pages() -> list[str]:
-    """Paths of README, CONTRIBUTING and all pages of docs/."""
+    """Return the paths of README, CONTRIBUTING and all pages of docs/."""
     return ["README.md", "CONTRIBUTING.md",
             *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))]
 
 
 def blocks(page: str) -> list[Block]:
-    """The blocks of a page that a reader runs, in their order."""
+    """Return the blocks of a page that a reader runs, in their order."""
     found = [(kind, text) for kind, text in _blocks((ROOT / page).read_text())
              if kind == "python" or (kind == "shell" and text)]
     return [Block(page, number, *one) for number, one in enumerate(found, 1)]
 
 
 def _blocks(text: str) -> Iterator[tuple[str, str]]:
-    """Kind and text of each block: fenced ones by their language, indented ones by their words."""
+    """Yield kind and text of each block: fenced ones by their language, indented ones by their
+    words.
+    """
     pattern = r"^```(\w*)\n(.*?)^```$|(?:(?<=\n\n)|\A)((?:(?:    [^\n]*)?\n)+)(?=\S|\Z)"
     for fenced in re.finditer(pattern, text, re.MULTILINE | re.DOTALL):
         language, inside, indented = fenced.groups()
@@ -67,7 +70,7 @@ def _blocks(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_shell(text: str) -> bool:
-    """Whether the first line names a program, behind variables that it sets."""
+    """Return whether the first line names a program, after the variables that it sets."""
     words = text.split("\n")[0].split()
     while words and re.fullmatch(r"[A-Z_0-9]+=\S*", words[0]):
         words = words[1:]
@@ -84,7 +87,7 @@ class Reader:
         (self.folder / "home").mkdir(parents=True)
 
     def clones(self) -> Path:
-        """Clone the repository, with what is not committed yet, and install it; see `install`."""
+        """Clone the repository, with uncommitted changes, and install it; see `install`."""
         subprocess.run(["git", "clone", "--quiet", ROOT, self.clone], check=True)
         listed = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -112,7 +115,7 @@ class Reader:
 def install(clone: Path) -> None:
     """Give a clone the environment that its scripts make, with the packages of this Python.
 
-    The real installation takes minutes, and is a test of its own in the night.
+    The real installation takes minutes; a test of the night runs it.
     """
     venv = clone / ".venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
@@ -131,16 +134,16 @@ def install(clone: Path) -> None:
 
 
 def own_network() -> list[str]:
-    """The words before a command that has a network of its own, with a loopback interface.
+    """Return the words before a command that give it a separate network with a loopback interface.
 
-    All processes that it leaves behind end with it.
+    All processes that the command leaves end with it.
     """
     return ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--",
             "bash", "-c", 'ip link set lo up && exec "$@"', "bash"]
 
 
 def why_no_network() -> str | None:
-    """Why a process can have no network of its own here; None: it can."""
+    """Return why a process cannot have a separate network here; None: it can."""
     if shutil.which("unshare") is None or shutil.which("ip") is None:
         return "unshare and ip are not installed"
     done = subprocess.run([*own_network(), "true"], capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts connections by what passes, so that a fault can be repeated."""
+"""A TCP proxy that cuts connections at given bytes or texts, so that a fault can be repeated."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import threading
 
 
 class Proxy(contextlib.AbstractContextManager):
-    """Forwards connections to localhost:`port` and back.
+    """Forward connections to localhost:`port` and back.
 
-    cuts: (direction "up" or "down", where): once `where` bytes have passed that way in all, or
-          the text `where` is about to, the connection is cut; what lies behind is lost. Each cut
-          waits for the one before it
+    Attributes:
+        cuts: (direction "up" or "down", where). The connection is cut after `where` bytes in this
+            direction, or before the text `where`; later data are lost. Each cut waits for the one
+            before it.
     """
 
     def __init__(self, port: int, cuts: list[tuple[str, int | bytes]] | None = None):
@@ -71,7 +72,7 @@ class Proxy(contextlib.AbstractContextManager):
         _close(*pair)
 
     def _before_cut(self, way: str, data: bytes) -> int | None:
-        """How many bytes of `data` lie before a cut; None when there is no cut in it."""
+        """Return how many bytes of `data` precede a cut; None if there is no cut in it."""
         with self._lock:
             passed = self._passed[way]
             self._passed[way] += len(data)

@@ -1,4 +1,4 @@
-"""Least squares in NumPy, as what the workers of a virtual-time cluster train."""
+"""Least squares in NumPy, as a workload for virtual-time clusters."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from wbsp.simulate.world.machine import Machine
 class QuadraticWorkload:
     """Least squares by SGD: minimize |A x - b|^2 / 2 over `rows` seeded random rows.
 
-    Every worker draws its own mini-batches with its own seed, so that a worker's n-th batch does
-    not depend on the other workers. The shared stream is one seeded order of the rows after
-    another.
+    Every worker draws its mini-batches with its own seed, so that a worker's n-th batch does not
+    depend on the other workers. The shared stream is a sequence of seeded orders of the rows.
     """
 
     sgd = True
@@ -39,7 +38,7 @@ class QuadraticWorkload:
 
     def draw(self, worker: int, samples: int | None = None,
              start: int | None = None) -> np.ndarray:
-        """Row numbers of the worker's next mini-batch, int [samples]."""
+        """Return the row numbers of the worker's next mini-batch, int [samples]."""
         samples, n = samples or self.batch, len(self.a)
         if start is None:
             return self._draws[worker].integers(n, size=samples)
@@ -63,21 +62,21 @@ class QuadraticWorkload:
         self._anchor[worker] = vector
 
     def order(self, epoch: int) -> np.ndarray:
-        """Rows in the order of the shared stream's `epoch`, int [rows]."""
+        """Return the rows in the order of the shared stream's `epoch`, int [rows]."""
         if epoch not in self._orders:
             draw = np.random.default_rng([self._seed, epoch, 1])
             self._orders[epoch] = draw.permutation(len(self.a))
         return self._orders[epoch]
 
     def loss(self, vector: np.ndarray) -> float:
-        """Mean loss over all rows at `vector`, float32 [size]."""
+        """Return the mean loss over all rows at `vector`, float32 [size]."""
         error = self.a @ vector - self.b
         return float(error @ error) / (2 * len(self.a))
 
 
 def versions(model, workers: list[Machine], workload: QuadraticWorkload,
              **options: Any) -> list[bytes]:
-    """Every version of a virtual run, in order."""
+    """Return every version of a virtual run, in order."""
     found = []
 
     def log(now: float, kind: str, **fields: Any) -> None:

@@ -1,8 +1,8 @@
-"""Random clusters in virtual time, and a witness that holds each run against the laws.
+"""Draw random clusters in virtual time, and check each run against the laws by a witness.
 
-The witness sees every message that reaches the server and everything a worker does, and keeps its
-own books: it shares no state with the model, the engine or the store. Updates are integers and
-multiples of 60, so that update / N is an integer for up to five workers and sums are exact.
+The witness sees every message that reaches the server and everything a worker does, and keeps
+separate records: it shares no state with the model, the engine or the store. Updates are integers
+and multiples of 60, so that update / N is an integer for up to five workers and sums are exact.
 """
 
 from itertools import cycle
@@ -21,7 +21,7 @@ many = settings(max_examples=5 * settings.default.max_examples)
 
 
 def events(model, plan):
-    """(time, kind, fields) of each event of a run of `plan` under `model`."""
+    """Return (time, kind, fields) of each event of a run of `plan` under `model`."""
     log = []
     workers = [Machine(trace(times), **kwargs)
                for times, kwargs in zip(plan.traces, plan.workers, strict=True)]
@@ -31,13 +31,13 @@ def events(model, plan):
 
 
 def answer_in(outgoing):
-    """The Ack among the messages to workers."""
+    """Return the Ack among the messages to workers."""
     (answer,) = (message for _, message in outgoing if isinstance(message, Ack))
     return answer
 
 
 def granted_in(outgoing):
-    """Worker -> the version that it may fetch by these messages, an Ack or others."""
+    """Return worker -> the version that these messages, an Ack or others, allow it to fetch."""
     return {worker: message.version for worker, message in outgoing
             if isinstance(message, Granted)} | {
         worker: message.granted for worker, message in outgoing
@@ -45,12 +45,14 @@ def granted_in(outgoing):
 
 
 class Witness(Laws):
-    """Runs a plan under a model and checks what holds for every model of this package.
+    """Run a plan under a model, and check what holds for every model of this package.
 
-    judge(witness, outgoing, push) is called after every push, and with push=None after every leave
-    that leaves somebody; it asserts the model's own rule.
-    weight(push) is what an accepted push must weigh; default: 1 / active workers
-    rejects:     the model may reject pushes (the judge says which)
+    Attributes:
+        judge: judge(witness, outgoing, push) is called after every push, and with push=None after
+            every leave after which a worker remains; it asserts the model's own rule.
+        weight: weight(push) is the expected weight of an accepted push; default: 1 / active
+            workers.
+        rejects: the model may reject pushes (the judge says which).
     """
 
     def __init__(self, plan: Plan, model, judge=None, weight=None, rejects=False):
@@ -131,13 +133,16 @@ class Witness(Laws):
         return np.array_equal(vector, self.expect) if self.exact else super().equal(vector)
 
     def _told_to(self, finished: bool) -> bool:
-        """A worker that leaves because the run is stopping still counts: weights stay what they
-        were."""
+        """Note a worker that leaves because the run is stopping. It still counts: weights do not
+        change.
+        """
         return finished and self.cluster.engine.stop_reason is not None
 
     @property
     def round_complete(self) -> bool:
-        """Every active worker has pushed since `restart_round`, and somebody has."""
+        """Return whether every active worker has pushed since `restart_round`, and at least one
+        has.
+        """
         return self.begun and not self.missing
 
     def restart_round(self):
@@ -155,7 +160,7 @@ class Witness(Laws):
     # What the workers do.
 
     def idle(self, worker):
-        """Kinds of the compute thread's seconds between its first and its last step."""
+        """Return the kinds of the compute thread's seconds between its first and its last step."""
         kinds = [kind for kind, *_ in self.spans[worker]]
         steps = [i for i, kind in enumerate(kinds) if kind == "compute"]
         return set(kinds[steps[0]:steps[-1]]) - {"compute"} if steps else set()
@@ -165,12 +170,16 @@ class Witness(Laws):
             self.spans[worker].append((kind, start, end))
 
     def assert_idle_for(self, *kinds):
-        """Between its first and last step a worker spends its time on these and on computing."""
+        """Assert that a worker spends its time, between its first and last step, on these kinds and
+        on computing.
+        """
         for worker in self.steady:
             assert self.idle(worker) <= set(kinds)
 
     def assert_waits_for_itself_only(self):
-        """Blocked no longer than the worker's own pushes and pulls take, whatever others do."""
+        """Assert that a worker is blocked no longer than its own pushes and pulls take, whatever
+        others do.
+        """
         self.assert_idle_for("push", "pull")
         for worker in self.steady:
             report = self.cluster.reports[worker]
@@ -179,8 +188,9 @@ class Witness(Laws):
 
 
 class Judge:
-    """Of WBSP and pcc: a round ends at the push (or leave) that the trigger names, and then grants
-    everyone."""
+    """Judge WBSP and pcc: a round ends at the push (or leave) that the trigger names, and then
+    grants all workers.
+    """
 
     def __init__(self, commit="slowest", trigger="all_pushed"):
         self.commit, self.trigger = commit, trigger

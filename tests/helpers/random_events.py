@@ -1,10 +1,12 @@
-"""Worlds of the work ledgers, played event by event until all is done."""
+"""Play worlds of the work ledgers event by event until all work is done."""
 
 
 def play(world, ledger, events, faulty):
-    """Let `world` step until `ledger()` is over, and check it now and then; at most `events` times.
+    """Let `world` step until `ledger()` is over, for at most `events` events, with checks in
+    between.
 
-    faulty: events in which faults may come; then the run must end
+    Args:
+        faulty: number of events in which faults may occur; after them the run must end.
     """
     for event in range(events):
         world.faults = event < faulty

@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine; they share its address."""
+"""Run a Ray cluster of several nodes on this machine; they share its address."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ MEMORY = 80 << 20  # bytes of each node's object store, the least that Ray takes
 
 
 class NotUpError(RuntimeError):
-    """A node did not come up within Ray's own limit, again and again: the machine is too busy."""
+    """A node did not start within Ray's own limit in several tries: the machine is too busy."""
 
 
 class RayCluster(contextlib.AbstractContextManager):
-    """A head node with so many CPUs and GPUs (which are no devices), and other nodes with one of
-    each.
+    """A head node with these numbers of CPUs and GPUs (which are no devices), and other nodes with
+    one of each.
 
     Nodes are added and removed in the main thread only.
     """
 
     def __init__(self, gpus: int = 0, nodes: int = 0, cpus: int = 1,
                  dashboard: int | None = None):
-        """`dashboard`: port of the head's dashboard, which takes jobs."""
+        """Start the head; `dashboard`: port of its dashboard, which accepts jobs."""
         from ray.cluster_utils import Cluster
         self._before = dict(os.environ)
         os.environ.update(surroundings(), RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")
@@ -49,12 +49,13 @@ class RayCluster(contextlib.AbstractContextManager):
         return self._cluster.address
 
     def add(self) -> None:
-        """A node more."""
+        """Add a node."""
         self.nodes.append(self._add(num_cpus=1, num_gpus=1))
 
     def _add(self, **arguments: Any) -> Any:
-        """A node. Ray gives up one that is not up within half a minute; on a machine with other
-        work to do, it is tried again."""
+        """Add a node. Ray gives up a node that has not started within half a minute; because the
+        machine may be busy, it is tried again.
+        """
         for last in (False, False, True):
             try:
                 return self._cluster.add_node(
@@ -68,14 +69,14 @@ class RayCluster(contextlib.AbstractContextManager):
         return None
 
     def node_of(self, pid: int) -> Any:
-        """The node, not the head, on which a process lives."""
+        """Return the node, not the head, on which a process lives."""
         above = {process.pid for process in psutil.Process(pid).parents()}
         [node] = [node for node in self.nodes
                   if node.all_processes["raylet"][0].process.pid in above]
         return node
 
     def kill(self, node: Any) -> None:
-        """The node dies, with everything on it."""
+        """Kill the node, with all its processes."""
         self.nodes.remove(node)
         self._cluster.remove_node(node, allow_graceful=False)
 

@@ -1,7 +1,7 @@
-"""`python ray_driver.py PLAN`: the driver of a run of integer workers on a Ray cluster.
+"""`python ray_driver.py PLAN`: drive a run of integer workers on a Ray cluster.
 
 PLAN is JSON: {"address": of the cluster, "run": arguments of wbsp.ray.run, "worker": most of the
-workers' `Plan`, "die": {worker: step} at which a worker ends itself by kill -9, once}. Prints
+workers' `Plan`, "die": {worker: step} at which a worker kills itself (kill -9), once}. Prints
 RESULT and JSON.
 """
 
@@ -21,7 +21,7 @@ from wbsp.environment import Task
 
 
 def train(config: dict) -> dict:
-    """One integer worker, from the environment; it returns its index and its node."""
+    """Run one integer worker from the environment; return its index and its node."""
     address, worker = Task.complete(None, None)
     folder = Path(config["worker"]["record"])
     mark = folder / f"died-{worker}"

@@ -1,5 +1,6 @@
-"""A server, perhaps with a standby and shards, as real processes, and integer workers that note
-every cut."""
+"""Run a server, optionally with a standby and shards, and integer workers that record every cut, as
+real processes.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +23,15 @@ class ServerAndStandby:
 
     def __init__(self, jobs, sync="pcc", workers=2, hosts=None, shards="1", standby=True,
                  flags=(NEVER,), dies=None):
-        """`hosts`: each process has one of its own (server, standby, w0, w1, ...), else all have
-        this one. `standby`: whether there is one; `shards`: as the flag says; `dies`: of the first
-        server, see `Jobs.server`."""
+        """Start the processes.
+
+        Args:
+            hosts: each process has a separate one (server, standby, w0, w1, ...); None: all have
+                this one.
+            standby: start one.
+            shards: as the flag.
+            dies: of the first server, see `Jobs.server`.
+        """
         self.jobs, self.sync, self.number, self.hosts = jobs, sync, workers, hosts
         self.ports = free_port(), free_port()
         names = ["server", *["standby"] * standby]
@@ -64,24 +71,28 @@ class ServerAndStandby:
         return job
 
     def trains(self):
-        """Have two workers train that do not end before `go`; the standby holds a version."""
+        """Have two workers train that do not end before `go`; wait until the standby holds a
+        version.
+        """
         first, _ = self.worker(120, seconds=0.01, hold_at=90), self.worker(80, seconds=0.015)
         if self.standby is not None:
             self.standby.until("holding version")
         first.until("step 30 done")
 
     def kill(self, who):
-        """kill -9 the "server" or the "standby", whatever it does now, and start it again."""
+        """Kill the "server" or the "standby" (kill -9), whatever it does now, and start it again.
+        """
         job = getattr(self, who)
         job.kill()
         job.was_clean()
         setattr(self, who, getattr(self, f"start_{who}")("--resume"))
 
     def die_again_and_again(self, kills, draw):
-        """Kill the server, its standby or one of its shards, so many times, each when so many
-        versions have been made; return the seconds from each kill to the next version.
+        """Kill the server, its standby or one of its shards this many times, each after this many
+        versions; return the seconds from each kill to the next version.
 
-        draw: a random.Random that chooses whom, and when
+        Args:
+            draw: a random.Random that chooses the victim and the moment.
         """
         waits, said = [], {}
         for _ in range(kills):
@@ -104,35 +115,38 @@ class ServerAndStandby:
         return waits
 
     def shards(self, job=None):
-        """The processes of a server's shards, those on this machine; default: of who serves."""
+        """Return the processes of a server's shards on this machine; default: of the process that
+        serves.
+        """
         return shards_of(job or self.serving)
 
     @property
     def serving(self):
-        """Who serves: whose run has the highest epoch."""
+        """Return the process that serves: its run has the highest epoch."""
         return max((self.server, self.standby), key=lambda job: run_json(job).get("epoch", 0))
 
     def held(self, said):
-        """True if who does not serve holds something, and who serves knows; `said`: process -> how
-        often it had said so before its part began."""
+        """Return whether the other process holds a copy, and the serving one knows it; `said`:
+        process -> how often it had printed so before its part began.
+        """
         other = self.standby if self.serving is self.server else self.server
         return (len(other.find("holding version")) > said.get(other, 0)
                 and run_json(self.serving).get("standby") is not None)
 
     def versions(self):
-        """The version that each worker has; 0 before its first step."""
+        """Return the version of each worker; 0 before its first step."""
         steps = [worker.find("step .* done, version") for worker in self.workers]
         return [int(lines[-1].split()[-1]) if lines else 0 for lines in steps]
 
     def newest(self):
-        """The newest version that a worker has."""
+        """Return the newest version of any worker."""
         return max(self.versions())
 
     def go(self):
         (self.jobs.folder / "go").touch()
 
     def ends(self, *servers):
-        """All end in good order, and agree; the first of the servers has served last."""
+        """Assert that all end in good order and agree; the first of the servers has served last."""
         for job in (*self.workers, *servers):
             job.ends_well()
         run = IntegerRun.of_processes(run_json(servers[0])["folder"], self.jobs.folder, told=True)
@@ -146,13 +160,13 @@ class ServerAndStandby:
 
 
 def shards_of(server):
-    """The processes of a server's shards, those on this machine."""
+    """Return the processes of a server's shards on this machine."""
     here = psutil.Process(server.process.pid)
     return [one for one in here.children() if "wbsp.ps.sharding.process" in command(one)]
 
 
 def command(process):
-    """The words of a process's command line; none: it has ended."""
+    """Return the words of a process's command line; none if it has ended."""
     try:
         return process.cmdline()
     except psutil.Error:
@@ -160,7 +174,7 @@ def command(process):
 
 
 def run_json(job):
-    """The run.json of the newest run that a process has served; {}: none."""
+    """Return the run.json of the newest run that a process has served; {} if there is none."""
     if job is None or not (lines := job.find("the files of this run are in")):
         return {}
     folder = Path(job.cwd) / lines[-1].rpartition(" are in ")[2]

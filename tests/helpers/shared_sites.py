@@ -1,6 +1,8 @@
-"""Two sites whose workers share the run's data, as processes, and what came of each example.
+"""Run two sites whose workers share the run's data as processes, and check how often each example
+was trained.
 
-The model has one float an example, and a step adds 1 at each of its examples: see `sharing_worker`.
+The model has one float per example, and a step adds 1 to those of its examples: see
+`sharing_worker`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ N, BATCH, EPOCHS = 96, 4, 3
 
 
 class SharedSites(Sites):
-    """Sites of unequal workers. They train three quarters of the run, and the rest at a signal."""
+    """Sites of unequal workers. They train three quarters of the run at once, and the rest after a
+    signal.
+    """
 
     def start_worker(self, site: int, worker: int, **plan: object) -> Job:
         seconds = 0.02 * (1 + 2 * site + worker)
@@ -37,7 +41,7 @@ class SharedSites(Sites):
         return job
 
     def shared(self, site: int) -> Pushes:
-        """A site's cuts, over all lives of its server."""
+        """Return a site's cuts, over all processes of its server."""
         lines = (self.record(site) / "spans.jsonl").read_text().splitlines()
         cuts = {seq: (spans, np.array(update)) for seq, spans, update in map(json.loads, lines)}
         pushes = self.cuts(site, {seq: update for seq, (_, update) in cuts.items()})
@@ -45,8 +49,9 @@ class SharedSites(Sites):
         return pushes
 
     def check(self) -> np.ndarray:
-        """Each example is once an epoch in what the server above has accepted, each cut holds what
-        it names, and all end with one version."""
+        """Assert that the server above has accepted each example once per epoch, that each cut
+        contains what it names, and that all end with one version.
+        """
         cuts = [self.shared(site) for site in range(self.number)]
         assert_each(sum((one.trained for one in cuts), Counter()), N * EPOCHS)
         finals = [np.load(self.record(site) / f"final-{worker}.npy")

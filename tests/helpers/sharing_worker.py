@@ -1,8 +1,8 @@
-"""`python sharing_worker.py PLAN`: a worker without Keras, whose model is one float an example: a
-step there raises it by 1.
+"""`python sharing_worker.py PLAN`: train a model of one float per example without Keras; a step
+raises the floats of its examples by 1.
 
-PLAN is JSON, see `Plan`. What was pushed and what was answered is noted, push by push, before it is
-sent and before anybody acts on it; so what is in the model is known from outside.
+PLAN is JSON, see `Plan`. The worker records each push before it sends it, and each answer before
+any other code handles it, so that a test knows from outside what the model contains.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wbsp.worker.share import Share
 
 @dataclass
 class Plan:
-    """One worker of a run on shared data."""
+    """The plan of one worker of a run on shared data."""
 
     address: str
     worker: int
@@ -77,7 +77,7 @@ class CountingReplica:
 
 
 class NotingTransport(Transport):
-    """Records its pushes and their answers in a file that outlives its process."""
+    """Record its pushes and their answers in a file that outlives its process."""
 
     def notes(self, path: Path) -> None:
         self._notes = open(path, "a")

@@ -1,12 +1,10 @@
-"""`python site_server.py RECORD ARGUMENTS...`: `python -m wbsp.ps ARGUMENTS` of a site that notes
-what it pushes to the server above.
+"""`python site_server.py RECORD ARGUMENTS...`: run `python -m wbsp.ps ARGUMENTS` of a site, and
+record what it pushes to the server above.
 
-The file RECORD has a line [seq, U] for each cut that was taken, where the cut is U * pattern
-(null: it is no such product), and
-answers.jsonl next to it one [seq, weight] for each answer. Where workers share their data, a cut is
-noted in spans.jsonl, as [seq, positions, update]. A cut
-that a checkpoint did not hold when the site was killed is taken again under its number: the last
-line of a number counts.
+The file RECORD has a line [seq, U] for each cut, where the cut is U * pattern (null: it is no such
+product); answers.jsonl next to it has one [seq, weight] for each answer. If workers share their
+data, spans.jsonl has [seq, positions, update] for each cut. A cut that was in no checkpoint when
+the site was killed is taken again under its number: the last line of a number counts.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from wbsp.site.upstream import Upstream
 
 
 def note_cuts(record: Path) -> None:
-    """Have each cut of this process noted before it leaves, and each answer as it comes."""
+    """Record each cut of this process before it is sent, and each answer as it arrives."""
     hold, file = Upstream._hold, open(record, "a")
     spans = open(record.with_name("spans.jsonl"), "a")
 
@@ -53,7 +51,9 @@ def note_cuts(record: Path) -> None:
 
 
 def noted(record: Path) -> dict[int, float]:
-    """seq -> U of a site's cuts, or the weights of their answers, over all lives of its server."""
+    """Return seq -> U of a site's cuts, or the weights of their answers, over all processes of its
+    server.
+    """
     return dict(json.loads(line) for line in record.read_text().splitlines())
 
 

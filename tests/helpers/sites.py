@@ -1,7 +1,7 @@
-"""Two sites of two integer workers each below one server, as processes, and their laws.
+"""Run two sites of two integer workers each below one server as processes, and check their laws.
 
-Both levels are exact in whole numbers: at the top, W is W_0 plus each site's accepted cuts; at a
-site, the cuts together are what it has accepted of its workers.
+Both levels are exact in integers: at the server above, W is W_0 plus each site's accepted cuts; at
+a site, the sum of the cuts is what it has accepted from its workers.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ TOKEN = "a secret of more than sixteen bytes"
 class Sites:
     """A server above and the sites below it.
 
-    top, sites: their servers
-    standbys: site -> its standby
-    workers: of each site
+    Attributes:
+        top, sites: their servers.
+        standbys: site -> its standby.
+        workers: of each site.
     """
 
     def __init__(self, jobs: Jobs, above: str = "asp", inside: str = "asp", sites: int = 2,
                  each: int = 2, options: tuple[str, ...] = (), inner: tuple[str, ...] = PLAIN,
                  hosts: Hosts | None = None):
-        """`hosts`: "top", and "site0" ... for the server and the workers of each site; None: all
-        are on this one."""
+        """Start the processes; `hosts`: "top", and "site0" ... for the server and the workers of
+        each site; None: all are on this one.
+        """
         self.jobs, self.above, self.inside, self.each = jobs, above, inside, each
         self.number, self._options, self._inner, self.hosts = sites, options, inner, hosts
         if hosts:
@@ -70,13 +72,13 @@ class Sites:
             workers=self.number, sync=self.above, port=port, space=self._space("top"))
 
     def start_site(self, site: int, *flags: str, address: str | None = None) -> ServerJob:
-        """Start, or start again, the server of a site."""
+        """Start or restart the server of a site."""
         job = self._start_server(site, self.ports[site], *flags, address=address)
         self.sites[site:site + 1] = [job]
         return job
 
     def start_standby(self, site: int, *flags: str) -> ServerJob:
-        """Start, or start again, the standby of a site."""
+        """Start or restart the standby of a site."""
         job = self.standbys[site] = self._start_server(
             site, self.spare[site], f"--standby_of=localhost:{self.ports[site]}", *flags)
         return job
@@ -100,7 +102,7 @@ class Sites:
             self.start_worker(site, worker, **plan)
 
     def start_worker(self, site: int, worker: int, **plan: object) -> Job:
-        """Start, or start again, a worker of a site."""
+        """Start or restart a worker of a site."""
         address = f"localhost:{self.ports[site]}"
         if site in self.standbys:
             address += f",{self.standbys[site].address}"
@@ -111,7 +113,7 @@ class Sites:
         return job
 
     def start_fit(self, site: int, worker: int, **plan: object) -> Job:
-        """Start, or start again, a worker of a site that is a `fit`; `plan`: see `integer_fit`."""
+        """Start or restart a worker of a site that is a `fit`; `plan`: see `integer_fit`."""
         plan = {"address": f"localhost:{self.ports[site]}", "worker": worker,
                 "record": str(self.record(site)), "seed": site, **plan}
         job = self.jobs.start(f"fit{worker}", INTEGER_FIT, json.dumps(plan),
@@ -133,7 +135,7 @@ class Sites:
         return self
 
     def record(self, site: int) -> Path:
-        """The folder of what this site and its workers note."""
+        """Return the folder of the records of this site and its workers."""
         return self.jobs.folder / f"record{site}"
 
     def end_well(self) -> None:
@@ -160,21 +162,21 @@ class Sites:
         return saved
 
     def cuts(self, site: int, made: dict[int, Any]) -> Pushes:
-        """These cuts of a site, and how the server above has answered them."""
+        """Return these cuts of a site, and the answers of the server above."""
         # one that was killed may not have logged what it had answered
         return Pushes(f"site {site}", made, logged(self.top.folder).get(site, {})
                       | noted(self.record(site) / "answers.jsonl"))
 
     def answered(self, site: int) -> int:
-        """How many cuts of this site the server above has answered."""
+        """Return how many cuts of this site the server above has answered."""
         path = self.record(site) / "answers.jsonl"
         return len(noted(path)) if path.exists() else 0
 
     def accepted(self, site: int, told: bool = False) -> float:
-        """The sum of what this site accepted of its workers, in patterns.
+        """Return the sum of what this site accepted from its workers, in patterns.
 
-        `told`: the log of a server that was killed may lack what it had answered; a worker that
-        was killed may not have been told what the log has.
+        `told`: take the answers that the workers received, because the log of a killed server may
+        lack some; a killed worker may not have received what is in the log.
         """
         record = self.record(site)
         weights = logged(self.sites[site].folder)
@@ -193,5 +195,5 @@ class Sites:
 
 
 def cuts(record: Path) -> list[list[float]]:
-    """The lines of a site's record."""
+    """Return the lines of a site's record."""
     return [json.loads(line) for line in record.read_text().splitlines()]

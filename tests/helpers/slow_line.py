@@ -1,8 +1,8 @@
-"""`python slow_line.py FD NAME MBIT MS`: a cable with a rate and a delay, between two tap devices:
-that of the descriptor FD, and a new one called NAME in this process's network namespace.
+"""`python slow_line.py FD NAME MBIT MS`: connect two tap devices by a cable with a rate and a
+delay: that of the descriptor FD, and a new one called NAME in this process's network namespace.
 
 It does what the kernel's netem does, which not every kernel has. Frames keep their order. A frame
-that would wait longer than `QUEUE` seconds for its turn is dropped, as a router does.
+that would wait longer than `QUEUE` seconds is dropped, as by a router.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BURST = 64  # frames that are read before others are written
 
 
 def tap(name: str) -> int:
-    """A descriptor of a new tap device in this process's network namespace."""
+    """Return a descriptor of a new tap device in this process's network namespace."""
     fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _TAP | _NO_HEAD))
     return fd
@@ -33,14 +33,14 @@ class Way:
     """One direction of the cable."""
 
     def __init__(self, source: int, sink: int, rate: float, delay: float):
-        """`rate`: bytes/s; `delay`: seconds."""
+        """Set up a direction with `rate` in bytes/s and `delay` in seconds."""
         self.source, self._sink, self._rate, self._delay = source, sink, rate, delay
         self._queue: collections.deque[tuple[float, bytes]] = collections.deque()
         self._free = 0.0  # when the last frame has left
 
     @property
     def due(self) -> float | None:
-        """When the next frame arrives, or None."""
+        """Return when the next frame arrives, or None."""
         return self._queue[0][0] if self._queue else None
 
     def read(self) -> None:

@@ -1,9 +1,9 @@
-"""A Slurm of three nodes on this machine, as root: for tests, or for a person to try things on.
+"""Run a Slurm of three nodes on this machine, as root: for tests, or for a person to try commands.
 
-    python tests/helpers/slurm.py --install    # Debian: apt-get; leave it out where Slurm is there
+    python tests/helpers/slurm.py --install    # Debian: apt-get; leave it out if Slurm is installed
 
-The nodes n0, n1, n2 share this machine's address and cores. Each claims to have four of them, and
-two GPUs, which are no devices. No service of the machine is touched, and none of its files in /etc.
+The nodes n0, n1, n2 share this machine's address and cores. Each is configured with four cores and
+two GPUs, which are no devices. It changes no service of the machine and none of its files in /etc.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def missing(apart: bool = False) -> str:
-    """Why there can be no Slurm here, or none with nodes apart; empty if there can."""
+    """Return why Slurm cannot run here, or not with separate nodes; empty if it can."""
     if os.geteuid() != 0:
         return "starting a Slurm takes root"
     absent = [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
@@ -74,13 +74,14 @@ def _path() -> str:
 
 
 class Slurm(contextlib.AbstractContextManager):
-    """The cluster; at its end its jobs and daemons are ended and its files are gone.
+    """The cluster; on exit its jobs and daemons are killed and its files are removed.
 
-    env: the environment in which Slurm's commands speak to it
+    Attributes:
+        env: the environment in which Slurm's commands reach it.
     """
 
     def __init__(self, apart: bool = False):
-        """`apart`: each node has an address, a host name and a cable of its own."""
+        """Start the cluster; `apart`: each node has a separate address, host name and cable."""
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # short, for munge's socket
         self.env = {**os.environ, "PATH": _path(), "SLURM_CONF": str(self.folder / "slurm.conf")}
         self._daemons: list[subprocess.Popen] = []
@@ -129,7 +130,7 @@ class Slurm(contextlib.AbstractContextManager):
                 stderr=subprocess.STDOUT, start_new_session=True))
 
     def _at(self, node: str | None) -> list[str]:
-        """What makes a command run on a node (None: on the controller)."""
+        """Return the words that run a command on a node (None: on the controller)."""
         return self._hosts.at(node) if self._hosts else []
 
     def cut(self, node: str) -> None:
@@ -137,18 +138,18 @@ class Slurm(contextlib.AbstractContextManager):
         self._hosts.cable(node, "down")
 
     def mend(self, node: str) -> None:
-        """Plug a node's cable in again. Its Slurm does nothing from then on."""
+        """Plug a node's cable in again. Its Slurm does nothing afterwards."""
         for pid in self._hosts.processes(node, "slurm"):
             os.kill(pid, signal.SIGSTOP)
         self._hosts.cable(node, "up")
 
     def ask(self, *command: str) -> str:
-        """What a command of Slurm prints; its errors count for nothing."""
+        """Return the output of a Slurm command; its errors are ignored."""
         return subprocess.run([*self._at(None), *command], env=self.env, stdout=subprocess.PIPE,
                               text=True, timeout=30, stderr=subprocess.DEVNULL).stdout
 
     def submit(self, *command: str, cwd: Path, **environment: str) -> str:
-        """The number of the job that `sbatch` makes of this."""
+        """Submit a job by `sbatch`, and return its number."""
         done = subprocess.run([*self._at(None), "sbatch", "--parsable", *command], cwd=cwd,
                               text=True, timeout=30, env={**self.env, **environment},
                               capture_output=True)
@@ -156,12 +157,12 @@ class Slurm(contextlib.AbstractContextManager):
         return done.stdout.strip()
 
     def state(self, job: str) -> str:
-        """PENDING, RUNNING, COMPLETED, ..."""
+        """Return PENDING, RUNNING, COMPLETED, ..."""
         shown = self.ask("scontrol", "--oneliner", "show", "job", job)
         return shown.partition(" JobState=")[2].partition(" ")[0]
 
     def processes(self, job: str, step: str) -> list[int]:
-        """Ids of the Python processes in a step of wbsp.sbatch: "ps", "worker-0", ..."""
+        """Return the ids of the Python processes in a step of wbsp.sbatch: "ps", "worker-0", ..."""
         found, worker = [], step.partition("worker-")[2]
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -194,9 +195,10 @@ class Slurm(contextlib.AbstractContextManager):
 
 
 class Hosts:
-    """Hosts on this machine: network namespaces with a cable each to a switch in one more.
+    """Hosts on this machine: network namespaces, each connected by a cable to a switch in another
+    namespace.
 
-    Nothing of it is in the machine's own network.
+    None of it is in the machine's own network.
     """
 
     HERE = "10.77.0.254"  # the switch's address
@@ -224,25 +226,25 @@ class Hosts:
         return f"10.77.0.{10 + self._names.index(name)}"
 
     def at(self, name: str | None) -> list[str]:
-        """What makes a command run on a host; None: at the switch."""
+        """Return the words that run a command on a host; None: at the switch."""
         if name is None:
             return ["nsenter", f"--net=/run/netns/{self._prefix}"]
         return ["nsenter", f"--net=/run/netns/{self._prefix}-{name}", "unshare", "--uts",
                 "sh", "-c", f'hostname {name}; exec "$@"', "sh"]
 
     def cable(self, name: str, state: str) -> None:
-        """state: up or down"""
+        """Set the cable's state to up or down."""
         self._ip("-n", self._prefix, "link", "set", name, state)
 
     def processes(self, name: str, program: str) -> list[int]:
-        """Ids of the processes on a host whose name begins with `program`."""
+        """Return the ids of the processes on a host whose name begins with `program`."""
         found = subprocess.run(["ip", "netns", "pids", f"{self._prefix}-{name}"], text=True,
                                stdout=subprocess.PIPE).stdout.split()
         return [int(pid) for pid in found
                 if Path(f"/proc/{pid}/comm").read_text().startswith(program)]
 
     def close(self) -> None:
-        """Kill what still runs on the hosts, and remove them."""
+        """Kill the remaining processes on the hosts, and remove them."""
         for space in [*(f"{self._prefix}-{name}" for name in self._names), self._prefix]:
             if Path(f"/run/netns/{space}").exists():
                 for pid in subprocess.run(["ip", "netns", "pids", space], text=True,

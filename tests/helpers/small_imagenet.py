@@ -1,4 +1,4 @@
-"""A small ImageNet of drawn pictures: class folders of JPEGs, and the same as TFRecords."""
+"""Draw a small ImageNet: class folders of JPEGs, and the same as TFRecords."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def write_records(folders: Path, home: Path, files: int = 2) -> Path:
 
 
 def record(encoded: bytes, label: int, name: str) -> bytes:
-    """A tf.train.Example as build_imagenet_data.py writes it, with the fields that are read."""
+    """Return a tf.train.Example as build_imagenet_data.py writes it, with the fields that are read.
+    """
     def some(**values):
         return tf.train.Feature(**values)
     return tf.train.Example(features=tf.train.Features(feature={

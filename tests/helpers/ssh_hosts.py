@@ -1,8 +1,9 @@
-"""Hosts that ssh reaches: network namespaces (`hosts`) with an sshd each, and a client's settings.
+"""Run hosts that ssh reaches: network namespaces (`hosts`) with an sshd each, and a client's
+settings.
 
     python tests/helpers/ssh_hosts.py --install    # Debian: apt-get
 
-No file of the machine's own ssh is used.
+It uses no file of the machine's own ssh.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ PACKAGES = ["openssh-client", "openssh-server"]
 
 
 def missing() -> str | None:
-    """Why there can be no such hosts here; None: there can."""
+    """Return why such hosts cannot run here; None: they can."""
     if shutil.which("ssh") is None or not os.path.exists(SSHD):
         return "no sshd; on Debian: python tests/helpers/ssh_hosts.py --install"
     return why_not()
 
 
 class SshHosts(contextlib.AbstractContextManager):
-    """The host `here`, and others, at which its root may run commands by ssh.
+    """The host `here`, and others at which its root may run commands by ssh.
 
     Attributes:
         hosts: all of them.
@@ -39,7 +40,7 @@ class SshHosts(contextlib.AbstractContextManager):
     """
 
     def __init__(self, folder: Path, names: Sequence[str]):
-        """`folder`: for keys and settings; `names`: of the others."""
+        """Start the hosts; `folder`: for keys and settings; `names`: of the other hosts."""
         self._daemons: list[subprocess.Popen] = []
         os.makedirs("/run/sshd", exist_ok=True)  # where sshd locks its children in
         self.hosts = Hosts("here", *names)
@@ -87,7 +88,7 @@ class SshHosts(contextlib.AbstractContextManager):
                 env={**os.environ, **self.environment}).returncode == 0, f"the sshd of {name}", 30)
 
     def processes(self, name: str) -> list[int]:
-        """Ids of the Python processes on that host."""
+        """Return the ids of the Python processes on that host."""
         found = subprocess.run(["ip", "netns", "pids", self.hosts.space(name)], text=True,
                                stdout=subprocess.PIPE).stdout.split()
         return [int(pid) for pid in found if _is_python(pid)]

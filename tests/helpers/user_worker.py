@@ -1,5 +1,5 @@
-"""`python user_worker.py STEPS TIMEOUT`: an integer worker that finds its server, index and token
-as a user's script does: in the environment, or by default.
+"""`python user_worker.py STEPS TIMEOUT`: run an integer worker that finds its server, index and
+token as a user's script does: in the environment, or by default.
 
 TIMEOUT: seconds to wait for the server.
 """

@@ -1,5 +1,6 @@
-"""A connection of ZeroMQ's protocol (ZMTP 3.1) over a socket of one's own: it knows when a push has
-arrived, and sends what no peer of libzmq would."""
+"""Speak ZeroMQ's protocol (ZMTP 3.1) over a plain socket: a test then knows when a push has
+arrived, and can send what no peer of libzmq would send.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ _MORE, _LONG, _COMMAND = 1, 2, 4  # flags of a frame
 
 
 def greet(connection: socket.socket, identity: bytes) -> None:
-    """Introduce a DEALER to the peer; its READY is to come yet. Raises OSError where the peer ends
-    the connection."""
+    """Introduce a DEALER to the peer, whose READY has not arrived yet. Raise OSError if the peer
+    ends the connection.
+    """
     connection.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0")
                        + bytes(32))
     left = 64
@@ -44,7 +46,7 @@ class Link:
         self._head, self._floats = b"", 0  # of a message that is not whole
 
     def ping(self) -> None:
-        """What a worker's libzmq sends every second; PONG answers."""
+        """Send a PING, as a worker's libzmq does every second; the peer answers PONG."""
         self.socket.sendall(b"\x04\x07\x04PING\0\0")
 
     def send(self, message: m.Message, floats: memoryview | None = None) -> float:
@@ -63,7 +65,7 @@ class Link:
         return at
 
     def receive(self) -> Iterator[tuple[bytes, int]]:
-        """Yield the head of each message that has come, and how many floats came with it."""
+        """Yield the head of each message that has arrived, and the number of floats in it."""
         got = self.socket.recv_into(self._buffer)
         if not got:
             raise RuntimeError("the server has ended a connection")
@@ -101,7 +103,7 @@ class Link:
 
 
 def _connected(host: str, port: int) -> socket.socket:
-    """Return a connection to a server that may be starting. Raises OSError."""
+    """Return a connection to a server that may be starting. Raise OSError if there is no server."""
     end = time.monotonic() + PATIENCE
     while True:
         try:

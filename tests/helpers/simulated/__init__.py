@@ -1,1 +1,2 @@
-"""Whole trainings in one thread: real servers, standbys, shards and workers on simulated hosts."""
+"""Run whole trainings in one thread: real servers, standbys, shards and workers on simulated hosts.
+"""

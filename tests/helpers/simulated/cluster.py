@@ -1,8 +1,8 @@
-"""One simulated run: its machines and processes, and the faults that its plan brings.
+"""Run one simulated training: its machines and processes, and the faults of its plan.
 
-What runs is what runs in earnest: `prepare_server` and what it leads to, `prepare_shard`, and a
-worker's transport and runtime. What is here is what stands around that: the command that is given,
-and given again after a death, and the replica, whose sums are exact.
+The code that runs is the real one: `prepare_server` and what it calls, `prepare_shard`, and a
+worker's transport and runtime. This module adds what surrounds it: the command that starts a
+process, and starts it again after a death, and the replica, whose sums are exact.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _AGAIN = 8.0  # seconds between two deaths where a second one may cost what only
 
 
 class Lines:
-    """Where a process's lines for a person go."""
+    """A process's console."""
 
     def __init__(self, cluster, name):
         self._cluster, self._name = cluster, name
@@ -123,9 +123,10 @@ _derive_keys = functools.cache(sockets.derive_keys.__wrapped__)  # slow on purpo
 
 
 class WildReplica(IntegerReplica):
-    """Now and then its updates are what no step should make: huge, or not finite.
+    """A replica some of whose updates are wrong: huge, or not finite.
 
-    chance: that an update is
+    Attributes:
+        chance: of such an update.
     """
 
     def __init__(self, *args, chance, draw, **options):
@@ -149,9 +150,11 @@ class WildReplica(IntegerReplica):
 
 
 class DenseTable(TableReplica):
-    """Now and then a step moves all rows, so that a dense version lies between sparse ones.
+    """A table some of whose steps move all rows, so that a dense version follows and precedes
+    sparse ones.
 
-    chance: that a step does
+    Attributes:
+        chance: of such a step.
     """
 
     def __init__(self, *args, chance, draw, **options):
@@ -167,15 +170,17 @@ class DenseTable(TableReplica):
 
 
 class WildTable(WildReplica, TableReplica):
-    """Both."""
+    """A table with wrong updates."""
 
 
 class Member:
     """One worker, over all its processes.
 
-    cuts, weights: of each of its pushes: what was cut; with which weight it counts, as it was told
-    spans: of each of its pushes: the positions of shared data that it was made of
-    unfit: how often each of these was in a push that was rejected as not finite, or too large
+    Attributes:
+        cuts, weights: of each push: what was cut; the weight with which it counts, according to its
+            answer.
+        spans: of each push: the positions of shared data in it.
+        unfit: how often each position was in a push that was rejected as not finite, or too large.
     """
 
     def __init__(self, cluster, index, steps):
@@ -203,7 +208,7 @@ class Member:
 
     @property
     def late(self):
-        """The others finished without this worker, and rightly so."""
+        """Return whether the others finished without this worker, as they may."""
         if self.cluster.harsh:
             return self.given_up is not None
         ended_well = any(0 in codes for name, codes in self.cluster.codes.items()
@@ -217,7 +222,7 @@ class Member:
         return self.final is not None or self.given_up is not None
 
     def gone(self, life):
-        """When a process of this worker had finished its steps, or died."""
+        """Return when a process of this worker had finished its steps, or died."""
         return self.deaths[life - 1] if life <= len(self.deaths) else self.left_at
 
     def start(self, name=None):
@@ -227,12 +232,12 @@ class Member:
         process.start(lambda: self.run(process))
 
     def _is(self, process):
-        """This process is this worker from now on."""
+        """Note that this process is this worker from now on."""
         self.process, self.runtime, self.holds = process, None, True
         self.lives += 1
 
     def run(self, process):
-        """Be this worker, or that of which the server chooses the index."""
+        """Run this worker, or the one whose index the server chooses."""
         cluster = self.cluster
         me = None if cluster.plan.chosen else self
 
@@ -286,7 +291,7 @@ class Member:
 
     @staticmethod
     def _welcome(transport, own):
-        """The server's answer; None: it serves the next run soon."""
+        """Return the server's answer; None: it serves the next run soon."""
         try:
             return transport.hello({}, 600.0, fit=1, own=own)
         except RunOver as error:
@@ -336,7 +341,9 @@ class Member:
         self.final, self.final_version = np.array(replica.x), runtime.agent.version
 
     def _notes_what_is_sent(self, session):
-        """And that the format keeps the rest: update + unsent = sent + unsent afterwards."""
+        """Record what is sent, and check that the format keeps the rest: update + unsent = sent +
+        unsent afterwards.
+        """
         def encode(update, encode=session.encode):
             before = 0.0 if session.sending.unsent is None else session.sending.unsent.copy()
             due = update.astype(np.float64) + before
@@ -351,7 +358,7 @@ class Member:
         session.encode = encode
 
     def comes_again(self):
-        """Its process has ended, and is started again after a while."""
+        """Start a new process of this worker after a while."""
         self.leaving = False
         self.deaths.append(self.cluster.world.now)
         self.joined = None
@@ -359,7 +366,9 @@ class Member:
         self.cluster.world.after(self.cluster.rng.uniform(0.05, 2.0), lambda: self.start(name))
 
     def _share(self, process):
-        """This process's share of the data, and what is noted of it; None: it has its own."""
+        """Return this process's share of the data, whose use is recorded; None: it has its own
+        data.
+        """
         if self.cluster.plan.data is None:
             return None
         n, batch, epochs = self.cluster.plan.data
@@ -382,8 +391,9 @@ class Member:
         return share
 
     def readmitted(self, answer):
-        """Another server has let it in. What was sent again is perhaps not in the model, because
-        others had done some of its work."""
+        """Note that another server has admitted this worker. What was sent again may be missing in
+        the model, because others had done a part of its work.
+        """
         if self._counts is not None and answer.epoch >= self._later:
             self._counts = None  # this process continues from there, in place of the earlier one
         if answer.void:
@@ -392,9 +402,10 @@ class Member:
                 (seq for seq in self.weights if seq >= max(answer.safe, self.joined)), 0.0)
 
     def goes_on(self, joined):
-        """A new process continues from push `joined.seq`: what an earlier one cut after that is no
-        more. But one that joins a server of an earlier epoch changes nothing of what counts, until
-        a later one lets it in."""
+        """Continue in a new process from push `joined.seq`: what an earlier process cut after it is
+        void. A process that joins a server of an earlier epoch changes nothing of what counts,
+        until a server of a later epoch admits it.
+        """
         self.forget_outdated()
         self.joined = seq = joined.seq
         newest = self.cluster.laws.settings.get("epoch", 0)
@@ -405,7 +416,7 @@ class Member:
         self.weights = {push: weight for push, weight in self.weights.items() if push < seq}
 
     def forget_outdated(self):
-        """Return to what counts, from what a process told a server of an earlier epoch."""
+        """Restore what counts after a process was connected to a server of an earlier epoch."""
         if self._counts is not None:
             self.cuts, self.spans, self.sent, self.weights = self._counts
             self._counts = None
@@ -417,7 +428,7 @@ class Member:
         self.weights[ack.seq] = ack.weight
 
     def pushes(self, weights=None):
-        """Its pushes, with these weights; None: those of its answers."""
+        """Return its pushes with these weights; None: those of its answers."""
         return Pushes(f"worker {self.index}", dict(enumerate(self.cuts)),
                       self.weights if weights is None else weights, dict(enumerate(self.spans)))
 
@@ -430,9 +441,10 @@ class Member:
 class Cluster:
     """A run of `plan`, with the faults at the times that `seed` draws.
 
-    number: of the seed
-    said:   all lines for a person
-    notes:  what happened, counted: faults by kind, phases that were struck
+    Attributes:
+        number: of the seed.
+        said: all console lines.
+        notes: counts of what happened: faults by kind, phases in which a fault struck.
     """
 
     _judged_by, _member = Laws, Member
@@ -489,12 +501,12 @@ class Cluster:
 
     @property
     def over(self):
-        """All workers have ended, and so has whatever served them."""
+        """Return whether all workers and the server that served them have ended."""
         return all(member.ended for member in self.members)
 
     @property
     def ended_at(self):
-        """When the last server ended."""
+        """Return when the last server ended."""
         return max((time for name, time in self.ends.items() if name in ("server", "standby")),
                    default=self.world.now)
 
@@ -503,7 +515,7 @@ class Cluster:
         return [self.processes[name] for name in ("server", "standby")[:1 + self.plan.standby]]
 
     def _boxes(self):
-        """Name of a machine on the network -> the one that it is the same as."""
+        """Return the name of a machine on the network -> the machine that it is the same as."""
         plan, draw = self.plan, random.Random(f"boxes {self.plan.sync} {self.number}")
         names = [*["standby"] * plan.standby, *(f"w{index}" for index in range(plan.workers))]
         return {name: draw.choice(["server", "server", "server", "standby"][:3 + plan.standby])
@@ -538,7 +550,7 @@ class Cluster:
         return process
 
     def start_server(self, name, resume=True):
-        """The command of the server or of the standby."""
+        """Run the command of the server or of the standby."""
         plan, process = self.plan, self.process(name)
         options = dict(plan.options)
         if plan.sync == "lbbsp" and plan.data is not None:
@@ -573,7 +585,9 @@ class Cluster:
 
     @property
     def all_sick(self):
-        """By chance, all workers' updates were wild so often that the run has ended with that."""
+        """Return whether all workers' updates were, by chance, wrong so often that the run has
+        ended by that.
+        """
         return bool(self.plan.wild) and any("pushes of all workers were not finite" in line
                                             for line in self.said[-200:])
 
@@ -613,7 +627,9 @@ class Cluster:
     # Others who are there.
 
     def _draw_others(self, horizon):
-        """Of a generator of their own: what else happens is the same without them."""
+        """Draw strangers, readers and mistakes from a separate generator, so that what else happens
+        is the same without them.
+        """
         plan, draw = self.plan, random.Random(f"others {self.plan.sync} {self.number}")
         for number in range(plan.strangers):
             process = self.process(f"x{number}")
@@ -662,7 +678,9 @@ class Cluster:
             self.world.after(self._fence_draw.uniform(0.02, horizon / 2), self.fence)
 
     def phase(self, name, process):
-        """The run has reached a phase: faults that were aimed at it strike, now or in a moment."""
+        """Note that the run has reached a phase: faults that are planned for it strike, now or
+        soon.
+        """
         if name == "farewell" and self.plan.full and self.plan.shards:
             self.world.storms = 0  # as in `_may_die`: a connection to a shard is a life
         for aim in [*self._aimed]:
@@ -685,7 +703,7 @@ class Cluster:
             self.notes[f"phase {phase}"] += 1
 
     def kill(self, name, waits=True):
-        """kill -9, and the command again after a while; true if it was done."""
+        """Kill (kill -9), and run the command again after a while; return whether it was done."""
         if self.over or not self.processes[name].alive:
             return False
         if not self._may_die(name):
@@ -710,7 +728,9 @@ class Cluster:
                          lambda: self.starts_again(name))
 
     def _another_dies(self, name):
-        """One has died. Within seconds another may, which is two deaths: what both hold is lost."""
+        """Kill another process within seconds of a death, perhaps: two deaths, by which what both
+        held is lost.
+        """
         now = self.world.now
         if any(other != name and now - time < _AGAIN for time, other in self._deaths):
             self.notes["deaths within 8 s of another"] += 1
@@ -723,7 +743,7 @@ class Cluster:
                              lambda: self._dies_soon(name, draw))
 
     def _dies_soon(self, other, draw):
-        """A worker, or a server that may die; none of which is the one that has died."""
+        """Kill a worker, or a server that may die, but not `other`, which has just died."""
         members = [member for member in self.members if f"w{member.index}" != other
                    and not member.ended and member.runtime is not None
                    and member.process.alive and not member.leaving]
@@ -740,7 +760,7 @@ class Cluster:
     # Absences.
 
     def is_away(self):
-        """A server's machine, or its standby's, is away for long."""
+        """Let the machine of a server or its standby sleep for long."""
         name = self.rng.choice([self._victim(), self.laws.serving, self.laws.serving])
         how = self.rng.choice(self.plan.hows)
         if self.over or not self.processes[name].alive:
@@ -752,7 +772,7 @@ class Cluster:
         self.take_away(name, how, self.rng.choice(self.plan.away))
 
     def worker_is_away(self):
-        """A worker's machine is away for longer than a server waits for it."""
+        """Let a worker's machine sleep for longer than a server waits for it."""
         member = self.rng.choice(self.members)
         if self.over or member.ended or member.runtime is None or not member.process.alive:
             return
@@ -777,7 +797,7 @@ class Cluster:
         self.world.after(self.rng.uniform(1.0, 12.0), lambda: self._given_up(name, how))
 
     def fence(self):
-        """The server is out of reach until its standby acts alone, which dies then."""
+        """Make the server unreachable until its standby, which dies then, serves alone."""
         draw, name = self._fence_draw, "server"
         if self.over:
             return
@@ -798,14 +818,14 @@ class Cluster:
             self._fenced = None
 
     def acts_alone(self, name):
-        """A process was elected in the other one's place."""
+        """Note that a process was elected in place of the other one."""
         if self._fenced and self._fenced[0] != name:
             draw = self._fence_draw
             self.world.after(draw.uniform(0.0, 0.7),
                              lambda: self._dies_alone(name))
 
     def _dies_alone(self, name):
-        """It dies once the durable state is on its disk."""
+        """Kill it once the durable state is on its disk."""
         if self.over or not self._fenced or not self.processes[name].alive:
             return
         if not (self._none_is_new() and self.laws.alone(name)):
@@ -817,8 +837,9 @@ class Cluster:
         self.world.after(draw.uniform(0.0, 0.1), lambda: self._in_reach(fenced))
 
     def _some_around(self, name):
-        """It is cut off from all others; or a server is, from the other one and from some workers:
-        both may ask workers for their votes then."""
+        """Cut a server off from all others; or from the other server and from some workers: then
+        both may ask workers for their votes.
+        """
         pairs = self._around(name)
         if name in ("server", "standby") and self.rng.random() < 0.5:
             reached = {f"w{member.index}" for member in self.members if self.rng.random() < 0.5}
@@ -830,14 +851,14 @@ class Cluster:
         return {(name, one) for one in others} | {(one, name) for one in others}
 
     def _given_up(self, name, how):
-        """A router has dropped the connections to this machine, and reports that."""
+        """Let a router drop the connections to this machine, and report it."""
         for connection in self.world.connections():
             if (self.processes[name].machine in connection.route(connection.up)
                     and (connection.parted or how == "nap") and not self._to_shard(connection)):
                 connection.lapse()
 
     def _dies_taking_over(self, process):
-        """Between two of its steps."""
+        """Kill a process between two of its steps."""
         if self.over or not self._none_is_new():
             return
         self.notes["phase take-over"] += 1
@@ -849,8 +870,9 @@ class Cluster:
             self.start_server(name)
 
     def _may_die(self, name):
-        """With one death at a time nothing is lost: the other process holds what this one does, and
-        no worker has died whose decisions are not durable."""
+        """Return whether nothing is lost by this death: with one death at a time the other process
+        holds what this one does, and no worker has died whose decisions are not durable.
+        """
         if self.world.now - self.last_death < (_AGAIN if self.plan.standby else 0.0):
             return False
         if not self._none_is_new():
@@ -863,7 +885,7 @@ class Cluster:
         return True
 
     def _none_is_new(self):
-        """All that workers which have died had pushed is in a checkpoint."""
+        """Return whether a checkpoint has all that the workers which have died had pushed."""
         return all(member.ended or (member.process.alive and not member.leaving
                                     and self.laws.has(member))
                    for member in self.members
@@ -896,14 +918,14 @@ class Cluster:
         self._another_dies(f"w{member.index}")
 
     def leave(self):
-        """A worker is interrupted, as by Ctrl-C or a scheduler."""
+        """Interrupt a worker, as Ctrl-C or a scheduler does."""
         if (member := self._goes()) is not None and member.left_at > self.world.now:
             self.say(f"--- w{member.index} is to leave")
             self.notes["leaves"] += 1
             member.leaving = True
 
     def _goes(self):
-        """A worker that may end now, and what it alone holds with it; or None."""
+        """Return a worker that may end now, with all that it alone holds; or None."""
         member = self.rng.choice(self.members)
         if member.ended or member.runtime is None or not member.process.alive or member.leaving or (
                 self.world.now - self.last_death < _AGAIN and self.plan.kills):
@@ -940,8 +962,10 @@ class Cluster:
         return name[0] == "s" and name[1:].isdigit()
 
     def _silence_of_a_shard(self, seconds, servers):
-        """For how long a shard may say nothing to these: a server takes that for its end, too, and
-        dies with it, and with what it holds; so not where that would be a second death."""
+        """Return for how long a shard may be silent to these. A server takes a longer silence for
+        the shard's end, and dies with it and with what it holds; so not where that would be a
+        second death.
+        """
         if not (self.plan.standby and servers and seconds > SHARD.silent):
             return seconds
         if not all(self._may_die(server) for server in servers):
@@ -950,7 +974,7 @@ class Cluster:
         return seconds
 
     def isolate(self, name=None):
-        """A server is out of reach of all others, and they of it."""
+        """Make a server unreachable for all others, and them for it."""
         name = name or self._victim()
         pairs = self._around(name)
         self.struck[name] = "cut"
@@ -977,12 +1001,12 @@ class Cluster:
         return False
 
     def _to_shard(self, connection):
-        """It is a server's own: the server dies with it."""
+        """Return whether the connection is a server's to its shard: the server dies with it."""
         return (connection.dealer.process.name in ("server", "standby")
                 and connection.router.process.name[1:].isdigit())
 
     def _may_break(self, connection):
-        """A storm breaks a server's connection to a shard only where the server may die."""
+        """Let a storm break a server's connection to a shard only if the server may die."""
         if not (self.plan.standby and self._to_shard(connection)):
             return True
         if not self._may_die(connection.dealer.process.name):
@@ -991,8 +1015,9 @@ class Cluster:
         return True
 
     def _out_of_touch(self, seconds):
-        """From now on some cannot reach others for so long. A worker that is back for less than it
-        may take to connect again has been away all the time."""
+        """Cut some off from others for this long. A worker that is back for less time than it may
+        take to connect again counts as away all the time.
+        """
         now = self.world.now
         if now > self._back_at + _CONNECTS:
             self._away_since = now
@@ -1020,7 +1045,7 @@ class Cluster:
     # The run.
 
     def run(self):
-        """Play it. Raises AssertionError where a law is broken."""
+        """Play the run. Raise AssertionError if a law is broken."""
         kinds = self.plan.faults
         self.notes["chosen"] += self.plan.chosen
         self.notes.update({kind: 1 for kind in ("chunk", "dense", "uncounted")
@@ -1048,7 +1073,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def small_chunks(most):
-    """A message has at most so many floats; 0: as usual."""
+    """Limit a message to this many floats; 0: no limit but the usual one."""
     usual, split = assembly.CHUNK, assembly.split.__defaults__
     if most:
         assembly.CHUNK, assembly.split.__defaults__ = most, (most,)
@@ -1071,7 +1096,7 @@ class _Handler(logging.Handler):
 
 
 class _Real:
-    """In place of the real world."""
+    """A stand-in for the real world."""
 
     def __init__(self, what):
         self._what = what
@@ -1082,9 +1107,10 @@ class _Real:
 
 @contextlib.contextmanager
 def alone(cluster):
-    """Nothing that a simulated thread does reaches the real clock, threads, sockets or disk.
+    """Within this context nothing that a simulated thread does reaches the real clock, threads,
+    sockets or disk.
 
-    Lines of the library's logger go to the run; memory is collected after it, not in it.
+    Lines of the library's logger go to the run; garbage is collected after it.
     """
     world, here = cluster.world, threading.get_ident()
     logger, collecting = logging.getLogger("wbsp"), gc.isenabled()

@@ -1,4 +1,6 @@
-"""Thousands of simulated runs, counted; or one of them again, by its seed and plan."""
+"""Play thousands of simulated runs and count their results; or play one of them again, by its seed
+and plan.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,14 @@ _AT_ONCE = 20  # seeds that a process takes
 
 @contextlib.contextmanager
 def scratch():
-    """A folder in memory, where there is one."""
+    """Return a folder in memory, if there is one."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         yield Path(folder)
 
 
 def as_json(plan):
-    """What of a plan is not as usual, for `--plan`."""
+    """Return what differs in a plan from the defaults, for `--plan`."""
     usual = type(plan)()
     return json.dumps({field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)
                        if getattr(plan, field.name) != getattr(usual, field.name)})
@@ -49,7 +51,7 @@ def from_json(text, kind="any"):
 
 
 def explain(plan, seed, error):
-    """A failure, in a few lines: what, where, and how it is played again."""
+    """Describe a failure in a few lines: what, where, and the command that plays it again."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{Path(last.filename).name}:{last.lineno}"
     notes = " ".join(getattr(error, "__notes__", ()))
@@ -63,8 +65,10 @@ def explain(plan, seed, error):
 class Tally:
     """Counts of the simulated runs.
 
-    runs, models, options, formats: numbers of runs: by kind, and so on
-    struck: numbers of runs in which something happened; times: how often it did, in all
+    Attributes:
+        runs, models, options, formats: numbers of runs, by kind, and so on.
+        struck: numbers of runs in which something happened.
+        times: how often it happened, in all runs.
     """
 
     def __init__(self):
@@ -73,7 +77,7 @@ class Tally:
         self.seconds, self.events, self.virtual = 0.0, 0, 0.0
 
     def play(self, plan, seed, folder, loud=False, kind=""):
-        """Play a run and count it; the run, or None where it failed."""
+        """Play a run and count it; return the run, or None if it failed."""
         began = time.process_time()
         run = None
         try:
@@ -102,7 +106,7 @@ class Tally:
         return None
 
     def add(self, other):
-        """What another process has played."""
+        """Add the runs that another process has played."""
         for name, value in vars(other).items():
             if isinstance(value, Counter):
                 getattr(self, name).update(value)
@@ -140,7 +144,7 @@ class Tally:
 
 
 def planned(args, seed):
-    """The kind and the plan that this seed has."""
+    """Return the kind and the plan of this seed."""
     kinds, models = args.kinds.split(","), args.models.split(",")
     kind = kinds[seed % len(kinds)]
     if args.plan is not None:
@@ -150,7 +154,7 @@ def planned(args, seed):
 
 
 def play(args, seed):
-    """One run, counted."""
+    """Play one run, and count it."""
     kind, plan = planned(args, seed)
     tally = Tally()
     with scratch() as folder:
@@ -160,7 +164,7 @@ def play(args, seed):
 
 @contextlib.contextmanager
 def played(args, seeds):
-    """Tallies of all seeds, as they come, from so many processes."""
+    """Yield the tallies of all seeds as they finish, from this many processes."""
     if args.jobs == 1:
         yield map(functools.partial(play, args), seeds)
         return

@@ -1,7 +1,7 @@
-"""The disk of a simulated machine: slow, full, and without unsynced data when power is lost.
+"""Simulate the disk of a machine: slow, full, and without unsynced data after a loss of power.
 
-What a process has written is in the system's hands, and outlives the process. What outlives the
-machine is what was synced, and of all later writes and changes of names any beginning.
+What a process has written is held by the system, and outlives the process. A loss of power leaves
+what was synced, and an arbitrary beginning of all later writes and changes of names.
 """
 
 from __future__ import annotations
@@ -88,8 +88,9 @@ class File:
 class Machine:
     """What outlives the processes of one machine: its disk.
 
-    slow: seconds that a sync takes, on average
-    full: chance that a write fails
+    Attributes:
+        slow: mean seconds of a sync.
+        full: chance that a write fails.
     """
 
     def __init__(self, world, slow=0.002, full=0.0):
@@ -106,14 +107,14 @@ class Machine:
         self._changes.append(change)
 
     def sync(self, inode):
-        """As a journal does it: with a file's floats go all changes of names before."""
+        """Sync as a journal does: all earlier changes of names go with a file's data."""
         inode.synced = bytes(inode.data)
         for change in self._changes:
             self._apply(self._kept_names, change)
         self._changes.clear()
 
     def lose_power(self):
-        """Only synced data are left, and any beginning of the rest."""
+        """Keep the synced data only, and an arbitrary beginning of the rest."""
         kept = self._world.rng.randint(0, len(self._changes))
         for change in self._changes[:kept]:
             self._apply(self._kept_names, change)
@@ -206,7 +207,7 @@ class Disk:
         return File(self, self._process, inode, mode)
 
     def real(self, path):
-        """A file of the system with the same bytes, for what reads only such."""
+        """Return a file of the system with the same bytes, for code that reads only such files."""
         inode = self.machine.names.get(str(path))
         if inode is None:
             return str(path)

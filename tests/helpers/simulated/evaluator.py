@@ -13,9 +13,11 @@ _WORK, _AGAIN = 0.02, 1.0  # seconds: for a version, and until it tries again to
 
 
 class SimulatedEvaluator:
-    """It works, or it hangs or dies at an evaluation that `draw` chooses, perhaps the last one.
+    """An evaluator that works, or hangs or dies at an evaluation that `draw` chooses, perhaps the
+    last one.
 
-    process: the server's, with which it ends
+    Attributes:
+        process: the server's, with which it ends.
     """
 
     def __init__(self, cluster, process, draw, at):

@@ -1,4 +1,4 @@
-"""The kinds of runs that the command plays in turn, each with as many seeds as the others."""
+"""List the kinds of runs that the command plays in turn, each with as many seeds as the others."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from simulated.cluster import Cluster
 
 
 class Kind(NamedTuple):
-    """draws: (model, seed, data, sparse) -> a plan; the last two are None where the seed decides
-    plays: (plan, seed, folder, loud), with `run`, `world`, and `notes` of what happened
-    plan: type of its plans
+    """Attributes:
+        draws: (model, seed, data, sparse) -> a plan; the last two are None if the seed decides.
+        plays: (plan, seed, folder, loud), with `run`, `world`, and `notes` of what happened.
+        plan: type of its plans.
     """
 
     draws: Callable
@@ -39,10 +40,10 @@ TURNS = "standby", "shards", "sites", "series"  # which are played unless others
 
 
 def player(plan):
-    """What plays this plan."""
+    """Return what plays this plan."""
     return next(kind.plays for kind in KINDS.values() if kind.plan is type(plan))
 
 
 def name_of(plan):
-    """The first kind that has such plans."""
+    """Return the first kind that has such plans."""
     return next(name for name, kind in KINDS.items() if kind.plan is type(plan))

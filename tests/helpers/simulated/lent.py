@@ -1,4 +1,4 @@
-"""What becomes of memory that one process lends to another: laws 5 and 12."""
+"""Follow memory that one process lends to another: laws 5 and 12."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _A_WHILE = 1.0  # seconds in which all running processes learn which memory is r
 
 
 class Reading(NamedTuple):
-    """`link`: over which it was lent; None: of a copy. `number`: of the fetch, or of the copy."""
+    """`link`: over which it was lent; None: a copy. `number`: of the fetch, or of the copy."""
 
     reader: Process
     link: object

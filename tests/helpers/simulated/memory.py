@@ -1,7 +1,7 @@
-"""Memory that the simulated processes of one machine share, and the Unix sockets between them.
+"""Simulate memory that the processes of one machine share, and the Unix sockets between them.
 
-See `wbsp.process.memory.Memory`, and `wbsp.wire.shm.link` for what uses these sockets. They do not
-break while both processes live: there is no network between the two.
+See `wbsp.process.memory.Memory`, and `wbsp.wire.shm.link`, which uses these sockets. They do not
+break while both processes live, because there is no network between the two.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _NUMBER = struct.Struct("<Q")
 
 
 class Segment:
-    """lender:   the process that made it
-    given_up: when that closed its descriptor, or died; None: it has not
+    """Attributes:
+        lender: the process that made it.
+        given_up: when the lender closed its descriptor, or died; None: it has not.
     """
 
     def __init__(self, lender, size, read_only):
@@ -33,11 +34,12 @@ class Segment:
 
 
 class Memory:
-    """Of one process.
+    """The memory of one process.
 
-    open:   descriptor -> segment
-    mapped: number -> what is mapped, as long as anything holds it or a view of it: a weak
-            reference, and the segment
+    Attributes:
+        open: descriptor -> segment.
+        mapped: number -> what is mapped, as long as it or a view of it is referenced: a weak
+            reference, and the segment.
     """
 
     def __init__(self, process):
@@ -50,7 +52,7 @@ class Memory:
         return [(one(), segment) for one, segment in self._mapped.values()]
 
     def holds(self, segment):
-        """Whether this process, which lives, has it mapped."""
+        """Return whether this process, which lives, has it mapped."""
         return self._process.alive and any(one is segment for _, one in self._mapped.values())
 
     def available(self):
@@ -90,8 +92,9 @@ class Memory:
 class Socket(Waited):
     """A Unix socket of whole messages.
 
-    lends:  it is a server's: that connects, and hands memory over
-    handed: number -> segment, of both ends
+    Attributes:
+        lends: it is a server's, which connects and hands memory over.
+        handed: number -> segment, of both ends.
     """
 
     connection = None  # over the network
@@ -230,7 +233,7 @@ class Socket(Waited):
 
 
 class Epoll(Waited):
-    """Which of some sockets can be read."""
+    """An epoll: which of the registered sockets can be read."""
 
     def __init__(self, network):
         super().__init__()

@@ -1,5 +1,6 @@
-"""Processes that a person has started wrongly, during a sound run: each prints why it gets
-nowhere, in a line, and ends; the run does not notice."""
+"""Processes that a person has started wrongly during a sound run: each prints in one line why it
+cannot take part, and ends; the run is not affected.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ OTHER_TOKEN = b"another secret, which is as long"
 
 @dataclass(frozen=True)
 class Mistake:
-    """main: (cluster, process) -> what the process does; it returns an exit code
-    says: words of the line that tells why
-    fits: plans in which a person could make it
+    """Attributes:
+        main: (cluster, process) -> what the process does; it returns an exit code.
+        says: words of the line that gives the reason.
+        fits: plans in which a person could make the mistake.
     """
 
     name: str

@@ -1,10 +1,10 @@
-"""ZeroMQ and sockets of simulated processes, as far as wbsp uses them: see
+"""Simulate ZeroMQ and the sockets of processes, as far as wbsp uses them: see
 `wbsp.process.host.Network`.
 
-As libzmq does it: a ROUTER that learns of ended peers, and lets a peer that reconnects
-keep its name; a DEALER that keeps some messages while it connects, for whoever answers, and
-connects again by itself; some messages in each direction, then Again. Messages keep their order,
-take their time, and are lost with their connection.
+It behaves as libzmq does. A ROUTER learns of ended peers, and lets a peer that reconnects keep its
+name. A DEALER queues some messages while it connects, for whichever process answers, and reconnects
+by itself. Each direction holds some messages, then raises Again. Messages keep their order, take
+their time, and are lost with their connection.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _AGAIN = zmq.Again()
 
 
 class Frame:
-    """fd: of the connection that it came over, at the end where it is read."""
+    """`fd`: of the connection that it came over, at the end where it is read."""
 
     __slots__ = ("buffer", "bytes", "fd", "peer")
 
@@ -64,7 +64,7 @@ class Pipe:
         return self.moving + len(self.inbox) < ROOM
 
     def ends(self):
-        """Its end where messages are read is closed."""
+        """Close its end where messages are read."""
         self.to.process.host.network.release(self.fd)
 
     def send(self, frames, sender):
@@ -108,8 +108,9 @@ class Pipe:
 
 
 class Connection:
-    """Between a DEALER and a ROUTER, while it is open; `stuck`: what would arrive, were the way not
-    cut. Once it is not, each end hears of that, sooner or later."""
+    """A connection between a DEALER and a ROUTER, while it is open; `stuck`: what would arrive if
+    the way were not cut. After the cut each end is notified sooner or later.
+    """
 
     def __init__(self, dealer, router, endpoint):
         self.dealer, self.router, self.endpoint, self.open = dealer, router, endpoint, True
@@ -118,7 +119,9 @@ class Connection:
         self.up, self.down, self.stuck = Pipe(self, router), Pipe(self, dealer), []
 
     def replaced(self):
-        """The peer's next connection takes its name; what is still read of this one has another."""
+        """Note that the peer's next connection takes its name; what is still read from this one has
+        another name.
+        """
         self.name = b"\0" + self.up.fd.to_bytes(4, "big")
         self.open = False
         self.dealer.process.world.after(0.0005, lambda: self.hears(self.router))
@@ -129,7 +132,7 @@ class Connection:
 
     @property
     def parted(self):
-        """The machines of its ends do not reach each other."""
+        """Return whether the machines of its ends cannot reach each other."""
         one, two = self.route(self.up)
         world = self.dealer.process.world
         return not (world.reachable(one, two) and world.reachable(two, one))
@@ -137,7 +140,8 @@ class Connection:
     def close(self, notice=0.0005, by=None):
         """Break it; both ends notice after a while, and messages in transit are lost.
 
-        by: the end that has closed it; the other one does not hear of it while they are parted
+        Args:
+            by: the end that has closed it; the other one is not notified while they are parted.
         """
         if not self.open:
             return
@@ -152,7 +156,9 @@ class Connection:
         world.after(notice * (0.5 + world.rng.random()), lambda: self.hears(self.dealer))
 
     def lapse(self):
-        """The dealer's kernel has given it up; the other end has not sent, or waits for pings."""
+        """Give the connection up in the dealer's kernel; the other end has not sent, or waits for
+        pings.
+        """
         if self.open:
             self.open = False
             self.down.inbox.clear()
@@ -171,7 +177,7 @@ class Connection:
         world.after(1.0, look)
 
     def hears(self, end):
-        """One of its ends learns that it is over."""
+        """Notify one of its ends that it is over."""
         if end not in self.deaf:
             return
         self.deaf.remove(end)
@@ -376,7 +382,7 @@ class Socket(Waited):
 
 
 class _Closed(Socket):
-    """A socket that is closed: as with libzmq, all that one can do with it is to close it again."""
+    """A closed socket: as with libzmq, it can only be closed again."""
 
     def _fail(self, *_, **__):
         raise zmq.ZMQError(errno.ENOTSOCK)
@@ -510,7 +516,7 @@ class Attempt:
 
 
 class Line(Waited):
-    """A connection's socket, as its process sees it: the bytes that are unread are not counted."""
+    """A connection's socket, as its process sees it: unread bytes are not counted."""
 
     def __init__(self, network, fd, owner):
         super().__init__()
@@ -531,7 +537,7 @@ class Line(Waited):
     getsockopt = setsockopt
 
     def shutdown(self, how):
-        """Both ends notice it."""
+        """Close the connection; both ends notice."""
         for connection in [*self._owner.peers.values(), self._owner.connection]:
             if connection is not None and self._fd in (connection.up.fd, connection.down.fd):
                 connection.close()

@@ -1,8 +1,8 @@
-"""What a module of wbsp keeps for its process, for each simulated process apart.
+"""Keep the state of wbsp's modules separately for each simulated process.
 
-A worker's process knows by such variables which run it is in, was in, and is about to be in: see
-`wbsp.worker.process` and `wbsp.worker.next_run`. All simulated processes have one interpreter, so
-`PROCESS`, and each such dict, set or list, is replaced by one that is another in each process.
+By such variables a worker's process knows which run it is in, was in, and will be in: see
+`wbsp.worker.process` and `wbsp.worker.next_run`. All simulated processes share one interpreter, so
+`PROCESS`, and each such dict, set or list, is replaced by one that differs between processes.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _KINDS = {dict: _Dict, list: _List, set: _Set}
 
 
 class AtExit:
-    """In place of Python's: what a process does at its end, the newest first."""
+    """A stand-in for Python's atexit: what a process does at its end, the newest first."""
 
     def __init__(self, world):
         self._acts = _List(world, list)
@@ -93,7 +93,7 @@ class AtExit:
 
 @contextlib.contextmanager
 def own_modules(cluster):
-    """Within, each simulated process has its own state of `MODULES`."""
+    """Within this context each simulated process has its own state of `MODULES`."""
     world, ends = cluster.world, AtExit(cluster.world)
     hook = sys.excepthook
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What a simulated run is like, and which faults strike it: written out, or drawn by a seed."""
+"""Describe a simulated run and the faults that strike it: written out, or drawn by a seed."""
 
 from __future__ import annotations
 
@@ -44,14 +44,15 @@ OPTIONS = {
 class Plan:
     """One run.
 
-    steps:   at most, of each worker
-    size:    floats of the model
-    sparse:  each step moves a few rows of it, so that updates and versions go as blocks
-    data:    that all workers share: examples, those of a batch, and epochs; None: each has its own,
-             and makes `steps`
-    validate: as in `SharedData`
-    period:  seconds between two checkpoints
-    hours:   of virtual time, after which a run that has not ended hangs
+    Attributes:
+        steps: of each worker, at most.
+        size: floats of the model.
+        sparse: each step moves a few rows, so that updates and versions travel as blocks.
+        data: that all workers share: examples, examples of a batch, and epochs; None: each worker
+            has its own data, and makes `steps`.
+        validate: as in `SharedData`.
+        period: seconds between two checkpoints.
+        hours: of virtual time after which a run that has not ended counts as hanging.
     """
 
     sync: str = "pcc"
@@ -120,13 +121,13 @@ class Plan:
 
     @property
     def calm(self) -> bool:
-        """Nothing strikes this run: there may be strangers, and mistakes."""
+        """Return whether no fault strikes this run; there may be strangers, and mistakes."""
         return not self.faults - {"strangers", "mistakes", "wild", "evaluator", "readers", "drift",
                                   "slow disk"} and not self.aimed
 
     @property
     def faults(self) -> set[str]:
-        """Kinds of faults that this plan may bring."""
+        """Return the kinds of faults that this plan may bring."""
         kinds = {name for name in ("kills", "kill_shards", "kill_workers", "leaves", "cuts",
                                    "isolations", "breaks", "storm", "absences",
                                    "worker_absences", "soon", "fences",
@@ -139,9 +140,11 @@ class Plan:
 def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None = None,
           options: dict | None = None, data: bool | None = None,
           sparse: bool | None = None) -> Plan:
-    """A plan with some kinds of faults, and none of the others, as the seed draws it.
+    """Return a plan with some kinds of faults, as the seed draws it.
 
-    data, sparse: whether its workers share data, and steps move a few rows; None: as drawn
+    Args:
+        data, sparse: whether its workers share data, and whether steps move a few rows; None: as
+            drawn.
     """
     draw = random.Random(f"plan {sync} {seed}")
 
@@ -206,7 +209,7 @@ def drawn(sync: str, seed: int, standby: bool | None = None, shards: bool | None
 
 
 def _draw_readers(plan: Plan, draw: random.Random) -> None:
-    """Who evaluates versions: processes of their own, workers, or both."""
+    """Draw which processes evaluate versions: separate ones, workers, or both."""
     if draw.random() < 0.1:
         plan.readers = draw.randint(1, 2)
         plan.kill_readers = draw.choice([0, 1, 2])
@@ -215,7 +218,7 @@ def _draw_readers(plan: Plan, draw: random.Random) -> None:
 
 
 def _draw_more(plan: Plan, draw: random.Random) -> None:
-    """Of a generator of its own: the plans without it are what they were."""
+    """Draw from a separate generator: the plans without these faults stay the same."""
     if draw.random() < 0.3:
         plan.soon = draw.randint(1, 3)
         plan.kills = max(plan.kills, 1)
@@ -234,7 +237,7 @@ def _draw_more(plan: Plan, draw: random.Random) -> None:
 
 
 def _draw_clocks(plan: Plan, draw: random.Random) -> None:
-    """Clocks of the two servers that run at unequal rates, and what tries their proofs.
+    """Draw clocks of the two servers that run at unequal rates, and faults that test their proofs.
 
     The rates differ by less than `ELECTION` and `PROOF` do.
     """

@@ -19,8 +19,9 @@ _AGAIN = 0.05, 2.0  # seconds until a killed one is started again
 class SimulatedReader:
     """One reader, over all its processes.
 
-    read:    (process, number, values, last, time) of each version that it has read
-    counted: how often results of each version were not refused
+    Attributes:
+        read: (process, number, values, last, time) of each version that it has read.
+        counted: how often results of each version were accepted.
     """
 
     def __init__(self, cluster, number):
@@ -37,7 +38,7 @@ class SimulatedReader:
         process.start(lambda: self._run(process))
 
     def dies(self):
-        """kill -9, and the command again after a while."""
+        """Kill it (kill -9), and run the command again after a while."""
         process = self._process
         if process is None or not process.alive or self.cluster.over:
             return
@@ -72,7 +73,7 @@ class SimulatedReader:
 
 
 class Validator:
-    """What a worker does at an epoch's end, as `fit` does it."""
+    """The end of an epoch in a worker, as in `fit`."""
 
     def __init__(self, member, transport, share):
         self._member, self._transport, self._share = member, transport, share
@@ -107,7 +108,7 @@ class Validator:
 
 
 def evaluations(machine):
-    """How often the log on a machine's disk has results of each version."""
+    """Return how often the log on a machine's disk has results of each version."""
     found = Counter()
     for path, inode in machine.names.items():
         if path.endswith("/events.jsonl"):

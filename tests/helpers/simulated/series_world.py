@@ -1,8 +1,8 @@
-"""A series of fits in the simulated world: one server, with workers that call `fit` k times.
+"""Simulate a series of fits: one server, with workers that call `fit` k times.
 
-What runs is what runs in earnest, from `prepare_server` to a worker's connection between two fits.
-The model has one float for each example of each fit, and a step raises those of its examples by 1.
-So a run's final version says which fits' examples were trained in it, and how often, whatever has
+The code that runs is the real one, from `prepare_server` to a worker's connection between two fits.
+The model has one float for each example of each fit, and a step adds 1 to those of its examples. So
+a run's final version shows which fits' examples were trained in it, and how often, whatever has
 struck it: nothing is counted apart.
 """
 
@@ -85,9 +85,10 @@ class SeriesPlan(Plan):
 
 
 class Replica:
-    """One float for each example of each fit; a step of a fit raises those of its examples by 1.
+    """A replica with one float for each example of each fit; a step of a fit adds 1 to those of its
+    examples.
 
-    Where workers have their own data, each step of each worker is such an example.
+    If workers have their own data, each step of each worker is such an example.
     """
 
     def __init__(self, plan, fit):
@@ -124,7 +125,7 @@ class Replica:
 
 
 class LongSave(SimulatedEvaluator):
-    """It takes its time to save a fit's model, while the server answers its workers."""
+    """An evaluator whose save of a fit's model takes long, while the server answers its workers."""
 
     def save(self):
         self._own.sleep(self._plan.lasts)
@@ -146,7 +147,7 @@ class Block(loop.Loop):
 
 
 class Signalled(BaseException):
-    """A signal has ended the process, after its worker has left."""
+    """Raised when a signal ends the process, after its worker has left."""
 
 
 class Signals:
@@ -168,7 +169,7 @@ class Signals:
 
 
 class Worker(loop.Worker):
-    """What differs from a real one: its secret is in no file, its signals are the plan's."""
+    """A worker whose secret is in no file, and whose signals are the plan's."""
 
     def __init__(self, script, process):
         cluster = script.cluster
@@ -185,9 +186,10 @@ class Worker(loop.Worker):
 class Script:
     """A worker's script, over all its processes.
 
-    models: fit -> (run's id, final version), of each fit that it has trained to its end
-    passed: fits that it was told to have ended before it came
-    code:   with which the last process has ended by itself
+    Attributes:
+        models: fit -> (run's id, final version), of each fit that it has trained to its end.
+        passed: fits that had ended before it joined them.
+        code: exit code of the last process.
     """
 
     def __init__(self, cluster, index, steps):
@@ -215,7 +217,7 @@ class Script:
         process.start(lambda: self.run(process))
 
     def run(self, process):
-        """The script; its exit code, or None: it is started again."""
+        """Run the script; return its exit code, or None if it is to be started again."""
         cluster, plan = self.cluster, self.cluster.plan
         try:
             self.worker = worker = Worker(self, process)
@@ -242,7 +244,7 @@ class Script:
         self.cluster.say(text)
 
     def _train(self, worker, process, fit):
-        """One `fit` of the script."""
+        """Run one `fit` of the script."""
         cluster, plan = self.cluster, self.cluster.plan
         replica, share = Replica(plan, fit), None
         if plan.data is not None:
@@ -288,7 +290,8 @@ class Script:
                 yield examples(taken.start, taken.stop, share.data.n, share.data.seed)
 
     def signal(self):
-        """SIGTERM: within a fit the worker leaves in good order; elsewhere the process ends."""
+        """Send SIGTERM: within a fit the worker leaves in good order; elsewhere the process ends.
+        """
         if self.worker._signals.holds:
             self.worker._signals.caught = 15
             self.worker.interrupt("interrupted by SIGTERM")
@@ -297,7 +300,7 @@ class Script:
             self.kill()
 
     def forget_outdated(self):
-        """Nothing is counted apart."""
+        """Do nothing, because nothing is counted apart."""
 
     def kill(self):
         self.process.kill()
@@ -348,7 +351,7 @@ class SeriesLaws(Laws):
             self.cluster.moment(moment, fit)
 
     def came(self, script, fit, welcome):
-        """A worker learns which run its fit is."""
+        """Check which run a worker's fit is."""
         run, passes = welcome.run, welcome.passes
         self.cluster.say(f"w{script.index}: fit {fit} is run {run.id}, fit {run.fit}"
                          + " and passes" * bool(passes))
@@ -542,7 +545,7 @@ class SeriesLaws(Laws):
                 raise Broken(23, f"no server ended well: {cluster.codes}")
 
     def to_start_again(self, script):
-        """Why a worker that was refused is to be started again; None: it has given up.
+        """Return why a refused worker is to be started again; None: it has given up.
 
         What it had trained was lost with the other processes that had it.
         """
@@ -555,7 +558,7 @@ class SeriesLaws(Laws):
         return None
 
     def refused(self, script):
-        """A worker has given up."""
+        """Check that a worker may give up."""
         cluster = self.cluster
         error = str(script.given_up)
         if "\n" in error:
@@ -573,7 +576,7 @@ class SeriesLaws(Laws):
 
 
 def vector_in(data):
-    """The version in the bytes of a checkpoint."""
+    """Return the version in the bytes of a checkpoint."""
     (size,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8:8 + size])
     low, high = header["00000/examples"]["data_offsets"]
@@ -690,7 +693,7 @@ class Series(Cluster):
             script.signal()
 
     def moment(self, moment, fit):
-        """The series has reached a moment: faults that were aimed at it strike."""
+        """Note that the series has reached a moment: faults that are planned for it strike."""
         self.say(f"--- {moment} of fit {fit}")
         for one in [*self._struck]:
             if one[:2] == (moment, fit):
@@ -768,7 +771,7 @@ class Series(Cluster):
 
 
 def drawn(sync: str, seed: int) -> SeriesPlan:
-    """A plan as the seed draws it."""
+    """Return a plan as the seed draws it."""
     draw = random.Random(f"series {sync} {seed}")
 
     def some(chance, most):

@@ -1,7 +1,7 @@
-"""A server above, sites below it and their workers, in the simulated world, with faults.
+"""Simulate a server above, the sites below it and their workers, with faults.
 
-What runs is what runs in earnest; each process stands on a machine of its own. The laws: every run
-ends well once faults do, all end with one version, and both levels are exact in whole numbers.
+The code that runs is the real one; each process is on a separate machine. The laws: every run ends
+well once its faults do, all end with one version, and both levels are exact in integers.
 """
 
 from __future__ import annotations
@@ -49,9 +49,12 @@ _APART = 8.0  # seconds between two deaths: what one process alone holds dies wi
 class SitesPlan:
     """A run; `simulated.plan.Plan` describes the other fields.
 
-    above, inside: synchronization models
-    standby: each site has one; top_standby: so has the server above
-    kills: of sites' servers and standbys; kill_top: of the server above and its standby
+    Attributes:
+        above, inside: synchronization models.
+        standby: each site has one.
+        top_standby: so has the server above.
+        kills: of sites' servers and standbys.
+        kill_top: of the server above and its standby.
     """
 
     above: str = "bsp"
@@ -103,7 +106,7 @@ class NotingUpstream(Upstream):
     """A site's line to the server above, which records the site's pushes and their answers.
 
     A cut that is not pushed is taken again, perhaps by another process and under its number. Of two
-    processes that are the site, the one that joined last is heard above.
+    processes that are the site, the server above listens to the one that joined last.
     """
 
     site: Site
@@ -132,7 +135,7 @@ class NotingUpstream(Upstream):
 
 
 class _Nothing:
-    """In place of the laws of a run with one server."""
+    """A stand-in for the laws of a run with one server."""
 
     lent, settings = None, {}
 
@@ -149,12 +152,13 @@ class _OfSite(_Nothing):
 
     @property
     def settings(self):
-        """The newest run.json of its server and standby; {}: neither has one."""
+        """Return the newest run.json of its server and standby; {}: neither has one."""
         found = [self._site.all._settings(name) for name in self._site.names]
         return max(found, key=lambda run: run.get("epoch", 0))
 
     def validated(self, member, at, saved, begun):
-        """A worker has validated an epoch's version, from `begun` until now."""
+        """Check and record that a worker has validated an epoch's version, from `begun` until now.
+        """
         run = self._site.all
         if saved.state.version != at.version:
             raise Broken(20, f"version {at.version} is asked for, and {saved.state.version} read")
@@ -163,7 +167,7 @@ class _OfSite(_Nothing):
 
 
 class Site:
-    """A site: to its members, the cluster that they are part of."""
+    """A site; to its members, the cluster that they are part of."""
 
     harsh = False
 
@@ -218,7 +222,7 @@ class Site:
             self.gone += in_spans(self.spans.pop(seq, None) or ())
 
     def pushes(self, logged):
-        """Its cuts, and the weight of each that is in the model, or was rejected."""
+        """Return its cuts, and the weight of each that is in the model, or was rejected."""
         known = logged.get(self.index, {}) | self.weights
         return Pushes(self.name, self.cuts, {seq: weight for seq, weight in known.items()
                                              if seq in self.cuts or seq not in self.void},
@@ -297,7 +301,7 @@ class Sites:
 
     @property
     def names(self):
-        """Names of all servers and standbys."""
+        """Return the names of all servers and standbys."""
         return [*self.tops, *(name for site in self.sites for name in site.names)]
 
     def say(self, text):
@@ -344,13 +348,13 @@ class Sites:
         process.start(main)
 
     def start_top(self, resume=True, name="top"):
-        """The command of the server above, or of its standby."""
+        """Run the command of the server above, or of its standby."""
         plan = self.plan
         self._start_server(name, plan.above, plan.options, plan.sites, resume,
                            standby_of=None if name == "top" else f"top:{PORT}")
 
     def start_site(self, site, resume=True, name=None):
-        """The command of a site's server, or of its standby, whose `name` it is."""
+        """Run the command of a site's server, or of its standby, whose `name` it is."""
         name = name or site.name
 
         def above(on, reporter):
@@ -386,7 +390,8 @@ class Sites:
                 self._strike("farewell", next(s for s in self.sites if process.name in s.names))
 
     def _strike(self, phase, site):
-        """The run has come to a phase of its end: those that are to die in it do so soon."""
+        """Note that the run has come to a phase of its end: those that are to die in it do so soon.
+        """
         for end in [one for one in self._ends if one[0] == phase][:1]:
             self._ends.remove(end)
             for who in end[1].split():
@@ -498,7 +503,7 @@ class Sites:
         self.world.after(self.rng.uniform(0.05, 3.0), lambda: self.starts_again(name))
 
     def when(self, line, act):
-        """Act soon after a line of any process."""
+        """Act soon after a console line of any process."""
         if any(re.search(line, one) for one in self.said):
             act()
         else:
@@ -552,7 +557,7 @@ class Sites:
         return any(path.endswith("checkpoint.safetensors") for path in self.machines[name].names)
 
     def validates(self, member):
-        """A worker begins to validate an epoch's version: it may be killed meanwhile."""
+        """Note that a worker begins to validate an epoch's version: it may be killed meanwhile."""
         if self._validating:
             self._validating -= 1
             self.world.after(self.rng.uniform(0.0, 0.02), lambda: self.kill_worker(member))
@@ -574,14 +579,14 @@ class Sites:
             self.rng.choice(found).close()
 
     def cut(self):
-        """A site's line to the outside is cut for a while."""
+        """Cut a site's line to the outside for a while."""
         site = self.rng.choice(self.sites)
         self.say(f"--- cut {site.name} off")
         self.notes["cuts"] += 1
         self._part(site.names, self.tops)
 
     def isolate(self):
-        """A server or standby is out of reach of all other processes for a while."""
+        """Make a server or standby unreachable for all other processes for a while."""
         pairs = [site.names for site in self.sites if self.plan.standby]
         if self.plan.top_standby:
             pairs.append(self.tops)
@@ -607,7 +612,7 @@ class Sites:
     # The run.
 
     def run(self):
-        """Play it. Raises AssertionError where a law is broken."""
+        """Play the run. Raise AssertionError if a law is broken."""
         with alone(self):
             try:
                 done = self.world.run(lambda: self.over and not any(
@@ -775,9 +780,10 @@ class Sites:
 
 
 def drawn(seed: int, data: bool | None = None) -> SitesPlan:
-    """A plan with some kinds of faults, as the seed draws it.
+    """Return a plan with some kinds of faults, as the seed draws it.
 
-    data: whether all workers share data; None: as drawn
+    Args:
+        data: whether all workers share data; None: as drawn.
     """
     draw = random.Random(f"plan of sites {seed}")
 

@@ -1,7 +1,7 @@
-"""Strangers in a simulated network: processes that know no secret, and send anything.
+"""Strangers in a simulated network: processes that know no secret, and send any message.
 
-What they say is made from the types of the messages themselves, so that a new message, or a new
-field, is forged from the day it is there.
+Their messages are made from the types of the messages themselves, so that a new message, or a new
+field, is forged from the day on which it exists.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _LAST = ["AskVersion", "AskPast", "VersionAt", "Evaluated", "Noted", "AskFrozen"
 
 @cache
 def _kinds(union):
-    """The types of all messages of a union of them; claims, which are to be proven, more often."""
+    """Return the types of all messages in a union of them; claims, which must be proven, more
+    often.
+    """
     def place(kind):
         return _LAST.index(kind.__name__) + 1 if kind.__name__ in _LAST else 0
     return [kind for kind in sorted(union.__args__, key=place)
@@ -44,16 +46,17 @@ def _shape(kind):
 
 
 class Forger:
-    """Maker of messages: valid ones that prove nothing, and some that do not decode.
+    """Make messages: valid ones that prove nothing, and some that do not decode.
 
-    known: field -> values that would be right, or nearly
+    Attributes:
+        known: field -> values that would be right, or nearly.
     """
 
     def __init__(self, draw: random.Random):
         self._draw, self.known = draw, {}
 
     def message(self, union):
-        """The message's parts, as a stranger would send them."""
+        """Return the message's parts, as a stranger would send them."""
         draw = self._draw
         kind = draw.choice(_kinds(union))
         if draw.random() < 0.03:
@@ -133,10 +136,10 @@ class Forger:
 
 
 class Stranger:
-    """One of them: it sends to all servers and shards, and answers their messages.
+    """A stranger that sends to all servers and shards, and answers their messages.
 
-    It knows what every worker of the run is told: the run's id, and its epoch. It takes no place
-    that is free: whoever passes for a worker is one.
+    It knows what every worker of the run knows: the run's id, and its epoch. It takes no free
+    index: a process that passes for a worker is one.
     """
 
     def __init__(self, cluster, process, draw):
@@ -187,7 +190,7 @@ class Stranger:
                 self._process.sleep(0.001)
 
     def _learn(self):
-        """What all know of the run by now."""
+        """Learn what all know of the run by now."""
         cluster, known = self._cluster, self._forger.known
         known["protocol"], known["port"] = [m.PROTOCOL], [PORT]
         known["socket"] = [""]

@@ -43,7 +43,7 @@ class Thread:
 
 
 class Lock:
-    """No thread waits while it holds one: checked, not locked."""
+    """A lock whose holder never waits: checked, not locked."""
 
     def __init__(self, process):
         self._world, self._held = process.world, False
@@ -132,7 +132,7 @@ class Queue:
 
 
 class Future(concurrent.futures.Future):
-    """`result` gives the turn back."""
+    """A future whose `result` gives the turn back."""
 
     def __init__(self, process):
         super().__init__()
@@ -200,7 +200,9 @@ class Pool:
 
 
 class Scheduler:
-    """signals: number -> what the process does on it"""
+    """Attributes:
+        signals: number -> what the process does on it.
+    """
 
     def __init__(self, process):
         self._process, self.signals = process, {}

@@ -1,7 +1,7 @@
-"""Virtual time, and the processes and threads that live in it: all in one thread of the system.
+"""Keep virtual time, and the processes and threads that live in it, in one thread of the system.
 
-Each thread of each process is a greenlet. Whatever waits gives the turn back to one heap of what
-comes next, by time; so an hour costs nothing, and the same seed gives the same run.
+Each thread of each process is a greenlet. A thread that waits gives the turn back to one heap of
+the next events, by time; so an hour costs nothing, and the same seed gives the same run.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ class Waited:
 
 
 class Process:
-    """What dies at once: threads, sockets, locks of files.
+    """All that dies at once: threads, sockets, locks of files.
 
-    rate: of its clock, which runs on while the process sleeps
+    Attributes:
+        rate: of its clock, which runs on while the process sleeps.
     """
 
     def __init__(self, world, name, machine):
@@ -65,7 +66,7 @@ class Process:
         return self.offset + self.rate * self.world.now
 
     def until(self, seconds):
-        """The world's time when so many seconds of this process's clock are over."""
+        """Return the world's time when this many seconds of this process's clock are over."""
         return self.world.now + max(seconds, 0.0) / self.rate
 
     def sleep(self, seconds):
@@ -91,7 +92,7 @@ class Process:
         return task
 
     def kill(self):
-        """kill -9"""
+        """Kill the process (kill -9)."""
         if self.alive:
             self.alive, self.world.stirred = False, True
             for socket in [*self.sockets]:
@@ -101,11 +102,13 @@ class Process:
 
 
 class World:
-    """The loop, and what all processes share.
+    """The event loop, and what all processes share.
 
-    cut:      pairs of machines of which the first does not reach the second
-    storm:    chance that a message breaks the connection it is sent over, for `storms` times
-    watchers: hear of every message that is sent: process, frames
+    Attributes:
+        cut: pairs of machines of which the first does not reach the second.
+        storm: chance that a message breaks the connection over which it is sent, for `storms`
+            times.
+        watchers: are called with every message that is sent: process, frames.
     """
 
     def __init__(self, seed, drift=0.0):
@@ -162,7 +165,7 @@ class World:
         heapq.heappush(self._heap, (time, self._number, task, task.token))
 
     def park(self, deadline=math.inf):
-        """The current thread waits until it is woken, or for the deadline."""
+        """Let the current thread wait until it is woken, or for the deadline."""
         if self.passes(deadline):
             return
         task = self.current
@@ -176,8 +179,9 @@ class World:
         task.parked = False
 
     def passes(self, deadline):
-        """Whether nothing else happens until `deadline`, which is now then: as if the current
-        thread had waited for it, without the two switches."""
+        """Return whether nothing else happens until `deadline`, which then is the present time: as
+        if the current thread had waited for it, without the two switches.
+        """
         task, heap = self.current, self._heap
         if (task is None or not deadline <= self._until or (heap and heap[0][0] <= deadline)
                 or self.stirred or self.failures):
@@ -201,9 +205,9 @@ class World:
             self.schedule(task, self.now + self.rng.random() * 2e-5)
 
     def run(self, over, until, most=3_000_000):
-        """Go on until `over()`, which is asked when a process has ended, or for so many seconds.
+        """Run until `over()`, which is asked when a process has ended, or for this many seconds.
 
-        Raises what a thread has raised; False: it is not over.
+        Raise what a thread has raised; return False if it is not over.
         """
         self.hub, self._until = greenlet.getcurrent(), until
         heap = self._heap
@@ -247,7 +251,8 @@ class World:
 
     def part(self, pairs):
         """From now on the first of each pair of machines does not reach the second. After a while
-        without an acknowledgement, the kernels give the connections between them up."""
+        without an acknowledgement the kernels give up the connections between them.
+        """
         self._parts += 1
         number = self._parts
         new = pairs - self.cut
@@ -274,7 +279,7 @@ class World:
                 for socket in process.sockets if socket.connection is not None]
 
     def close(self):
-        """Throw all threads away, without letting them act."""
+        """Discard all threads, without letting them act."""
         for process in self.processes:
             process.alive = False
         for process in self.processes:
