@@ -306,7 +306,7 @@ assert float(model.optimizer.learning_rate) < 0.1 and hook.done == 1
         1: Saved("train.py"),
         3: Saved("validated.py", before=before_fit(OWN) + "x_val, y_val = x[:640], y[:640]\n",
                  after="print(history.history)\n"),
-        4: Pasted(words={"train.py": "validated.py"}, before="rm -r runs/pcc\n"),
+        4: Pasted(words={"train.py": "validated.py"}, before="rm -r runs/auto\n"),
         5: Saved("load.py", before=MODEL, run="python load.py"),
         6: Pasted(words={"train.py": "validated.py"}),
     },
