@@ -208,8 +208,7 @@ def test_a_run_that_has_ended_is_resumed(jobs):
 
 
 @pytest.mark.slow
-def test_interrupts(jobs):
-    """An interrupted worker leaves; an interrupted server ends the run."""
+def test_an_interrupted_worker_leaves_and_an_interrupted_server_ends_the_run(jobs):
     port = free_port()
     server = ps(jobs, port, *SMALL, "--worker_num=2", "--base_dir=pcc/", "--published_files")
     workers = [worker(jobs, port, index, "--sleep_time=0.05") for index in range(2)]

@@ -10,25 +10,25 @@ from wbsp import units
 @pytest.mark.parametrize("text, value", [
     ("1ms", 1e-3), ("0.5s", 0.5), ("2min", 120.0), ("250 us", 250e-6), ("3", 3.0), (0.25, 0.25),
     ("1e-3s", 1e-3), ("0s", 0.0), (".5h", 1800.0)])
-def test_times(text, value):
+def test_a_time_is_read_in_seconds(text, value):
     assert units.seconds(text) == pytest.approx(value)
 
 
 @pytest.mark.parametrize("text, value", [
     ("1Gbit", 125e6), ("100Mbit", 12.5e6), ("20MB", 20e6), ("20MB/s", 20e6),
     ("1.5GiB", 1.5 * 2**30), ("none", math.inf)])
-def test_bandwidths(text, value):
+def test_a_bandwidth_is_read_in_bytes_per_second(text, value):
     assert units.bandwidth(text) == pytest.approx(value)
 
 
 @pytest.mark.parametrize("text, value", [("593192", 593192), ("4MB", 4e6), ("1KiB", 1024)])
-def test_sizes(text, value):
+def test_a_size_is_read_in_bytes(text, value):
     assert units.size(text) == value
 
 
 @pytest.mark.parametrize("text, value", [
     ("1562:0.1,2734:0.01", {1562: 0.1, 2734: 0.01}), ("7:.5", {7: 0.5}), ("7:1e-3", {7: 0.001})])
-def test_decays(text, value):
+def test_decays_are_read_by_their_steps(text, value):
     assert units.decays(text) == value
 
 

@@ -75,7 +75,7 @@ def test_cut_counts_passes_over_the_memory(tmp_path, monkeypatch):
 
 
 @minutes
-def test_memory_is_counted_beside_a_plain_fit(tmp_path, monkeypatch):
+def test_memory_is_counted_relative_to_a_plain_fit(tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     result = figures(tmp_path, "memory", "--mb=20", "--steps=6")
     assert abs(result["bytes"] / 20e6 - 1) < 0.1

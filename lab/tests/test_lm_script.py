@@ -46,7 +46,7 @@ def lm(*flags):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)  # it computes, perhaps beside others
-def test_missing_runs_are_trained_the_best_setting_has_all_seeds_and_worth_is_told(tmp_path):
+def test_missing_runs_are_trained_the_best_setting_has_all_seeds_and_worth_is_printed(tmp_path):
     (tmp_path / "cells.toml").write_text(FILE)
     flags = [f"--file={tmp_path}/cells.toml", f"--out={tmp_path}/runs", SMALL, "--seeds=0,1"]
     nothing = lm(*flags, "--budget=0s")

@@ -95,7 +95,7 @@ def test_no_look_ahead_of_the_planned_reaches_beyond_its_run(module):
     assert all(4 * r < s.flags["max_steps"] / 8 + 1 for r, s in looks.items())
 
 
-def test_a_round_trip_of_the_wan_is_what_its_title_says(module):
+def test_a_round_trip_of_the_wan_lasts_as_long_as_its_title_states(module):
     for setting in planned(module("settings")):
         if setting.page == "nbsync":
             trip = 2 * (0.005 + setting.flags["model_bytes"] / (100e6 / 8))
@@ -151,7 +151,7 @@ def test_a_finished_part_is_not_repeated(work, tmp_path):
     assert (job.folder / "1").read_text() == "kept" and (job.folder / "2").exists()
 
 
-def test_with_what_a_part_was_made_is_written_beside_it(work, module, tmp_path, monkeypatch):
+def test_the_settings_of_a_part_are_written_next_to_it(work, module, tmp_path, monkeypatch):
     made = module("made")
     bad = str(tmp_path / "a/3")
     job = Fake(tmp_path, "a", ["1", "2", "3"], fails=(bad,))

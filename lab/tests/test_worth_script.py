@@ -25,7 +25,7 @@ def write(folder: Path, seconds: float) -> None:
     (folder / "events.jsonl").write_text("".join(json.dumps(look) + "\n" for look in looks))
 
 
-def test_tables_say_times_and_worth_beside_what_speeds_and_noise_allow(tmp_path):
+def test_tables_show_times_and_worth_next_to_the_bounds_by_speeds_and_noise(tmp_path):
     write(tmp_path / "seed-0/lone-50/64-0.025-5", 5)
     write(tmp_path / "seed-0/lone-50-qhm/64-0.025-7", 4)
     write(tmp_path / "seed-0/equal-8/auto/32-0.05-10", 1)

@@ -481,7 +481,7 @@ def test_a_learning_rate_counts_for_an_epoch_that_the_run_has_begun():
     assert alone.set_rate(0, LearningRate(0, 0.5), 0.0) == [], "it has no epochs"
 
 
-def test_a_resumed_run_tells_results_and_rates_that_workers_may_have_missed():
+def test_a_resumed_run_sends_results_and_rates_that_workers_may_have_missed():
     engine, _log = sharing("asp", data=SharedData(4, 4, 9))
     work = given(engine.ask_work(0, AskWork(0, 0), 0.0), 0)
     engine.push(push(0, 0, 0, 1, to=work[1] - work[0]), f32(1, 0), 0.0)

@@ -143,7 +143,7 @@ def test_a_question_is_repeated_until_its_answer_and_over_another_connection():
     assert one.ask(ask, Stop, 1.0, until=3.0) == [ask] and one.due(9.0) == [], "not needed now"
 
 
-def test_what_all_are_to_know_is_told_again_until_they_are_told_of_its_epoch():
+def test_results_and_rates_are_sent_again_until_the_server_confirms_their_epoch():
     one = member()
     for told, other in [(Measured(1, {"loss": 0.5}), Measured(0, {})),
                         (LearningRate(1, 0.1), LearningRate(0, 1.0))]:
@@ -154,7 +154,7 @@ def test_what_all_are_to_know_is_told_again_until_they_are_told_of_its_epoch():
         assert told not in one.due(99.0)
 
 
-def test_a_rate_is_told_again_to_a_server_that_may_have_resumed_without_it():
+def test_a_rate_is_sent_again_to_a_server_that_may_have_resumed_without_it():
     one, rate = member(), LearningRate(1, 0.1)
     one.ask(rate, LearningRate, 1.0)
     one.received(rate, 2.0)
@@ -295,7 +295,7 @@ def test_a_batch_that_was_taken_before_a_direction_has_the_rate_of_its_own_size(
     assert one.batch == 4 and one.part == 1.0
 
 
-def test_a_worker_whose_loop_cannot_follow_keeps_the_batch_and_says_nothing_of_it():
+def test_a_worker_whose_loop_cannot_follow_keeps_the_batch_without_a_line():
     one = member(WorkerRule("on_adopt", "never", "rebase", sizes=True))
     one.received(Work(100, 0, 20, 0), 0.0)
     one.received(Directed(Direct(3, batch=2)), 0.0)

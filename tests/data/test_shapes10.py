@@ -8,7 +8,7 @@ import data
 from data import shapes10
 
 
-def test_sizes_and_balance():
+def test_both_splits_have_their_size_and_equal_classes():
     for split, count in (("train", shapes10.TRAIN_SIZE), ("test", shapes10.TEST_SIZE)):
         images, labels = data.load("shapes10", split=split)
         assert (images.shape, images.dtype) == ((count, 32, 32, 3), np.uint8)

@@ -28,7 +28,7 @@ def test_other_systems_use_the_monotonic_clock_of_python(monkeypatch):
     assert Clock().monotonic is time.monotonic
 
 
-def test_time_continues():
+def test_the_clock_advances_during_a_sleep():
     before = HOST.clock.monotonic()
     HOST.clock.sleep(0.01)
     assert HOST.clock.monotonic() > before

@@ -9,7 +9,7 @@ import pytest
 from wbsp.runlog.worker import WorkerLog
 
 
-def test_the_published_columns(tmp_path, cluster):
+def test_a_workers_log_has_the_published_columns(tmp_path, cluster):
     log = WorkerLog(tmp_path, 1, "pcc")
     log.step(2.5, 4, cluster.reports[1], 0.125)
     log.close()

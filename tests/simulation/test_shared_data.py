@@ -78,7 +78,7 @@ def test_a_worker_starved_by_its_model_is_reported_once(data):
     assert f"Its work {'is repeated by others' if data else 'is lost'}" in line
 
 
-def test_results_that_were_lost_with_a_connection_are_told_again():
+def test_results_that_were_lost_with_a_connection_are_sent_again():
     """All others waited for them, and the worker that had sent them waited for examples."""
     plan = Plan("asp", data=(60, 4, 3), validates=True, validate="wait", storm=0.03, hours=0.2)
     with scratch() as folder:

@@ -96,7 +96,7 @@ def test_a_floor_for_statistics_of_layers_holds():
     assert {one[-1][0] for one in batches([0.02] * 8, workload=Normed(8))[0].values()} == {4}
 
 
-def test_the_batch_is_the_users_where_it_is_kept_or_nobody_can_set_the_rate():
+def test_the_batch_is_the_users_if_it_is_kept_or_the_rate_cannot_be_set():
     class Unknown(TimingWorkload):
         least = None
 

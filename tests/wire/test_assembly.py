@@ -28,7 +28,7 @@ def assemble(stream, vector):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_round_trip(size):
+def test_chunks_are_assembled_to_the_vector(size):
     stream = VectorStream([size], BufferPool())
     for first in (0, 5):
         *early, last = assemble(stream, ramp(size, first))

@@ -121,7 +121,7 @@ def assert_cut_for_too_much(server, peer):
 
 
 @linux
-def test_a_member_may_have_a_model_on_its_way_and_no_more(server):
+def test_a_member_may_have_one_model_in_transit_and_no_more(server):
     context = zmq.Context()
     member = context.socket(zmq.DEALER)
     member.routing_id = b"member"

@@ -31,7 +31,7 @@ def test_with_a_token_any_address_may_be_bound():
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "localhost.", "127.0.0.1", "127.8.8.8",
                                   "::1", "[::1]", "::ffff:127.0.0.1"])
-def test_loopback_hosts(host):
+def test_hosts_of_the_loopback_interface_are_recognized(host):
     assert is_loopback(host)
 
 
@@ -77,7 +77,7 @@ def test_keys_are_the_tokens_alone():
 @pytest.mark.parametrize("address, parts", [
     ("localhost:2606", ("localhost", 2606)), ("10.0.0.7:1", ("10.0.0.7", 1)),
     ("[::1]:65535", ("[::1]", 65535))])
-def test_split_address(address, parts):
+def test_an_address_is_split_into_host_and_port(address, parts):
     assert split_address(address) == parts
 
 
@@ -91,7 +91,7 @@ def test_a_bad_address_is_one_clear_line(address):
                                  "localhost:2606")
 
 
-def test_endpoints():
+def test_a_host_and_a_port_make_an_endpoint():
     assert endpoint("localhost", 2606) == "tcp://127.0.0.1:2606"
     assert endpoint("::1", 2606) == endpoint("[::1]", 2606) == "tcp://[::1]:2606"
 

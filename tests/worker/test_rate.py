@@ -39,7 +39,7 @@ def train(server, index, given, said):
     return found
 
 
-def test_half_the_batch_is_trained_at_the_root_of_half_the_rate_and_said_in_a_line(jobs):
+def test_half_the_batch_is_trained_at_the_root_of_half_the_rate_with_a_line(jobs):
     server = halving(jobs)
     said = [[], []]
     runs = both(*((train, server, index, {"optimizer": "adam"}, said[index])
@@ -107,7 +107,7 @@ def test_pytorchs_optimizers_are_found_and_their_own_rates_stay(jobs, kind, fact
 
 
 @ON_TORCH
-def test_an_optimizer_that_nobody_knows_keeps_the_scripts_batch_with_a_line(jobs):
+def test_an_unknown_optimizer_keeps_the_scripts_batch_with_a_line(jobs):
     import torch
 
     def train(index):
@@ -167,7 +167,7 @@ def test_a_fit_takes_its_step_at_the_scaled_rate_and_its_callbacks_see_the_scrip
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer, word", [
     ("Adadelta", "and it has Adadelta"), ("schedule", "CosineDecay in the optimizer")])
-def test_a_fit_whose_rate_cannot_be_set_says_so(jobs, optimizer, word):
+def test_a_fit_whose_rate_cannot_be_set_prints_that(jobs, optimizer, word):
     import keras
 
     found = (keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 100))

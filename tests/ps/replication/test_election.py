@@ -185,7 +185,7 @@ def test_a_server_that_continues_alone_has_the_ledger_that_it_had():
     assert worker.kept.vectors == 0
 
 
-def test_beats():
+def test_the_newest_answered_beat_is_the_last_touch():
     beats = Beats()
     assert beats.touch == -math.inf
     for number in range(1, 200):

@@ -482,7 +482,7 @@ def test_a_disk_that_is_full_when_the_standby_returns_delays_that_only(world, in
     assert world.info.epoch == 3
 
 
-def test_the_end_of_the_run_waits_for_the_other_server_only_where_that_may_be_on_its_way(world):
+def test_the_end_of_the_run_waits_for_the_other_server_only_if_that_may_be_connecting(world):
     expected = world.replication.expected
     assert not expected(), "there has been none"
     world.replication.lost()

@@ -163,7 +163,7 @@ def test_a_shard_that_is_lost_while_another_is_waited_for_is_no_end(world):
 
 @pytest.mark.parametrize(("patience", "waited"), [
     (timeouts.SHARDS_MISSING, 600), (30.0, 30), (0.0, 2)])
-def test_the_wait_ends(world, patience, waited):
+def test_the_wait_for_a_server_ends_with_a_line(world, patience, waited):
     moments = iter([waited - 1, waited + 1])
     world.turn = lambda: setattr(world, "later", next(moments))
     assert world.waits(free_port(), patience=patience) == 1
