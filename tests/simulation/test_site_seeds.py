@@ -98,6 +98,26 @@ def test_all_sites_hear_the_results_of_epochs_which_others_have_trained(folder):
         assert Sites(plan, seed, folder).run().notes["validations"]
 
 
+class LosesAMachine(Sites):
+    """All workers of the site that validates first die at once, and are back after 8 seconds."""
+
+    def validates(self, member):
+        for one in member.cluster.members if not self.notes["kill_workers"] else ():
+            one.process.kill()
+            one.joined = None
+            one.deaths.append(self.world.now)
+            self.world.after(8.0, one.start)
+        self.notes["kill_workers"] += 1
+
+
+def test_no_site_is_waited_for_whose_workers_have_all_died(folder):
+    """One of them validated, and another waited to: that one counted as its successor."""
+    plan = SitesPlan("asp", "asp", data=(24, 4, 2), validate="wait", validates=True,
+                     kill_validators=1, patience=100.0)
+    for seed in range(3):
+        LosesAMachine(plan, seed, folder).run()
+
+
 @pytest.mark.long
 def test_a_worker_whose_next_process_comes_as_its_site_ends_may_be_late(folder):
     """The site's server died before it was told so, and the next one ended at once."""

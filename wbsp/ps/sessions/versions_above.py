@@ -61,6 +61,7 @@ class VersionsAbove:
         self._open: _Question | None = None  # the one that the server above has not answered
         self._found: tuple[_Question, m.VersionAt, Future[str | None] | None] | None = None
         self._validates: dict[int, int] = {}  # worker -> epoch of the version that it validates
+        self._given: int | None = None  # epoch of the version that this site is to validate
         self._announced = False
         self.kept: list[str] = []
 
@@ -81,40 +82,38 @@ class VersionsAbove:
     def joined(self, worker: int) -> None:
         """As `Readers.joined`."""
         self._questions.pop(worker, None)
-        if (epoch := self._validates.pop(worker, None)) is not None:
-            self._is_not_validated(epoch)
-
-    def _is_not_validated(self, epoch: int) -> None:
-        """Tell the server above that no worker of this site has results, unless another asks."""
-        if not any(one.ask.validates for one in self._questions.values()):
-            self._above.tell(m.Measured(epoch, {}))
-
-    def _is_in_vain(self, question: _Question, at: m.VersionAt) -> None:
-        """Handle a version that does not reach the worker that asked for it: that has left, or
-        has asked another question since, or this disk is full."""
-        if question.ask.validates and at.name:
-            self._is_not_validated(at.epoch)
+        self._validates.pop(worker, None)
 
     def poll(self) -> None:
         """Answer what can be answered."""
         measured = self._engine.measured
         newest = -1 if measured is None else measured.epoch
-        for worker, epoch in list(self._validates.items()):
-            if epoch <= newest or worker not in self._engine.active:
-                del self._validates[worker]
-                if epoch > newest:
-                    self._is_not_validated(epoch)
+        self._validates = {worker: epoch for worker, epoch in self._validates.items()
+                           if epoch > newest and worker in self._engine.active}
         at = self._above.version_at()
         if at is not None and self._open is not None:
             question, self._open = self._open, None
+            if question.ask.validates and at.name:
+                self._given = at.epoch
             if self._questions.get(question.worker) == question:
                 self._take(question, at)
-            else:
-                self._is_in_vain(question, at)
         if self._found is not None:
             self._give(*self._found)
         for question in list(self._questions.values()):
             self._look_at(question, newest)
+        self._tell_of_none(newest)
+
+    def _tell_of_none(self, newest: int) -> None:
+        """Tell the server above that no worker of this site has results of the version that it was
+        given, once none validates that, or asks for another one: they have left, or died, or its
+        file cannot be read here. `newest`: epoch with results."""
+        if self._given is None or (self._given > newest and (
+                self._validates or self._found is not None
+                or any(one.ask.validates for one in self._questions.values()))):
+            return
+        if self._given > newest:
+            self._above.tell(m.Measured(self._given, {}))
+        self._given = None
 
     def closing(self, worker: int) -> Closing | None:
         """Return what a worker still does about an ended run's last epoch; None: nothing."""
@@ -185,13 +184,11 @@ class VersionsAbove:
                 self.kept.remove(name)
                 self._found = None
                 self._nothing(question.worker)
-                self._is_in_vain(question, at)
                 return
             self._found = question, at, None
         self._found = None
         if self._questions.get(question.worker) != question:
-            self._is_in_vain(question, at)
-            return
+            return  # the worker has left, or has asked another one since
         del self._questions[question.worker]
         if question.ask.validates:
             self._validates[question.worker] = at.epoch
