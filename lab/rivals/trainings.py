@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import csv
 import functools
 import re
@@ -15,9 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from rivals.cells import Cell
 from rivals.entries import Rival, rival
 from rivals.ground import Ground, Look, Nothing, Part
+from wbsp.core.messages import SharedData
 from wbsp.simulate.study.progress import Progress
 from wbsp.simulate.study.runs import Plan, make_cluster, outer_step, simulate, step_size
 from wbsp.simulate.study.variants import Variant, variants
@@ -28,6 +32,7 @@ from wbsp.simulate.workloads.task import TaskExperiment
 LOOKS = 40  # of a run
 MODEL = "gpt"
 EMBEDDINGS = {"bytes", "positions"}
+ENDLESS = 1000  # epochs of shared data: a run ends by its time
 
 
 class Setting(NamedTuple):
@@ -183,8 +188,12 @@ def train(one: Training) -> list[Look]:
         run = simulate(replace(plan, experiment=trained, stop_samples=samples), variant.sync,
                        variant.options, one.seed, Path(folder), _Quiet())
         looks = run.evaluations
-    return [Look(float(t), int(steps) * one.setting.batch, float(loss))
-            for t, steps, loss in zip(looks.t, looks.steps, looks.loss, strict=True)]
+        pushed = [(event["t"], event["samples"]) for event in run.events
+                  if event["kind"] == "accept"]
+    times = [t for t, _ in pushed]
+    sums = np.cumsum([0, *(count for _, count in pushed)])
+    return [Look(float(t), int(sums[bisect.bisect_right(times, t)]), float(loss))
+            for t, loss in zip(looks.t, looks.loss, strict=True)]
 
 
 def examples(one: Training) -> int:
@@ -198,7 +207,8 @@ def examples(one: Training) -> int:
     plan, variant = _plan(one)
     batch = step_size(plan, variant.sync, variant.options)
     cluster = make_cluster(plan, variant.sync, variant.options, one.seed, TimingWorkload(batch),
-                           outer=outer_step(plan, variant.sync))
+                           outer=outer_step(plan, variant.sync),
+                           data=plan.data and plan.data._replace(batch=batch, seed=one.seed))
     cluster.run(one.seconds)
     return int(cluster.engine.samples)
 
@@ -230,10 +240,16 @@ def _ground(one: Training, found: Rival, **more: Any) -> tuple[Ground, list[floa
 
 
 def _plan(one: Training) -> tuple[Plan, Variant]:
-    """Return the plan of a model of wbsp's, without what is trained."""
+    """Return the plan of a model of wbsp's, without what is trained.
+
+    Its workers share the data, as in a user's script: `auto` divides no other batch.
+    """
     [variant] = variants([one.entry], [])
     spec = replace(one.cell.spec.trains(one.setting.batch), model_bytes=_bytes(one))
-    plan = Plan(spec, None, one.setting.batch, check_period=one.seconds / LOOKS)
+    stdlib, form = of_experiment("data.stdlib"), of_experiment("models.gpt").shape(one.model)
+    windows = stdlib.size(None, "train", stdlib.Look(form.context))
+    plan = Plan(spec, None, one.setting.batch, check_period=one.seconds / LOOKS,
+                data=SharedData(windows, one.setting.batch, ENDLESS))
     return plan.of(variant), variant
 
 
