@@ -123,6 +123,18 @@ def _knows_no_epoch_by_its_results():
         message, Measured) else heard(self, message, now))
 
 
+def _awaits_none_about_to_join():
+    state = Engine.state
+
+    def forgetful(self):
+        replaced, self._replaced = self._replaced, set()
+        try:
+            return state(self)
+        finally:
+            self._replaced = replaced
+    return patch.object(Engine, "state", forgetful)
+
+
 def _no_file_beside_a_copy():
     wanted = Snapshots._wanted
 
@@ -767,6 +779,11 @@ PLANTED = [
                       kill_asking=1, patience=300.0), {9}, 5),
     Planted("a site knows no epoch by its results", _knows_no_epoch_by_its_results,
             SitesPlan("asp", "asp", sites=3, workers=1, data=(60, 4, 6), validates=True), {26}, 4),
+    Planted("a checkpoint names no worker whose next process is about to join",
+            _awaits_none_about_to_join,
+            SitesPlan("esync", "nbsync", steps=4, standby=True, kills=3, kill_top=1, cuts=2,
+                      isolations=2, slow=0.3, data=(60, 1, 2),
+                      ends=(("left", "site top"), ("left", "site"))), {2}, 1, 13001886),
     Planted("a site says goodbye before the final version is safe", _early_goodbye,
             SitesPlan("asp", "asp", slow=0.3, ends=(("goodbye", "site"),)),
             {9}, 60),
