@@ -135,7 +135,8 @@ def test_a_million_malformed_messages(jobs):
                 peer.send(bytes(frame[:draw.randint(0, 2 * len(frame))]),
                           *([b"more"] if draw.random() < 0.1 else []))
                 sent += 1
-            until(lambda: peer.asks(m.Ask("no run"), m.NotServing), "all before to be handled")
+            until(lambda: peer.is_answered(m.Ask("no run"), m.NotServing),
+                  "all before to be handled")
         before = before or process.memory_info().rss  # memory that is allocated once is there
     grown = process.memory_info().rss - before
     assert grown < 10e6

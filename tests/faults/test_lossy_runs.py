@@ -240,7 +240,7 @@ def test_bytes_that_no_encoder_makes_change_nothing(jobs, name):
         messages = list(impossible(name))
         for frames in messages:
             liar.send(*frames)
-        liar.gets_through()
+        liar.waits_until_handled()
         bad = np.ones(SMALL, np.float32)
         bad[7] = np.nan
         liar.send(*push(parse(name).encode(bad)))

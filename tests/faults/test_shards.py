@@ -246,7 +246,7 @@ def test_a_run_survives_repeated_deaths_of_server_shards_and_standby(jobs, shard
     for seconds in (0.004, 0.01):
         pair.worker(1_000_000, seconds=seconds, stop_when_told=True)
     pair.workers[0].until("step 5 done")
-    waits = pair.die_again_and_again(KILLS, draw)
+    waits = pair.kill_repeatedly(KILLS, draw)
     pair.go()
     for worker in pair.workers:
         worker.ends_well()

@@ -69,7 +69,7 @@ def test_a_site_server_that_is_killed_and_resumed_trains_no_example_twice(tmp_pa
             sites.sites[0].kill()
             sites.start_site(0, "--resume").until("resuming from version")
             sites.sites[0].until("is a worker of the server")
-        sites.tell_to_stop()
+        sites.stop_workers()
         sites.end_well()
         sites.check()
 
@@ -108,6 +108,6 @@ def test_no_example_is_trained_twice_when_any_other_process_dies(tmp_path, above
                     time.sleep(draw.uniform(0, 1))
                     proxy.closed.clear()
                     sites.top.until("worker 0 reconnected")
-        sites.tell_to_stop()
+        sites.stop_workers()
         sites.end_well()
         sites.check()

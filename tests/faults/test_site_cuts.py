@@ -92,7 +92,7 @@ def test_processes_die_while_lines_are_cut(jobs, seconds, way):
             print(f"{above} above {inside}: {cut_off} cut off for {seconds} s, {way}; after "
                   f"{before:.1f} s {name} was killed; {time.monotonic() - mended:.1f} s later all "
                   "continue")
-        sites.tell_to_stop()
+        sites.stop_workers()
         sites.end_well()
         saved = sites.conserved(told=True)
         print(f"version {saved.state.version}, steps of the sites {steps_of(saved.state)}")

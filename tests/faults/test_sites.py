@@ -80,7 +80,7 @@ def test_a_site_server_that_is_killed_and_resumed_pushes_nothing_twice(tmp_path,
             sites.start_site(0, "--resume").until("resuming from version")
             sites.sites[0].until("is a worker of the server")
         after_cuts(sites, 0, 1)
-        sites.tell_to_stop()
+        sites.stop_workers()
         sites.end_well()
         sites.conserved(told=True)
 
@@ -97,7 +97,7 @@ def test_the_server_above_can_be_killed_and_resumed(tmp_path, above, inside):
             sites.top.kill()
             sites.start_top("--resume").until("resuming from version")
             after_cuts(sites, 1, 2)
-        sites.tell_to_stop()
+        sites.stop_workers()
         sites.end_well()
         sites.conserved(told=True)
 
@@ -119,7 +119,7 @@ def test_a_standby_of_the_server_above_takes_over(tmp_path, above, inside):
         sites.top.until("taking over from the server at", 60)
         for site in range(2):
             after_cuts(sites, site, 3)
-        sites.tell_to_stop()
+        sites.stop_workers()
         sites.end_well()
         sites.conserved(told=True)
 
@@ -134,7 +134,7 @@ def test_a_worker_of_a_site_can_be_killed_and_restarted(tmp_path):
         until(lambda: behind(sites, 0)[-1:] == [1], "the server above to know")
         sites.start_worker(0, 1, stop_when_told=True, seconds=0.01).until("step 5 done")
         until(lambda: behind(sites, 0)[-1:] == [2], "the server above to know")
-        sites.tell_to_stop()
+        sites.stop_workers()
         sites.end_well()
         sites.conserved()
 
@@ -154,7 +154,7 @@ def test_a_site_that_is_cut_off_continues_and_reconnects(tmp_path):
         proxy.closed.clear()
         sites.top.until("worker 0 reconnected")
         after_cuts(sites, 0, 2)
-        sites.tell_to_stop()
+        sites.stop_workers()
         sites.end_well()
         sites.conserved(told=True)
 
@@ -168,7 +168,7 @@ def test_a_site_that_is_cut_off_waits_if_the_rule_above_makes_it_wait(tmp_path):
         assert len(sites.events(0, "commit")) == stood
         proxy.closed.clear()
         after_cuts(sites, 0, 2)
-        sites.tell_to_stop()
+        sites.stop_workers()
         sites.end_well()
         sites.conserved(told=True)
 
@@ -194,7 +194,7 @@ def test_an_interrupted_site_pushes_its_rest_and_leaves(tmp_path):
         for worker in sites.workers[0]:
             worker.ends_well()
         assert sites.top.until("worker 0 left: interrupted by SIGTERM")
-        sites.tell_to_stop()
+        sites.stop_workers()
         for job in (*sites.workers[1], sites.sites[1], sites.top):
             job.ends_well()
         taken = noted(sites.record(0) / "cuts.jsonl")
@@ -295,7 +295,7 @@ def test_the_link_to_the_server_above_has_its_own_format_and_shards(tmp_path, fl
         sites.sites[0].kill()
         sites.start_site(0, "--resume").until("is a worker of the server")
         after_cuts(sites, 0, 4)
-        sites.tell_to_stop()
+        sites.stop_workers()
         sites.end_well()
         if "--wire=int8" not in flags:
             sites.conserved(told=True)
@@ -332,7 +332,7 @@ def test_a_standby_of_a_site_takes_over_and_pushes_nothing_twice(tmp_path, above
                 waits = sites.start_standby(0, "--resume")
         serves.until("the standby at .* holds version")
         after_cuts(sites, 0, 2)
-        sites.tell_to_stop()
+        sites.stop_workers()
         waits.ends_well()
         sites.sites[0] = serves
         sites.end_well()
@@ -363,7 +363,7 @@ def test_a_replaced_site_server_frees_its_place_above(tmp_path, above, inside):
         standby.until("is a worker of the server")
         sites.sites[0] = standby
         after_cuts(sites, 0, 2)
-        sites.tell_to_stop()
+        sites.stop_workers()
         sites.end_well()
         sites.conserved(told=True)
 

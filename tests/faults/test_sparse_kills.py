@@ -44,7 +44,7 @@ def test_rows_are_conserved_when_any_process_dies(jobs, sync, wire, size, shards
         pair.worker(1_000_000, seconds=seconds, stop_when_told=True, size=size, table=True,
                     share=not worker)
     pair.workers[0].until("step 5 done")
-    pair.die_again_and_again(KILLS or 2, draw)
+    pair.kill_repeatedly(KILLS or 2, draw)
     pair.go()
     for worker in pair.workers:
         worker.ends_well()

@@ -77,7 +77,7 @@ class IntegerRun:
                    {worker: np.array(one["first"], np.float32) for worker, one in ended.items()},
                    {worker: np.array(one["final"], np.float32) for worker, one in ended.items()
                     if not one["interrupted"]},
-                   {worker: told_of(record, worker) for worker in workers} if told
+                   {worker: answered_weights(record, worker) for worker in workers} if told
                    else logged(folder))
 
 
@@ -129,7 +129,7 @@ def logged(folder: Path) -> dict[int, dict[int, float]]:
     return {worker: pushes.weights for worker, pushes in found.items()}
 
 
-def told_of(record: Path, worker: int) -> dict[int, float]:
+def answered_weights(record: Path, worker: int) -> dict[int, float]:
     """Return the weights of a worker's pushes according to the answers that it received."""
     pushes = Pushes(f"worker {worker}")
     for line in (record / f"acks-{worker}.jsonl").read_text().splitlines():

@@ -43,7 +43,7 @@ class Peer(contextlib.AbstractContextManager):
             others.append(type(message).__name__)
         raise AssertionError(f"the server sent none of {kinds}, but {others}")
 
-    def asks(self, question: m.Message, answer: type[m.Message]) -> bool:
+    def is_answered(self, question: m.Message, answer: type[m.Message]) -> bool:
         """Send a request; return whether an answer arrives within a second. It does not if the
         server has cut the connection, with all messages in transit.
         """
@@ -67,7 +67,7 @@ class Peer(contextlib.AbstractContextManager):
         assert claim.meets(self.hears(m.Challenge))
         self.send(claim.sealed(request))
 
-    def gets_through(self) -> None:
+    def waits_until_handled(self) -> None:
         """Wait until the server has handled all that was sent before."""
         self.send(m.Heartbeat(None))
         self.hears(m.Alive)

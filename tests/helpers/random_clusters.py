@@ -100,7 +100,7 @@ class Witness(Laws):
     def leave(self, worker, now, reason, finished=False):
         self.committed = False
         counted = worker in self.clock  # the model knows no worker that came after the stop
-        told = self._told_to(finished)
+        told = self._stops(finished)
         outgoing = super().leave(worker, now, reason, finished)
         if self.judge and counted and not told and not self.cluster.engine.done:
             self.judge(self, outgoing, None)
@@ -112,7 +112,7 @@ class Witness(Laws):
             if self.cluster.engine.stop_reason is None:
                 self.clock[f["worker"]] = min(self.clock.values(), default=0)
                 self.missing.add(f["worker"])
-        elif kind == "leave" and not self._told_to(f["finished"]):
+        elif kind == "leave" and not self._stops(f["finished"]):
             self.clock.pop(f["worker"], None)
             self.missing.discard(f["worker"])
         elif kind == "accept":
@@ -132,7 +132,7 @@ class Witness(Laws):
     def equal(self, vector):
         return np.array_equal(vector, self.expect) if self.exact else super().equal(vector)
 
-    def _told_to(self, finished: bool) -> bool:
+    def _stops(self, finished: bool) -> bool:
         """Note a worker that leaves because the run is stopping. It still counts: weights do not
         change.
         """

@@ -87,7 +87,7 @@ class ServerAndStandby:
         job.was_clean()
         setattr(self, who, getattr(self, f"start_{who}")("--resume"))
 
-    def die_again_and_again(self, kills, draw):
+    def kill_repeatedly(self, kills, draw):
         """Kill the server, its standby or one of its shards this many times, each after this many
         versions; return the seconds from each kill to the next version.
 

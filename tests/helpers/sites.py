@@ -12,7 +12,7 @@ from typing import Any
 
 import forked
 import numpy as np
-from conservation import logged, told_of
+from conservation import answered_weights, logged
 from hosts import Hosts
 from integer_replica import UNIT, pattern, read_result, recorded
 from jobs import PLAIN, Job, Jobs, ServerJob, free_port
@@ -123,7 +123,7 @@ class Sites:
         self.workers[site][worker:worker + 1] = [job]
         return job
 
-    def tell_to_stop(self) -> None:
+    def stop_workers(self) -> None:
         """Have all workers end as if their steps were done."""
         for site in range(self.number):
             (self.record(site) / "go").touch()
@@ -181,7 +181,7 @@ class Sites:
         record = self.record(site)
         weights = logged(self.sites[site].folder)
         if told:
-            weights = {worker: weights.get(worker, {}) | told_of(record, worker)
+            weights = {worker: weights.get(worker, {}) | answered_weights(record, worker)
                        for worker in range(self.each)}
         return sum(Pushes(f"worker {worker}", dict(enumerate(recorded(record, worker))),
                           mine).total(UNIT) for worker, mine in weights.items())

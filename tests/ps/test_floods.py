@@ -81,7 +81,8 @@ def test_memory_stays_flat_under_a_flood(jobs, flood, most):
     thread.join()
     assert peak - before < most, f"{(peak - before) / 1e6:.0f} MB"
     with Peer(server.address) as peer:  # perhaps cut, too, while much is still to be read
-        until(lambda: peer.asks(m.Heartbeat(None), m.Unknown), "the server to answer a stranger")
+        until(lambda: peer.is_answered(m.Heartbeat(None), m.Unknown),
+              "the server to answer a stranger")
     worker.leave()
     all_end([worker])
     server.ends_well()

@@ -57,7 +57,7 @@ def test_a_worker_that_does_not_fetch_the_final_version_ends_nothing(jobs):
         peer.hears(m.Granted)
         peer.send(m.Leaving("done", True, None))
         peer.hears(m.Final)
-        peer.gets_through()
+        peer.waits_until_handled()
         server.ends_well()
     assert server.find("worker 0: no progress on the final version for 1 s; ending")
 

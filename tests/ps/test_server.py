@@ -160,7 +160,7 @@ def test_impossible_messages_of_a_member_change_nothing(training):
         for _ in range(10):
             for frames in messages:
                 liar.send(*frames)
-        liar.gets_through()
+        liar.waits_until_handled()
         liar.send(m.Fetch(1))
         assert liar.hears(m.Model).size == SIZE, "it is a member still"
         liar.send(m.Leaving("no more", False, None))
@@ -179,7 +179,7 @@ def test_a_member_whose_message_does_not_decode_is_dropped_with_the_reason(train
             stranger.send(*UNDECODED[0])
             stranger.send(m.Heartbeat(None))
             stranger.hears(m.Unknown)
-        worker.gets_through()
+        worker.waits_until_handled()
         worker.send(m.Leaving("no more", False, None))
     server.until("worker 2 left: no more")
     for frames in UNDECODED:
@@ -391,7 +391,7 @@ def test_chunks_of_an_abandoned_push_are_not_mixed_with_the_next(jobs):
         half = np.full(size, 1000, np.float32)
         (offset, chunk), _ = split(half)
         peer.send(m.Update(Push(0, 0, 0, 1, 1, 0.1), offset, size), bytes(chunk))
-        peer.gets_through()
+        peer.waits_until_handled()
         whole = np.full(size, 7, np.float32)
         for offset, chunk in split(whole):
             peer.send(m.Update(Push(0, 0, 0, 1, 1, 0.1), offset, size), bytes(chunk))
@@ -411,7 +411,7 @@ def test_reports_of_a_worker_are_summed_over_its_processes(training):
             peer.joins(2)
             for so_far in (1, pulls):
                 peer.send(m.Heartbeat(Report(pulls=so_far, last_pull_seconds=pulls / 8)))
-            peer.gets_through()
+            peer.waits_until_handled()
             peer.send(m.Leaving(f"life {life} is over", False, Report(pulls=pulls)))
             server.until(f"worker 2 left: life {life} is over")
     finish(server, members)

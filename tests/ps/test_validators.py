@@ -129,12 +129,12 @@ def test_another_worker_validates_what_one_whose_process_has_ended_was_given(pai
     data = SharedData(4, 4, 2, validate="wait")
     server, one, other = pair(data)
     other.send(m.AskVersion(0, True))
-    other.gets_through()
+    other.waits_until_handled()
     one.__exit__()
     pair.peers.append(again := Validator(server.address))
     again.enters(0, data).hears(m.Granted)
     assert again.beats(1.0, works=True) is None
-    assert other.asks(m.Heartbeat(None), m.VersionAt)
+    assert other.is_answered(m.Heartbeat(None), m.VersionAt)
     assert not server.find("no sign of work")
     server.kill()
 

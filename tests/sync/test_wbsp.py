@@ -94,7 +94,7 @@ class ByWork(Witness):
             self.rounds[f["worker"]] = []
             if not self.weights:
                 self.now[f["worker"]] = 0
-        elif kind == "leave" and not self._told_to(f["finished"]):
+        elif kind == "leave" and not self._stops(f["finished"]):
             self.rounds.pop(f["worker"], None)
             self.now.pop(f["worker"], None)
         super().log(now, kind, **f)
