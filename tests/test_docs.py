@@ -53,6 +53,15 @@ def test_the_published_commands_are_word_for_word():
             if "nohup" in line] == PUBLISHED
 
 
+def test_the_parts_of_the_night_are_on_its_page_and_in_its_workflow():
+    parts = re.search(r'^PARTS="(.*)"$', (ROOT / "scripts/nightly.sh").read_text(), re.M)[1].split()
+    page = (ROOT / "docs/contributing/nightly.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \|", page, re.M) == parts
+    workflow = (ROOT / ".github/workflows/nightly.yml").read_text()
+    matrix = re.search(r"part: \[(.*?)\]", workflow, re.S)[1].replace(",", " ").split()
+    assert matrix == [part for part in parts if part != "gpu"]
+
+
 def imports():
     """Import statements of wbsp in the pages."""
     for page in PAGES:
