@@ -22,7 +22,6 @@ from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.evaluation import METRICS, EvaluatorError, EvaluatorWatch
 from wbsp.ps.full_disk import FullDisk
 from wbsp.ps.readers import OfRun
-from wbsp.ps.replication.primary import Source
 from wbsp.ps.starving import Starving
 from wbsp.ps.training_loss import TrainingLoss
 from wbsp.runlog.awaited import Awaited, named
@@ -79,15 +78,13 @@ class Run:
                                                   entries=info.entries),
                         lambda: dispatcher.sessions.signs)
         self._replication = dispatcher.replication
-        self.checkpoints = Checkpoints(reporter.folder, layout, self.engine, config.check_period,
-                                       self._checkpoint_begins, reporter.say, dispatcher.on, frozen)
+        self.checkpoints = Checkpoints(reporter.folder, self.engine, config.check_period,
+                                       self._checkpoint_begins, reporter.say, dispatcher.on)
         self._watch = watch
-        epochs = EpochVersions(reporter.folder, layout, self.engine, dispatcher.on, frozen)
-        self.snapshots = Snapshots(self.engine, self._state, self.checkpoints, self._replication,
-                                   epochs)
-        self._replication.begin(
-            Source(self.snapshots, layout, lambda: self.checkpoints.settled, frozen),
-            anew=state is None)
+        epochs = EpochVersions(reporter.folder, self.engine, dispatcher.on)
+        self.snapshots = Snapshots(self.engine, self._state, layout, frozen, self.checkpoints,
+                                   self._replication, epochs)
+        self._replication.begin(self.snapshots, anew=state is None)
         self._first: FullDisk | None = None  # as long as W_0 could not be saved
         if state is None:
             # before any decision: without W_0 no restarted server could use the resend buffers

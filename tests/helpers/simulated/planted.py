@@ -453,7 +453,7 @@ def _durable_when_sent():
 
     def early(self, snapshot):
         take(self, snapshot)
-        self._source.engine.ledger.saved(snapshot.mark)
+        self._snapshots.engine.ledger.saved(snapshot.mark)
     return patch.object(Replication, "take", early)
 
 

@@ -21,6 +21,7 @@ from wbsp.simulate.nodes.cluster import Cluster
 from wbsp.simulate.workloads.base import TimingWorkload
 from wbsp.simulate.world.machine import Machine, constant
 from wbsp.sync import MODELS, Push, create
+from wbsp.tensors.frozen import NOTHING
 from wbsp.tensors.layout import TensorSpec
 
 SIZE = 1000  # floats
@@ -53,10 +54,10 @@ class Running:
     def __init__(self, folder, sync="bsp", period=1.0, standby=None):
         self.engine = Engine(create(sync), Store(np.zeros(SIZE, np.float32)), 2)
         self.states, self.said = [], []
-        self.file = Checkpoints(folder, [TensorSpec("x", (SIZE,))], self.engine, period,
-                                lambda *_: None, self.said.append)
+        self.file = Checkpoints(folder, self.engine, period, lambda *_: None, self.said.append)
         self.standby = standby or StandbyOf()
-        self.snapshots = Snapshots(self.engine, self.state, self.file, self.standby)
+        self.snapshots = Snapshots(self.engine, self.state, [TensorSpec("x", (SIZE,))], NOTHING,
+                                   self.file, self.standby)
         self.path = folder / CHECKPOINT
         for worker in range(2):
             self.engine.join(worker, 0.0)

@@ -17,7 +17,7 @@ from wbsp.ps.clock import Clock
 from wbsp.ps.config import RunInfo, ServerConfig
 from wbsp.ps.replication import primary as follower
 from wbsp.ps.replication.election import rank_of
-from wbsp.ps.replication.primary import Replication, Source
+from wbsp.ps.replication.primary import Replication
 from wbsp.ps.series import run_id
 from wbsp.ps.sessions.data_plane import DataPlane
 from wbsp.ps.sessions.handlers import Peer
@@ -25,6 +25,7 @@ from wbsp.ps.sessions.peer_log import PeerLog
 from wbsp.ps.sessions.session import WorkerSession
 from wbsp.sync import create
 from wbsp.sync.base import Push
+from wbsp.tensors.frozen import NOTHING
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.liveness import WORKER, Liveness
 from wbsp.wire.messages import codec as m
@@ -75,9 +76,8 @@ class World:
         self.snapshots = Snapshots(
             self.engine, lambda now: RunState(**vars(self.engine.state()), elapsed=now,
                                               places={0: IndexOwner("ab", None)}),
-            self.file, self.replication)
-        self.replication.begin(Source(self.snapshots, [TensorSpec("x", (2,))],
-                                      lambda: self.file.settled))
+            [TensorSpec("x", (2,))], NOTHING, self.file, self.replication)
+        self.replication.begin(self.snapshots)
         self.seq, self.members = 0, []  # sessions of workers
 
     def poll(self):
@@ -824,7 +824,7 @@ def test_a_server_after_a_take_over_asks_the_other_until_most_workers_connect(wo
                                                                              inquiries):
     """A process that was started again since has no vote, and takes none away."""
     world.record(beside="127.0.0.1:2606")
-    world.replication.begin(world.replication._source)
+    world.replication.begin(world.snapshots)
     world.poll()
     world.info.owners[0] = IndexOwner(place, None)
     member = _member(plane=DataPlane("TCP", 1))
@@ -846,7 +846,7 @@ def test_a_standby_that_has_taken_over_gives_way_to_an_elected_server(world, inq
                                                                               monkeypatch, trains):
     """It was out of the workers' reach meanwhile, and has decided nothing."""
     world.record(beside="127.0.0.1:2606")
-    world.replication.begin(world.replication._source)
+    world.replication.begin(world.snapshots)
     world.poll()
     assert world.replication.superseded is None, "nobody says that the other one serves"
     if trains:
@@ -1074,7 +1074,7 @@ def test_workers_are_admitted_once_the_standby_knows_that_the_fit_has_begun(worl
     waiting(world)
     world.now = 9.0
     world.held(0, beat=1)
-    world.replication.begin(world.replication._source, anew=True)
+    world.replication.begin(world.snapshots, anew=True)
     assert not world.sent[-1].waits and not world.replication.cleared
     world.held(0, beat=2, answered=1)  # it may have left before the server's message came
     assert not world.replication.cleared

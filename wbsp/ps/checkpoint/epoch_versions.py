@@ -16,8 +16,6 @@ from wbsp.core.engine import Engine
 from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.ps.checkpoint.state import Snapshot
-from wbsp.tensors.frozen import NOTHING, FrozenValues
-from wbsp.tensors.layout import TensorSpec
 
 NAME = "version-{}.safetensors"  # of a file with a version that a process reads
 
@@ -67,11 +65,8 @@ class EpochVersions:
         newest: the newest one, or None.
     """
 
-    def __init__(self, folder: pathlib.Path, layout: list[TensorSpec], engine: Engine,
-                 on: Host = HOST, frozen: FrozenValues = NOTHING):
+    def __init__(self, folder: pathlib.Path, engine: Engine, on: Host = HOST):
         self._folder = folder
-        self._layout = layout
-        self._frozen = frozen
         self._engine = engine
         self._on = on
         self._pool: Executor | None = None
@@ -118,5 +113,5 @@ class EpochVersions:
         return self._pool.submit(self._write, name, snapshot)
 
     def _write(self, name: str, snapshot: Snapshot) -> None:
-        content = checkpoint.of_snapshot(snapshot, self._layout, self._frozen)
+        content = checkpoint.of_snapshot(snapshot)
         checkpoint.save(self._folder / name, content._replace(outer={}))

@@ -65,11 +65,11 @@ class Checkpoint(NamedTuple):
     frozen: FrozenValues = NOTHING
 
 
-def of_snapshot(snapshot: Snapshot, layout: list[TensorSpec], frozen: FrozenValues) -> Checkpoint:
+def of_snapshot(snapshot: Snapshot) -> Checkpoint:
     """Return a snapshot as the content of a file, once its tensors are here; blocks."""
     (_, vector, _), outer = snapshot.whole.result()
     assert vector is not None, "a real server's store holds tensors"
-    return Checkpoint(vector, layout, snapshot.state, outer, frozen)
+    return Checkpoint(vector, snapshot.layout, snapshot.state, outer, snapshot.frozen)
 
 
 def save(path: pathlib.Path, checkpoint: Checkpoint) -> None:

@@ -18,6 +18,8 @@ from typing import Protocol
 from wbsp.core.engine import Engine
 from wbsp.ps.checkpoint.state import RunState, Snapshot
 from wbsp.ps.checkpoint.writer import Checkpoints
+from wbsp.tensors.frozen import FrozenValues
+from wbsp.tensors.layout import TensorSpec
 
 
 class Sink(Protocol):
@@ -53,18 +55,26 @@ class Snapshots:
 
     Args:
         state: state(now) returns the server's state at `now` seconds, with the engine at rest.
+        layout, frozen: as in `Snapshot`.
         others: sinks that make nothing durable.
     """
 
-    def __init__(self, engine: Engine, state: Callable[[float], RunState], file: Checkpoints,
+    def __init__(self, engine: Engine, state: Callable[[float], RunState],
+                 layout: list[TensorSpec], frozen: FrozenValues, file: Checkpoints,
                  standby: StandbySink, *others: Sink):
         self.engine = engine
         self.state = state
+        self._layout, self._frozen = layout, frozen
         self._file = file
         self._standby = standby
         self._others = others
         self._ends = False  # no further snapshot for the standby follows
         self._in_file = 0  # mark of the newest snapshot that was written to the file
+
+    @property
+    def saved(self) -> bool:
+        """True if the newest version is in the checkpoint, or cannot be written."""
+        return self._file.settled
 
     def poll(self, now: float) -> None:
         """Handle a written file, and make a snapshot if one is wanted."""
@@ -137,6 +147,6 @@ class Snapshots:
         if self._file in sinks or self._standby in sinks:
             ledger.next_mark()
         snapshot = Snapshot(now, ledger.mark, self.engine.newest, self.state(now),
-                            self.engine.store.whole())
+                            self.engine.store.whole(), self._layout, self._frozen)
         for sink in sinks:
             sink.take(snapshot)

@@ -19,7 +19,8 @@ from wbsp.core.state import EngineState, Newest
 from wbsp.core.stats import ALWAYS, MemberState, Report
 from wbsp.core.store import Whole
 from wbsp.limits import Amount, Count, Finite, Line, Sum, Worker, text_of
-from wbsp.tensors.layout import Entries, LayerStates, Names
+from wbsp.tensors.frozen import FrozenValues
+from wbsp.tensors.layout import Entries, LayerStates, Names, TensorSpec
 
 FORMAT = 2  # of the state; 1: a table of workers for each total; 0: like 1, without the number
 
@@ -157,6 +158,8 @@ class Snapshot(NamedTuple):
         mark: it holds the decisions under this mark and lower ones.
         newest: as `Engine.newest`.
         whole: its tensors, once the shards have sent them.
+        layout: of its vector.
+        frozen: variables of the run that no step changes.
     """
 
     t: float
@@ -164,6 +167,8 @@ class Snapshot(NamedTuple):
     newest: Newest
     state: RunState
     whole: Future[Whole]
+    layout: list[TensorSpec]
+    frozen: FrozenValues
 
 
 def _with_members(state: dict[str, Any]) -> dict[str, Any]:

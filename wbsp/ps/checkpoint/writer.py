@@ -12,8 +12,6 @@ from wbsp.core.state import Newest
 from wbsp.process.host import HOST, Host
 from wbsp.ps.checkpoint import format as checkpoint
 from wbsp.ps.checkpoint.state import Snapshot
-from wbsp.tensors.frozen import NOTHING, FrozenValues
-from wbsp.tensors.layout import TensorSpec
 
 CHECKPOINT_SHARE = 0.1  # at most this part of the time goes into writing checkpoints
 CHECKPOINT = "checkpoint.safetensors"
@@ -31,13 +29,11 @@ class Checkpoints:
         say: called when a checkpoint cannot be written; it is tried again after a period.
     """
 
-    def __init__(self, folder: pathlib.Path, layout: list[TensorSpec], engine: Engine,
-                 period: float, begins: Callable[[float, int], None], say: Callable[[str], None],
-                 on: Host = HOST, frozen: FrozenValues = NOTHING):
+    def __init__(self, folder: pathlib.Path, engine: Engine, period: float,
+                 begins: Callable[[float, int], None], say: Callable[[str], None],
+                 on: Host = HOST):
         self._on = on
         self._folder = folder
-        self._layout = layout
-        self._frozen = frozen
         self._engine = engine
         self._period = period
         self._begins = begins
@@ -134,7 +130,7 @@ class Checkpoints:
 
     def _write(self, snapshot: Snapshot) -> float:
         """Write the file in a thread; return the seconds that it took."""
-        content = checkpoint.of_snapshot(snapshot, self._layout, self._frozen)
+        content = checkpoint.of_snapshot(snapshot)
         start = self._on.clock.monotonic()
         checkpoint.save(self._folder / CHECKPOINT, content)
         return self._on.clock.monotonic() - start

@@ -17,12 +17,11 @@ import math
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from wbsp import timeouts
-from wbsp.core.engine import Engine
 from wbsp.core.state import Newest
 from wbsp.core.store import Whole
 from wbsp.limits import one_line
@@ -42,8 +41,6 @@ from wbsp.ps.series import SERVER_STEP, STANDBY_STEP
 from wbsp.ps.sessions.handlers import Handlers, Peer
 from wbsp.ps.sessions.registry import SessionRegistry
 from wbsp.ps.sessions.session import WorkerSession, disagreement, other_protocol
-from wbsp.tensors.frozen import NOTHING, FrozenValues
-from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.addresses import split_address
 from wbsp.wire.liveness import STANDBY, Beats, KnownPeer, Liveness
 from wbsp.wire.messages import codec as m
@@ -140,23 +137,6 @@ def objection(request: m.Follow, info: RunInfo) -> str | None:
         f"the standby holds a state of run {request.run}, not of {info.run}")
 
 
-class Source(NamedTuple):
-    """The source of snapshots.
-
-    Attributes:
-        saved: returns whether the newest version is in the checkpoint.
-    """
-
-    snapshots: Snapshots
-    layout: list[TensorSpec]
-    saved: Callable[[], bool]
-    frozen: FrozenValues = NOTHING
-
-    @property
-    def engine(self) -> Engine:
-        return self.snapshots.engine
-
-
 @dataclass
 class SentCopy:
     """A snapshot that was made for the standby.
@@ -199,7 +179,7 @@ class Replication:
         self._clock = reporter.clock
         self._say = reporter.say
         self._event = reporter.event
-        self._source: Source  # from `begin` on
+        self._snapshots: Snapshots  # from `begin` on
         self._begun = False
         self._standby: StandbySession | None = None
         self._copies: dict[int, SentCopy] = {}  # number -> snapshot that the standby may hold
@@ -254,7 +234,7 @@ class Replication:
         return self.alone or bool(
             standby and not standby.receiving and self._election is None
             and standby.held in self._copies
-            and self._copies[standby.held].newest >= self._source.engine.newest)
+            and self._copies[standby.held].newest >= self._snapshots.engine.newest)
 
     @property
     def copying(self) -> bool:
@@ -276,9 +256,9 @@ class Replication:
         """Return whether this is the standby's socket."""
         return self._standby is not None and self._standby.identity == identity
 
-    def begin(self, source: Source, anew: bool = False) -> None:
-        """Start to replicate versions of `source`; `anew`: the first one is W_0."""
-        self._source = source
+    def begin(self, snapshots: Snapshots, anew: bool = False) -> None:
+        """Start to replicate a run's versions; `anew`: the first one is W_0."""
+        self._snapshots = snapshots
         self._begun = True
         if self._standby is not None and self._standby.may_begin:
             self._standby.is_told_of_begin()
@@ -286,7 +266,7 @@ class Replication:
         if anew:
             self._record(beside=None)  # the other process has no version of this run
         if (beside := self._run_settings().get("beside")) is not None:
-            workers = source.snapshots.state(self._clock.run()).voters(self._info.config.worker_num)
+            workers = snapshots.state(self._clock.run()).voters(self._info.config.worker_num)
             self._beside = Votes(self._info.epoch, STANDBY_STEP, [workers])
             self._inquiry = self._inquire(*split_address(beside))
 
@@ -508,7 +488,7 @@ class Replication:
         # the message may be older than the next snapshot, which is in flight or has arrived
         self._copies = {number: made for number, made in self._copies.items()
                         if number >= held.number}
-        self._source.snapshots.held(copy.mark)
+        self._snapshots.held(copy.mark)
 
     def _hear_of_begin(self, standby: StandbySession, held: m.Held, now: float) -> None:
         """Note by its heartbeat whether the standby knows that the run has begun."""
@@ -596,7 +576,7 @@ class Replication:
     def wants(self, now: float) -> bool:
         """Return whether the standby lacks the newest version, or its state."""
         copy = None if self._standby is None else self._copies.get(self._standby.held)
-        return copy is None or self._source.engine.newest > copy.newest
+        return copy is None or self._snapshots.engine.newest > copy.newest
 
     def _stalled(self, standby: StandbySession, now: float) -> None:
         """Handle a snapshot of which no part reaches a running standby.
@@ -604,7 +584,7 @@ class Replication:
         While workers train, the standby's older snapshot counts, because it may serve from that. A
         run that is done ends without the standby, with its consent or without an answer.
         """
-        done = self._source.engine.done
+        done = self._snapshots.engine.done
         self._say(f"no part of a snapshot reached the standby at {standby} for "
                   f"{timeouts.SNAPSHOT_STALLED:g} s; "
                   + ("ending without it" if done else
@@ -620,7 +600,7 @@ class Replication:
         were lost. First the last version is written to disk; then the standby discards its
         snapshot, as for a server that continues alone; `held` then forgets it.
         """
-        if self._source.saved() and standby.asked is None:
+        if self._snapshots.saved and standby.asked is None:
             standby.is_asked_to_discard()
             self._sessions.queues.drop_transfer(standby.identity)
             epoch = self._info.epoch + SERVER_STEP
@@ -653,8 +633,8 @@ class Replication:
 
     def _transfer(self, standby: StandbySession, number: int, snapshot: Snapshot) -> None:
         """Send the standby a snapshot, now or when the shards have sent it."""
-        source = self._source
-        state = snapshot.state  # alone: a snapshot that its own future holds would stay in memory
+        # without its tensors: a snapshot that its own future holds would stay in memory
+        state, layout, frozen = snapshot.state, snapshot.layout, snapshot.frozen
         standby.receives(self._clock.now())
 
         def send(future: Future[Whole]) -> None:
@@ -664,7 +644,7 @@ class Replication:
                 lent, segment = self._sessions.lending.copy(whole.snapshot.vector)
                 made.lend(lent)
                 self._sessions.queues.transfer(standby.identity, messages(
-                    number, source.layout, state, whole, segment, source.frozen,
+                    number, layout, state, whole, segment, frozen,
                     with_frozen=not standby.held), self._clock.now())
 
         snapshot.whole.add_done_callback(send)
@@ -697,7 +677,7 @@ class Replication:
         epoch = inquiry.epoch(now)
         if epoch is not None and epoch > self._info.epoch:
             self._taken_over(epoch, inquiry.address)
-        elif self._beside is not None and not self._source.engine.started:
+        elif self._beside is not None and not self._snapshots.engine.started:
             return
         inquiry.close()
         self._inquiry = None
@@ -738,7 +718,7 @@ class Replication:
             if self._election is None:
                 self._tell(f"{reason}; continuing without a standby")
         elif election.due(now):
-            ledger = self._source.engine.ledger
+            ledger = self._snapshots.engine.ledger
             self._tell_members(lambda worker: m.Elect(
                 election.votes.epoch, election.votes.since, ledger.next_seq(worker)))
             if line := election.notice(now):
@@ -771,7 +751,7 @@ class Replication:
         """Serve in this epoch, which is in run.json, from here on."""
         self._info.lead(epoch)
         self._tell_members(lambda worker: m.Leading(epoch, self._info.ticket(worker)))
-        self._source.snapshots.decides()
+        self._snapshots.decides()
 
     def _continue_above(self, epoch: int) -> bool:
         """Continue in an epoch above that of a process that has no version of this run.
