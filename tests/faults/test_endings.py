@@ -29,6 +29,7 @@ from wbsp.reading import Reader
 from wbsp.runlog.console import Console
 from wbsp.runlog.server import ServerLog
 from wbsp.sync import BSP, Accept, Direct, Grant, Reject, create
+from wbsp.tensors.frozen import NOTHING
 from wbsp.tensors.layout import TensorSpec
 from wbsp.wire.errors import TransportError
 from wbsp.wire.messages.from_server import RunSettings
@@ -213,7 +214,7 @@ def goes_on(folder, state, judge=None, **config):
     """A server that resumes from the checkpoint in `folder`, with other state."""
     run = Run(folder, judge, **config)
     found = saved(run)
-    run.server.begin(*found._replace(state=replace(found.state, **state)))
+    run.server.resume(found._replace(state=replace(found.state, **state)))
     return run.starts()
 
 
@@ -253,7 +254,7 @@ def test_workers_timeouts_begin_when_a_server_woke_or_has_its_shards(tmp_path, b
     run = Run(tmp_path, connect_timeout=50)
     server = run.server
     if begun:
-        server.begin(np.ones(5, np.float32), IntegerReplica(0).layout)
+        server.take(np.ones(5, np.float32), IntegerReplica(0).layout, frozen=NOTHING)
 
     def later(slept):
         now = server._clock.now()
@@ -409,7 +410,7 @@ def test_an_outer_step_resumes_from_a_checkpoint(tmp_path):
     velocity = run.server.engine.store.outer.state()["velocity"]
     assert saved.outer["velocity"].tobytes() == velocity.tobytes() and velocity.any()
     later = Run(tmp_path / "second", sync="bsp", outer=create_outer("nesterov"))
-    later.server.begin(*saved)
+    later.server.resume(saved)
     assert later.server.engine.store.outer.state()["velocity"].tobytes() == velocity.tobytes()
     later.server.close()
 
@@ -417,7 +418,7 @@ def test_an_outer_step_resumes_from_a_checkpoint(tmp_path):
 def test_a_layers_statistics_are_no_part_of_the_outer_step(tmp_path):
     run = Run(tmp_path, sync="bsp", outer=create_outer("nesterov"))
     layout = [TensorSpec("dense/kernel", (4,)), TensorSpec("norm/moving_variance", (4,))]
-    run.server.begin(np.ones(8, np.float32), layout)
+    run.server.take(np.ones(8, np.float32), layout, frozen=NOTHING)
     store = run.server.engine.store
     for _ in range(2):
         store.accept(np.full(8, -0.25, np.float32), 1.0)

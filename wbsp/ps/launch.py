@@ -246,7 +246,7 @@ class _Plan:
         if saved is not None or not self.series.followed:
             console.line(f"the files of this run are in {folder}")
         if saved:
-            server.begin(*saved)
+            server.resume(saved)
             console.line(f"resuming from version {saved.state.version}")
             if half := self.runs.passed_over:
                 console.line(f"skipped {half.name}: it has a checkpoint, but no {SETTINGS} with "

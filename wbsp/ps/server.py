@@ -21,7 +21,7 @@ from wbsp.core.store import UNSENT
 from wbsp.process.own_address import EVERY_INTERFACE
 from wbsp.process.signals import Interrupts
 from wbsp.process.throttle import Throttle
-from wbsp.ps.checkpoint.state import RunState
+from wbsp.ps.checkpoint.format import Checkpoint
 from wbsp.ps.config import Above, AboveError, Model, Reporter, RunInfo
 from wbsp.ps.dispatcher import Dispatcher
 from wbsp.ps.evaluation import Evaluator, EvaluatorAt, EvaluatorError, EvaluatorWatch
@@ -34,7 +34,7 @@ from wbsp.runlog.awaited import Awaited
 from wbsp.runlog.folder import SETTINGS
 from wbsp.sync import MODELS
 from wbsp.sync.base import ContractError, SyncModel
-from wbsp.tensors.frozen import NOTHING, FrozenValues
+from wbsp.tensors.frozen import FrozenValues
 from wbsp.tensors.layout import TensorSpec, statistics
 from wbsp.wire.liveness import Nap
 from wbsp.wire.loop import POLL, Loop, Part
@@ -47,7 +47,9 @@ _QUIET = 1.0  # seconds behind a run's summary: most scripts end there, and noth
 
 
 class Waiting:
-    """A server without W_0 yet, which the first worker sends.
+    """A server without W_0 yet: the first worker sends it, or for a site the server above.
+
+    What it waits for returns the run.
 
     Attributes:
         hasty: a signal or a failure has ended the run before it began.
@@ -55,58 +57,116 @@ class Waiting:
 
     version = 0
 
-    def __init__(self, server: Server, watch: EvaluatorWatch | None):
-        """Start to wait; `watch`: the evaluator's, while it builds its network; None: no evaluator
-        runs."""
-        self._server, self._watch = server, watch
+    def __init__(self, model: SyncModel, reporter: Reporter, dispatcher: Dispatcher,
+                 watch: EvaluatorWatch | None, on_fault: Callable[[BaseException], bool],
+                 above: Above | None):
+        """Start to wait; the arguments are those of the `Run`."""
+        self._model, self._reporter, self._dispatcher = model, reporter, dispatcher
+        self._watch, self._on_fault, self._above = watch, on_fault, above
+        self._config, self._clock = dispatcher.info.config, reporter.clock
         self.hasty = self._failed = self._told = False
         self._over_since: float | None = None  # time since which no worker can join
-        self._awaited = Awaited(server.reporter.say)
+        self._brought: Model | None = None  # by a site's first worker
+        self._awaited = Awaited(reporter.say)
         self._patience = Throttle(timeouts.PROGRESS)  # of a site's workers
         self._waits_since: float | None = None  # for the next run; None once that is printed
-        if server.dispatcher.info.series.later:
-            self._waits_since = server.reporter.clock.now()
+        if dispatcher.info.series.later:
+            self._waits_since = self._clock.now()
 
     def hasten(self, reason: str, failed: bool) -> None:
         """End early; see `Run.hasten`."""
         self.hasty = True
         self._failed = failed
-        self._server.dispatcher.entrance.dismiss(
+        self._dispatcher.entrance.dismiss(
             f"the run has ended before it began ({reason})", ends=not failed)
 
     def woke(self, seconds: float) -> None:
         """Do nothing: this phase has no timeouts of its own."""
 
-    def hear_above(self) -> None:
-        """Handle news from the server above at once. Raises `AboveError`."""
-        server = self._server
-        if server.above is not None and not self.hasty and (
-                server.dispatcher.replication.superseded is None):
-            self._goes_on_above(server.above)
+    def begin(self, vector: np.ndarray, layout: list[TensorSpec], frozen: FrozenValues,
+              saved: Checkpoint | None = None) -> Run:
+        """Return the run that begins with W_0, float32 [size], or resumes from the version `saved`.
 
-    def timers(self, alone: float) -> bool | None:
-        """Do the periodic work; see `Run.timers`.
+        Raises:
+            ValueError: the model cannot be served; one line.
+        """
+        above, info, config = self._above, self._dispatcher.info, self._config
+        state, outer = (None, {}) if saved is None else (saved.state, saved.outer)
+        if state is not None and (state.above is None) != (above is None):
+            raise ValueError("this run was started "
+                             + ("without --upstream, and is not a site's: leave that out"
+                                if state.above is None else "as a site's: give its --upstream"))
+        planes = self._dispatcher.sessions.planes
+        planes.check(vector.size)
+        config.outer.restore(outer)
+        if state is None:
+            if info.series.followed:
+                self._reporter.say(f"the files of this run are in {self._reporter.folder}")
+            info.series.begun()
+        else:
+            self._clock.go_on(state.elapsed)
+        info.freeze(frozen)
+        store = planes.store(vector, 0 if state is None else state.version, config.outer,
+                             outer.get(UNSENT), None if above is None else outer,
+                             statistics(layout))
+        return Run(self._model, store, layout, state, self._reporter, self._dispatcher,
+                   self._watch, self._on_fault, above)
+
+    def take(self, vector: np.ndarray, layout: list[TensorSpec],
+             frozen: FrozenValues) -> Run | None:
+        """Take the first worker's W_0; return the run, unless that of a site needs W_0 from above.
+
+        Raises:
+            ValueError: the model cannot be served; one line.
+        """
+        if self._above is None:
+            return self.begin(vector, layout, frozen)
+        info = self._dispatcher.info
+        self._dispatcher.sessions.planes.check(vector.size)
+        if self._brought is None:
+            self._brought = Model(vector, layout, frozen, info.layers, info.local, info.data,
+                                  info.first_epoch, info.entries)
+            self._above.bring(self._brought)
+        return None
+
+    def hear_above(self) -> Run | None:
+        """Handle news from the server above at once; return the run if W_0 has come from there.
+
+        Raises:
+            AboveError: it cannot come.
+        """
+        above, now = self._above, self._clock.now()
+        if above is None or self.hasty or self._dispatcher.replication.superseded is not None:
+            return None
+        above.poll()
+        if (initial := above.initial()) is None:
+            if self._brought is not None and self._patience.due(now):
+                self._dispatcher.wait(now)
+            return None
+        vector, frozen = initial
+        assert self._brought is not None, "the server above has its layout from here"
+        return self.begin(vector, self._brought.layout, frozen)
+
+    def timers(self, alone: float) -> Run | bool | None:
+        """Do the periodic work; return the run if it begins, or as `Run.timers`.
 
         Raises:
             EvaluatorError: the evaluator failed.
         """
-        dispatcher = self._server.dispatcher
+        dispatcher, say = self._dispatcher, self._reporter.say
+        series, sessions = dispatcher.info.series, dispatcher.sessions
         dispatcher.poll_standby()
         if (superseded := dispatcher.replication.superseded) is not None:
-            self._server.reporter.say(f"stopping: {superseded}")
+            say(f"stopping: {superseded}")
             return False
         if self.hasty:
-            living = self._server.dispatcher.info.series.living
             told, self._told = self._told, True  # the messages leave in the next turn
-            awaited = living and not self._failed and self._awaits(True)
+            awaited = series.living and not self._failed and self._awaits(True)
             return None if awaited or not told else True
-        if self._server.above is not None and self._goes_on_above(self._server.above):
-            return None
+        if (run := self.hear_above()) is not None:
+            return run
         if self._watch is not None:
             self._watch.look(dispatcher.readers.own_work)
-        sessions = self._server.dispatcher.sessions
-        series = sessions.series
-        say = self._server.reporter.say
         if series.later and not (series.goes_on or len(sessions)):
             if self._awaits_others(series):
                 return None
@@ -115,62 +175,43 @@ class Waiting:
                 f"stopping: workers have ended fit {series.fit}, and its final version is not "
                 "here: start the process that served it")
             return not series.outrun
-        now = self._server.reporter.clock.now()
+        now = self._clock.now()
         if (self._waits_since is not None and series.goes_on
                 and now - self._waits_since >= _QUIET):
             self._waits_since = None
             say(f"waiting for the next fit of {series.awaited}, or the end of its process; "
-                f"the files of that run will be in {self._server.reporter.folder}")
-        if alone > (patience := self._server.config.connect_timeout):
+                f"the files of that run will be in {self._reporter.folder}")
+        if alone > (patience := self._config.connect_timeout):
             say(f"no worker connected within {patience:g} s; ending this server"
                 if not series.later else
                 f"lost {series.awaited} between two fits: no reconnection within "
                 f"{patience:g} s; ending this server")
             return series.later and not series.outrun
         if not len(sessions):
-            workers = series.awaited if series.later else range(self._server.config.worker_num)
+            workers = series.awaited if series.later else range(self._config.worker_num)
             self._awaited.wait(workers, "to reconnect" if series.later else "to connect",
                                patience - alone, "this server ends", now)
         elif not series.later:
             self._awaited.wait(*sessions.unready(), None, "training begins", now)
         return None
 
-    def _goes_on_above(self, above: Above) -> bool:
-        """Begin the run of a site once W_0 has come from above; return whether it begins.
-
-        Raises:
-            AboveError: it cannot come.
-        """
-        now = self._server.reporter.clock.now()
-        above.poll()
-        initial = above.initial()
-        if initial is None:
-            if self._server.brought is not None and self._patience.due(now):
-                self._server.dispatcher.wait(now)
-            return False
-        vector, frozen = initial
-        model = self._server.brought
-        assert model is not None, "the server above has its layout from here"
-        self._server.begin(vector, model.layout, frozen=frozen)
-        return True
-
     def _awaits_others(self, series: Series) -> bool:
         """Return whether the earlier run's standby or readers must still learn that no run follows.
         """
-        dispatcher = self._server.dispatcher
+        dispatcher = self._dispatcher
         return self._awaits(dispatcher.readers.number < series.readers
                             or (series.standby and not dispatcher.replication.followed))
 
     def _awaits(self, away: bool) -> bool:
         """Return whether to wait for `away` processes, so that they learn that no run follows."""
-        now = self._server.reporter.clock.now()
+        now = self._clock.now()
         if self._over_since is None:
             self._over_since = now
         return away and now - self._over_since < timeouts.OTHERS_BACK
 
     def finish(self, well: bool, wanted: Callable[[], bool]) -> bool:
         """Notify the standby and shards of the previous run that no other run follows."""
-        dispatcher = self._server.dispatcher
+        dispatcher = self._dispatcher
         if dispatcher.replication.superseded is not None:
             return False
         if dispatcher.info.series.followed:
@@ -217,7 +258,6 @@ class Server:
                               lambda shard, message: self.dispatcher.hear_shard(shard, message))
         self.above = None if self.config.above is None else self.config.above(
             socket.on, reporter)
-        self.brought: Model | None = None  # by a site's first worker
         self._watch: EvaluatorWatch | None = None
         self._interrupts = interrupts
         self._interrupts.end_with(reporter.console.abandon)
@@ -227,9 +267,10 @@ class Server:
                                          reporter.folder, reporter.say, socket.on)
             self._interrupts.end_with(self._watch.kill)
         self.dispatcher = Dispatcher(socket, info, reporter, self._shards, record,
-                                     self.begin if self.above is None else self._bring,
-                                     self.above, self._watch.key if self._watch else b"")
-        self.phase: Waiting | Run = Waiting(self, self._watch)
+                                     self.take, self.above,
+                                     self._watch.key if self._watch else b"")
+        self.phase: Waiting | Run = Waiting(model, reporter, self.dispatcher, self._watch,
+                                            self._model_failed, self.above)
         # In the order in which they are served, after received messages.
         self._parts: list[Part] = [self._shards, self.dispatcher]
         if self.above is not None:
@@ -244,62 +285,20 @@ class Server:
         """The run's engine, once W_0 exists."""
         return self.phase.engine if isinstance(self.phase, Run) else None
 
-    def begin(self, vector: np.ndarray, layout: list[TensorSpec], state: RunState | None = None,
-              outer: dict[str, np.ndarray] | None = None,
-              frozen: FrozenValues = NOTHING) -> None:
-        """Begin the run, or resume it from a checkpoint.
+    def resume(self, saved: Checkpoint) -> None:
+        """Resume the run. Raises ValueError, in one line, if the model cannot be served."""
+        assert isinstance(self.phase, Waiting), "a server serves one run"
+        self._goes_on(self.phase.begin(saved.vector, saved.layout, saved.frozen, saved))
 
-        Args:
-            vector: W_0, or the checkpoint's version, float32 [size].
-            layout: of the vector.
-            state: of the checkpoint, or None.
-            outer: state of the outer step in the checkpoint, or None.
-            frozen: variables that no step changes.
+    def take(self, vector: np.ndarray, layout: list[TensorSpec], *, frozen: FrozenValues) -> None:
+        """Take the first worker's W_0; see `Waiting.take`."""
+        assert isinstance(self.phase, Waiting), "workers are asked for W_0 only then"
+        self._goes_on(self.phase.take(vector, layout, frozen))
 
-        Raises:
-            ValueError: the model cannot be served; one line.
-        """
-        if state is not None and (state.above is None) != (self.above is None):
-            raise ValueError("this run was started "
-                             + ("without --upstream, and is not a site's: leave that out"
-                                if state.above is None else "as a site's: give its --upstream"))
-        planes = self.dispatcher.sessions.planes
-        planes.check(vector.size)
-        outer = outer or {}
-        self.config.outer.restore(outer)
-        version = 0
-        if state is None and self._follows:
-            self._say(f"the files of this run are in {self.reporter.folder}")
-        if state is None:
-            self.dispatcher.info.series.begun()
-        if state is not None:
-            self._clock.go_on(state.elapsed)
-            version = state.version
-        self.dispatcher.info.freeze(frozen)
-        store = planes.store(vector, version, self.config.outer, outer.get(UNSENT),
-                             None if self.above is None else outer, statistics(layout))
-        self.phase = Run(self._model, store, layout, state, self.reporter, self.dispatcher,
-                         self._watch, self._model_failed, self.above)
-        self._alone_since = self._clock.now()
-
-    def _bring(self, vector: np.ndarray, layout: list[TensorSpec], *,
-               frozen: FrozenValues) -> None:
-        """Take the W_0 of a site's first worker, which the server above may lack.
-
-        Raises:
-            ValueError: the model cannot be served; one line.
-        """
-        self.dispatcher.sessions.planes.check(vector.size)
-        if self.brought is None and self.above is not None:
-            info = self.dispatcher.info
-            self.brought = Model(vector, layout, frozen, info.layers, info.local, info.data,
-                                 info.first_epoch, info.entries)
-            self.above.bring(self.brought)
-
-    @property
-    def _follows(self) -> bool:
-        """True before the run of a server that has served another run."""
-        return isinstance(self.phase, Waiting) and self.dispatcher.info.series.followed
+    def _goes_on(self, run: Run | None) -> None:
+        """Enter the run, if it begins."""
+        if run is not None:
+            self.phase, self._alone_since = run, self._clock.now()
 
     @property
     def epoch(self) -> int:
@@ -323,7 +322,7 @@ class Server:
         Raises:
             ShardLost: the run must resume from its newest checkpoint; all is closed.
         """
-        if not self._follows:
+        if isinstance(self.phase, Run) or not self.dispatcher.info.series.followed:
             self._say(f"{self._model.name}: listening on port {self._socket.port}, waiting for "
                       f"{self.config.worker_num} worker(s)")
             if earlier is None:  # else they were printed
@@ -431,7 +430,7 @@ class Server:
         for part in self._parts:
             part.serve()
         if self.above is not None and self.above.stirred():
-            self.phase.hear_above()
+            self._goes_on(self.phase.hear_above())
         self.reporter.log.settle()  # after the answers
 
     def _timers(self, now: float) -> int | None:
@@ -449,6 +448,9 @@ class Server:
         if len(self.dispatcher.sessions):
             self._alone_since = now
         well = self.phase.timers(now - self._alone_since)
+        if isinstance(well, Run):
+            self._goes_on(well)
+            return None
         return None if well is None else self._code if well else 1
 
     def _note_series(self, now: float) -> None:
