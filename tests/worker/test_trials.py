@@ -9,7 +9,7 @@ from jobs import PATIENCE, both
 
 import wbsp
 from wbsp.worker import next_run
-from wbsp.worker.trials import ends_trial
+from wbsp.worker.errors import ends_trial
 
 jnp = pytest.importorskip("jax.numpy")
 optuna = pytest.importorskip("optuna")

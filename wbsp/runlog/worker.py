@@ -7,11 +7,13 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from wbsp.core.stats import Lane, Phase, Report
 from wbsp.process.disk import disk_of
 from wbsp.runlog.files import MIB, LineFile, columns, to_json
+from wbsp.runlog.folder import read_settings
 
 PUBLISHED_NAME = "wbsp"  # in the names of the published code's text files, of whatever model
 MOST = 256 * MIB  # bytes of a real worker's timeline: hours, at some hundred steps a second
@@ -57,6 +59,20 @@ class WorkerLog:
         self._written = -math.inf  # the time of the last `write`
         self._closed = False
         self._lock = threading.Lock()  # held while writing
+
+    @classmethod
+    def of_run(cls, folder: Path, run: str, worker: int, sync: str,
+               say: Callable[[str], None]) -> WorkerLog | None:
+        """Return the timeline of a user's own worker in the folder of the run with this id.
+
+        None: this machine cannot access the folder, or cannot write to it.
+        """
+        try:
+            if read_settings(folder).get("id") == run:
+                return cls(folder, worker, sync, append=True, say=say, most=MOST, texts=False)
+        except (OSError, ValueError):
+            pass
+        return None
 
     def step(self, t: float, epoch_step: int, report: Report, seconds: float) -> None:
         """Note a step of `seconds` that ended at `t`, the `epoch_step`-th of its epoch.

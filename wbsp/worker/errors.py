@@ -1,7 +1,7 @@
-"""A worker's errors; those that one line explains end a script with that line.
+"""Errors in a worker's script: those that one line explains, and those that end a tuner's trial.
 
-The traceback above it would show no code of the user. Only Python's default exception hook is
-replaced, as only its default signal handlers are.
+A script ends with the one line, because the traceback above it would show no code of the user. Only
+Python's default exception hook is replaced, as only its default signal handlers are.
 """
 
 from __future__ import annotations
@@ -14,6 +14,17 @@ from types import TracebackType
 from wbsp.wire.errors import TransportError
 
 _PLAIN = "_wbsp_says_all"  # attribute of such errors
+# (package, class) of errors that a user's own code raises, and a tuner catches; known by name, not
+# imported.
+_ENDS_TRIAL = frozenset({
+    ("optuna", "TrialPruned"), ("keras_tuner", "FailedTrialError"),
+    ("kerastuner", "FailedTrialError")})
+
+
+def ends_trial(error: BaseException) -> bool:
+    """Return whether this error ends a trial for all workers, but not the tuner's search."""
+    return any((kind.__module__.partition(".")[0], kind.__name__) in _ENDS_TRIAL
+               for kind in type(error).__mro__)
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ from wbsp.wire.errors import ForeignServer, RunOver, ServerEnds, TransportError
 from wbsp.wire.messages import codec as m
 from wbsp.worker.assignments import Assignments
 from wbsp.worker.comm.transport import Transport
-from wbsp.worker.errors import in_one_line
+from wbsp.worker.errors import ends_trial, in_one_line
 from wbsp.worker.metrics import Usage
 from wbsp.worker.next_run import Line, NextRun, line_of
 from wbsp.worker.passed import PassedRun
@@ -40,8 +40,6 @@ from wbsp.worker.process import Part, Process
 from wbsp.worker.runtime import WorkerRuntime
 from wbsp.worker.share import Share
 from wbsp.worker.signals import Signals
-from wbsp.worker.timeline import timeline
-from wbsp.worker.trials import ends_trial
 
 _STOOD = 0.1  # of its time: a worker that waits for longer prints how to share data
 _SHORT = 1.0  # seconds that need no line
@@ -484,7 +482,9 @@ class Worker:
                 self.say(f"{error}: connecting again for the server's next one")
                 transport.close()
                 self._lets_go()
-        self._log = self._log or timeline(welcome.run, self.index, self._say, self._on)
+        run = welcome.run
+        self._log = self._log or WorkerLog.of_run(self._on.disk.path(run.path), run.id, self.index,
+                                                  run.sync, self._say)
         if local and joined.steps and self.runtime is None:
             self.say(f"{subject(local)} local, and what this worker's earlier process has learned "
                      "there is lost; continuing from the values that they have here")
