@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict
@@ -259,7 +259,7 @@ def gather(runs: Sequence[Run]) -> list[RunStatistics]:
 def named(runs: Sequence[Run]) -> list[RunStatistics]:
     """See `gather`; reads only the settings for now."""
     statistics = [RunStatistics(run) for run in runs]
-    settings = [_flatten(one.run.settings) for one in statistics]
+    settings, groups = [_flatten(one.run.settings) for one in statistics], []
     for stats, own in zip(statistics, settings, strict=True):
         named = []
         for key, value in own.items():
@@ -268,18 +268,15 @@ def named(runs: Sequence[Run]) -> list[RunStatistics]:
                       if not option or one.sync == stats.sync]
             if key != "sync" and any(other.get(key) != value for other in rivals):
                 named.append(f"{key.rpartition('.')[2]}={value}")
-        stats.group = " ".join([stats.sync, *named])
-    sizes = Counter(one.group for one in statistics)
+        groups.append(" ".join([stats.sync, *named]))
     seen: Counter[str] = Counter()
-    for stats in statistics:
-        seen[stats.group] += 1
-        if sizes[stats.group] == 1:
-            stats.name = stats.group
-        else:
-            stats.name = f"{stats.group} #{seen[stats.group]}"
-            if stats.seed is not None:
-                stats.name += f" (seed {stats.seed})"
-    return statistics
+    found = []
+    for stats, group in zip(statistics, groups, strict=True):
+        seen[group] += 1
+        seed = "" if stats.seed is None else f" (seed {stats.seed})"
+        found.append(replace(stats, group=group, name=group if groups.count(group) == 1
+                             else f"{group} #{seen[group]}{seed}"))
+    return found
 
 
 def _check(run: Run) -> None:

@@ -98,6 +98,26 @@ class _Steps:
         self.seen: list[float] = []
         self.steps = 0
 
+    def takes(self, push: Push) -> bool:
+        """Take the time of a push's steps, all of this size; return whether its time is known now.
+        """
+        if self.new:  # it may have compiled its step
+            self.new = False
+            return False
+        self.seen.append(push.seconds / push.steps)
+        self.steps += push.steps
+        if len(self.seen) < _PUSHES or self.steps < _STEPS:
+            return False
+        self.known[self.size] = averaged(self.known.get(self.size), median(self.seen))
+        self.seen, self.steps = [], 0
+        return True
+
+    def settle(self, size: int) -> None:
+        """Note that this is its own batch."""
+        self.settled = True
+        if size != self.size:
+            self.begin(size)
+
     def fixed(self, batch: int) -> float:
         """Return the fixed part of a step, in examples, from its largest and smallest size."""
         least = min(self.known)
@@ -130,17 +150,8 @@ class Batches:
             one = self._workers[worker] = _Steps(batch)
             if push.samples < push.steps * batch:  # an earlier server may have directed it
                 return [Direct(worker, batch=batch)]
-        if push.samples != push.steps * one.size:
+        if push.samples != push.steps * one.size or not one.takes(push):
             return []
-        if one.new:  # it may have compiled its step
-            one.new = False
-            return []
-        one.seen.append(push.seconds / push.steps)
-        one.steps += push.steps
-        if len(one.seen) < _PUSHES or one.steps < _STEPS:
-            return []
-        one.known[one.size] = averaged(one.known.get(one.size), median(one.seen))
-        one.seen, one.steps = [], 0
         return self._direct(worker, one, batch, push.least, width)
 
     def _direct(self, worker: int, one: _Steps, batch: int, least: int, width: float
@@ -155,7 +166,5 @@ class Batches:
         size = halved(batch, wish, least)
         if one.settled and (size == one.size or abs(math.log2(one.size / wish)) <= _STAYS):
             return []
-        one.settled = True
-        if size != one.size:
-            one.begin(size)
+        one.settle(size)
         return [Direct(worker, batch=size, why=reason(width, fixed))]

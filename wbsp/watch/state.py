@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,16 +55,17 @@ def members(log: EventLog) -> dict[int, Member]:
     sums = {name: np.bincount(place, rows[name][own], len(workers))
             for name in ("steps", "samples", "seconds", "pushes")}
     for index, worker in enumerate(workers.tolist()):
-        member = found.setdefault(worker, Member())
-        member.steps, member.samples = int(sums["steps"][index]), int(sums["samples"][index])
-        member.pushes, member.seconds = int(sums["pushes"][index]), float(sums["seconds"][index])
+        found[worker] = replace(
+            found.get(worker, Member()), steps=int(sums["steps"][index]),
+            samples=int(sums["samples"][index]), pushes=int(sums["pushes"][index]),
+            seconds=float(sums["seconds"][index]))
     for (worker, reason), count in _rejected(log).items():
         count_rejected(found[worker].rejected, reason, count)
     for name, sums in (_tally(log) or {"workers": {}})["workers"].items():
-        member = found.setdefault(int(name), Member())
-        member.steps, member.samples = int(sums["steps"]), int(sums["samples"])
-        member.pushes, member.seconds = int(sums["pushes"]), float(sums["seconds"])
-        member.rejected = dict(sums["rejected"])
+        found[int(name)] = replace(
+            found.get(int(name), Member()), steps=int(sums["steps"]), samples=int(sums["samples"]),
+            pushes=int(sums["pushes"]), seconds=float(sums["seconds"]),
+            rejected=dict(sums["rejected"]))
     return found
 
 

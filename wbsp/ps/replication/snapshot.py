@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -216,7 +217,9 @@ class CopyReader:
     def all_have(self, number: int) -> None:
         """Note that all workers have this snapshot's version, the run's last."""
         if self.newest is not None and self.newest.number == number:
-            self.newest.saved.state.over = True
+            saved = self.newest.saved
+            self.newest = self.newest._replace(
+                saved=saved._replace(state=replace(saved.state, over=True)))
 
     def drop(self) -> None:
         """Discard an incomplete snapshot."""

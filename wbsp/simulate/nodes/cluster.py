@@ -31,7 +31,7 @@ from wbsp.core.site.worker import objection
 from wbsp.core.stats import Member, Report
 from wbsp.core.store import Store
 from wbsp.simulate.nodes.server import Evaluation, Evaluator, SimulatedServer
-from wbsp.simulate.nodes.site import SimulatedSite, Site, SiteServer
+from wbsp.simulate.nodes.site import Site, SiteServer
 from wbsp.simulate.nodes.worker import Context, Join, Observer, SimulatedWorker
 from wbsp.simulate.workloads.base import TimingWorkload, Workload
 from wbsp.simulate.world.clock import Clock
@@ -217,8 +217,8 @@ class Cluster:
                       statistics=above.workload.statistics)
         engine = Engine(site.model, store,
                         starts.count(min(starts)), log=site.log)
-        peer = SimulatedSite(above, self.server.receive, index, site.machine, engine)
-        return SiteServer(context, engine, site.server, peer, data)
+        return SiteServer(context, engine, site.server, data, above, self.server.receive, index,
+                          site.machine)
 
 
 def _check(sites: Sequence[Site], workers: int, model: SyncModel) -> None:

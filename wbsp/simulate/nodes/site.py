@@ -74,15 +74,16 @@ class SimulatedSite:
         index: among the sites.
         machine: see `Site`.
         engine: of the site, with W_0.
+        server: the site's own.
     """
 
     def __init__(self, context: Context, tell: Callable[..., None], index: int, machine: Machine,
-                 engine: Engine):
+                 engine: Engine, server: SiteServer):
         self.context, self.tell, self.index, self.machine = context, tell, index, machine
         self.alive = True
         self.incoming: Transfer | Flow | None = None
         self.begun = False  # W_0, or a later version, has come from above
-        self.server: SiteServer
+        self.server = server
         self.worker = SiteWorker(INF, holds=0)
         self.worker.begin(engine)
         self._engine = engine
@@ -176,17 +177,19 @@ class SimulatedSite:
 
 
 class SiteServer(SimulatedServer):
-    """The server of a site, as its workers see it; `site` is its side of the server above."""
+    """The server of a site, as its workers see it.
 
-    def __init__(self, context: Context, engine: Engine, spec: ServerSpec, site: SimulatedSite,
-                 data: SharedData | None):
+    `above`, `tell`, `index` and `machine` are of its side of the server above: see `SimulatedSite`.
+    """
+
+    def __init__(self, context: Context, engine: Engine, spec: ServerSpec, data: SharedData | None,
+                 above: Context, tell: Callable[..., None], index: int, machine: Machine):
         super().__init__(context, engine, spec, None, data)
-        self._site = site
+        self._site = site = SimulatedSite(above, tell, index, machine, engine, self)
         # Before the site has begun.
         self._early: list[tuple[Callable[..., object], tuple[object, ...]]] = []
         self._asked = False  # to join the server above
         self._gate: Gate[tuple[Peer, Cut, np.ndarray | None]] = Gate(lambda: site.worker.waits)
-        site.server = self
 
     def receive(self, worker: Peer, message: Join | Command,
                 update: np.ndarray | None = None) -> None:

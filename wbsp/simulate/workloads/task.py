@@ -6,7 +6,6 @@ knows nothing of workers, and a worker's optimizer is its own.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, Protocol
@@ -150,10 +149,8 @@ class TaskExperiment:
     def with_batch(self, batch_size: int) -> TaskExperiment:
         """Return this experiment with another batch, and a rate in proportion to its root (Malladi
         et al. 2022, arXiv 2205.10287)."""
-        other = copy.copy(self)
-        other._batch_size = batch_size
-        other.rate = self.rate * (batch_size / self._batch_size) ** POWER
-        return other
+        rate = self.rate * (batch_size / self._batch_size) ** POWER
+        return TaskExperiment(self.task, batch_size, rate, self.schedule)
 
     def workload(self, seed: int, workers: int, micro_batches: int,
                  counted: Callable[[int], int] | None,

@@ -47,7 +47,8 @@ class BatchRate:
             if ended is not None:
                 ended(batch, logs)
 
-        last.on_train_batch_begin, first.on_train_batch_end = step_begins, step_ended
+        last.act(on_train_batch_begin=step_begins)
+        first.act(on_train_batch_end=step_ended)
 
     def _begins(self) -> None:
         if (factor := self._rate.factor) != 1.0:
