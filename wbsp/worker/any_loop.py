@@ -17,7 +17,7 @@ import numpy as np
 
 from wbsp import given, timeouts
 from wbsp.access import Access
-from wbsp.core.messages import EPOCHS, EXAMPLES, SharedData
+from wbsp.core.messages import EPOCHS, EXAMPLES
 from wbsp.core.permutation import Order
 from wbsp.process.host import HOST
 from wbsp.replica.mapped import Names
@@ -26,7 +26,6 @@ from wbsp.runlog.console import say
 from wbsp.saved import fill
 from wbsp.sync.base import WorkerRule
 from wbsp.sync.batch import POWER
-from wbsp.wire.errors import TransportError
 from wbsp.worker import loop
 from wbsp.worker.errors import in_one_line, says_all
 from wbsp.worker.front import FrontEnd
@@ -87,10 +86,6 @@ class Worker(FrontEnd):
     _rate: StepRate | None = None  # in a run whose server chooses the batches
     _torch: TorchRate | None = None
 
-    def __new__(cls, values: Any = None, *args: Any, **given: Any) -> Worker:
-        """Create a worker, or a further process of one that is a group of PyTorch processes."""
-        return object.__new__(_Rank if cls is Worker and rank_of(values) else cls)
-
     def __init__(self, values: Any, n: int | None = None, batch_size: int | None = None, *,
                  epochs: int = 1, seed: int = 0, address: str | None = None,
                  worker_index: int | None = None, token_file: str | None = None,
@@ -142,23 +137,29 @@ class Worker(FrontEnd):
             ValueError: an argument is wrong or missing, or the values cannot be trained together.
             OSError: the token file cannot be read.
         """
-        self._processes: Any = None if rank_of(values) is None else _ranks().Group()
+        # In a process of a group of PyTorch's, which is one worker: what it has to do with the
+        # others; of another rank than 0, that stands for its membership, too.
+        self._ranks: Any = None
+        self._follower: Any = None
+        if (rank := rank_of(values)) is not None:
+            ranks = importlib.import_module("wbsp.worker.ranks")
+            self._ranks = ranks.Follower() if rank else ranks.Leader()
+            self._follower = self._ranks if rank else None
         with in_one_line(), self._agreeing():
             self._set_up(values, n, batch_size, epochs, seed, frozen, names, local)
             if optimizer not in (None, "adam"):
                 raise ValueError(f"optimizer={given.shown(optimizer)}: it must be 'adam', or left "
                                  "out")
             self._power = None if optimizer is None else POWER
-            self._leader: Any = None  # of the other processes of this worker, if it is a group
-            if self._processes is not None:
-                self._leader = _ranks().Leader(self._processes)
-            self._member = loop.Worker(
+            self._member: loop.Worker = self._follower or loop.Worker(
                 Access.of(address, token_file, connect_timeout, patience, band_width_limit,
                           transport), worker_index, expected, say)
             self._share = None
             if n is not None and batch_size is not None:
                 self._share = Share(n, batch_size, seed)
                 self._share.wants(self._epochs)
+                if self._follower is not None:
+                    self._share = self._follower.shares(self._share.data)
         self._member.trains(self._share)
         self._before: Any = None  # the loss of the step before, if it may not be computed yet
         self._passed: Any = None  # the replica, in a block whose run has ended before
@@ -169,7 +170,7 @@ class Worker(FrontEnd):
 
         So it does if they were given different arguments.
         """
-        if self._processes is None:
+        if self._ranks is None:
             yield
             return
         self._given: dict[str, Any] | None = None
@@ -178,7 +179,7 @@ class Worker(FrontEnd):
             yield
         except Exception as wrong:
             error = wrong
-        self._processes.agree(self._given, error)
+        self._ranks.group.agree(self._given, error)
 
     def _set_up(self, values: Any, n: int | None, batch_size: int | None, epochs: int, seed: int,
                 frozen: Sequence[str] | None, names: Names | None, local: Sequence[str]) -> None:
@@ -220,6 +221,9 @@ class Worker(FrontEnd):
         values = self._values = self._look(self._values.given)
         self._steps, self._before, self._loads, self._checked = 0, None, False, 0.0
         self._passed = None
+        if self._follower is not None:
+            self._follower.begin(values)
+            return self
         member.enter(_Block())
         with member.leaving_on_error(), self._telling():
             _, welcome = member.connect()
@@ -242,8 +246,8 @@ class Worker(FrontEnd):
             member.begun().tell_when_renewed(partial(member.say_once, _UNSOUND))
             self._follow(rule)
             self._step_begins()
-            if self._leader is not None:
-                self._leader.begin(replica, values, self._share, None, member.run_examples)
+            if self._ranks is not None:
+                self._ranks.begin(replica, values, self._share, None, member.run_examples)
         return self
 
     def _follow(self, rule: WorkerRule) -> None:
@@ -252,7 +256,7 @@ class Worker(FrontEnd):
         member = self._member
         if not rule.sizes or self._share is None:
             return
-        if self._processes is not None:
+        if self._ranks is not None:
             member.say(GROUP)
             return
         self._rate = StepRate(member.begun(), member.say)
@@ -282,24 +286,28 @@ class Worker(FrontEnd):
             fill(self._look_at_all(self._values.given), run.saved, run.of))
         member.say(run.begins("training nothing in this block"))
         self._passed = values.open()
-        if self._leader is not None:
-            self._leader.begin(self._passed, values, self._share, self.stop_reason,
+        if self._ranks is not None:
+            self._ranks.begin(self._passed, values, self._share, self.stop_reason,
                                member.run_examples)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         """Push the remaining progress, wait for the run's final version, and adopt it."""
         member = self._member
+        if self._follower is not None:
+            self._follower.end(self._values, error)
+            return
         self._unhook()
         if member.loop is None:
             return  # it has left, after a signal or an error that the block has caught
         if error is not None:
-            left = None if self._processes is None else self._processes.who_left()
+            group = None if self._ranks is None else self._ranks.group
+            left = None if group is None else group.who_left()
             if left is not None and left not in str(error):
                 member.say(f"{left}; so this process ends with {type(error).__name__}")
-            elif self._processes is not None and left is None and not self._processes.fail(error):
+            elif group is not None and left is None and not group.fail(error):
                 member.say(f"{type(error).__name__} has left rank 0 alone of this worker's "
-                           f"{self._processes.size} processes: the others may wait for it in a "
+                           f"{group.size} processes: the others may wait for it in a "
                            "step, until its process ends. Raise such an error in all of them, "
                            "after w.step()")
             member.left_by(error)
@@ -314,8 +322,8 @@ class Worker(FrontEnd):
                                "other workers; loops over w.epochs() and w.batches() end with the "
                                "run")
                 member.finish(member.interrupted)
-            if self._leader is not None:
-                self._leader.settle(self.stop_reason, member.run_examples)
+            if self._ranks is not None:
+                self._ranks.settle(self.stop_reason, member.run_examples)
             for line in self._values.finish():
                 member.say(line)
         member.end(None)
@@ -331,7 +339,7 @@ class Worker(FrontEnd):
 
         `epochs`, `indices` and `batches` end then; any other loop must check this.
         """
-        return self._member.stop_reason if self._leader is None else self._leader.reason
+        return self._member.stop_reason if self._ranks is None else self._ranks.reason
 
     @property
     def _step_size(self) -> int | None:
@@ -364,6 +372,10 @@ class Worker(FrontEnd):
                 batch of the shared data; or loss, steps or samples are no such numbers.
         """
         member = self._member
+        if self._follower is not None:
+            self._steps += self._counts(steps, samples)[0]
+            self._follower.step(self._steps)
+            return self._values.given
         with member.leaving_on_error(), self._telling():
             self._within("w.step()")
             _check_outside(loss)
@@ -377,8 +389,8 @@ class Worker(FrontEnd):
                 self._steps += steps
             member.stop_due()
             self._step_begins()
-            if self._leader is not None:
-                self._leader.settle(member.stop_reason, member.run_examples)
+            if self._ranks is not None:
+                self._ranks.settle(member.stop_reason, member.run_examples)
         return self._values.given
 
     def _step(self, loss: Any, steps: int, samples: int) -> None:
@@ -405,8 +417,8 @@ class Worker(FrontEnd):
 
     def _telling(self) -> contextlib.AbstractContextManager[None]:
         """Have the worker's other processes raise an error of the body, too."""
-        return (contextlib.nullcontext() if self._processes is None else
-                self._processes.errors_reach_all())
+        return (contextlib.nullcontext() if self._ranks is None else
+                self._ranks.group.errors_reach_all())
 
     def epochs(self) -> Iterator[int]:
         """Iterate over the epochs, 0, 1 ..., until the run is stopped.
@@ -513,25 +525,21 @@ class Worker(FrontEnd):
         if batch.stop <= batch.start:
             self._member.connected()  # raises: the server was lost meanwhile
         indices = self._order.examples(batch.start, batch.stop, share.data.n, share.data.seed)
-        if self._processes is None:
-            return indices
-        self._processes.send(self._processes.BATCH, batch.start, batch.stop)
-        own: np.ndarray = self._processes.part(indices)
+        own: np.ndarray = indices if self._ranks is None else self._ranks.part(batch, indices)
         return own
 
     def _of_shared(self, what: str) -> Share:
         if self._share is None:
             raise _wrong(f"{what} needs data that all workers share: {self._shares}")
-        member = self._within(what)
-        if self._passed is None:
-            member.connected()
+        self._within(what)
+        if self._trains:
+            self._member.connected()
         return self._share
 
-    def _within(self, what: str) -> loop.Worker:
+    def _within(self, what: str) -> None:
         """Raise ValueError outside of the block, and if this worker has left the run."""
         if self._member.loop is None:
             raise _wrong(f"call {what} inside the block: with wbsp.Worker(values) as w")
-        return self._member
 
     def _check_shared(self, share: Share, steps: int) -> None:
         """Raise ValueError for a step that has not trained one batch of the shared data."""
@@ -561,24 +569,21 @@ class Worker(FrontEnd):
 
     @property
     def _trains(self) -> bool:
-        """True inside the block, unless its run has ended before."""
-        return self._member.loop is not None and self._passed is None
+        """True inside the block of a member of the run, unless that has ended before."""
+        return self._member.loop is not None and self._passed is None and self._follower is None
 
     def _continues(self, share: Share, epoch: int | None = None) -> bool:
         """Return whether the next step's batch is ready, and of this epoch."""
-        return self._together(share, not self._stops and share.ready
+        return self._together(share, lambda: not self._stops and share.ready
                               and epoch in (None, share.next_epoch))
 
     def _offers(self, share: Share, epoch: int) -> bool:
         """Return whether another batch of this epoch can be taken at once."""
-        return self._together(share, share.untaken and share.untaken_epoch == epoch)
+        return self._together(share, lambda: share.untaken and share.untaken_epoch == epoch)
 
-    def _together(self, share: Share, continues: bool) -> bool:
-        """Return whether the loop continues, and send that to the worker's other processes."""
-        if self._processes is not None:
-            self._processes.send(self._processes.CONTINUES if continues else self._processes.ENDS,
-                                 share.next_epoch)
-        return continues
+    def _together(self, share: Share, decide: Callable[[], bool]) -> bool:
+        """Return whether the loop continues, which rank 0 decides in a group of processes."""
+        return decide() if self._ranks is None else bool(self._ranks.goes_on(share, decide))
 
     def _step_begins(self) -> None:
         if self._trains:
@@ -586,7 +591,7 @@ class Worker(FrontEnd):
 
     def _enter(self, batch: Any) -> Any:
         """Begin the computation of a step, and return its batch."""
-        if self._passed is None:
+        if self._trains:
             self._member.begun().enter("compute")
         return batch
 
@@ -642,154 +647,6 @@ class _Sampler:
         while worker._continues(share, epoch):
             yield worker._take(share).tolist()
         worker._pause()
-
-
-class _SharedData:
-    """Another rank's view of rank 0's share of the run's data: see `Share`."""
-
-    def __init__(self, data: SharedData):
-        self.data = data
-        self.next_epoch = self.handed = 0
-
-    def begin(self, epochs: int) -> None:
-        """Begin a run of `epochs` passes."""
-        self.data = self.data._replace(epochs=epochs)
-
-    def goes_to(self, epoch: int) -> None:
-        """Note the epoch of the next batch."""
-        self.next_epoch = epoch
-
-    def took(self) -> None:
-        """Count a batch that the loop is given."""
-        self.handed += 1
-
-    def trained(self) -> None:
-        """Count the end of a batch's step."""
-        self.handed -= 1
-
-    @property
-    def total(self) -> int:
-        return self.data.n * self.data.epochs
-
-    @property
-    def handed_out(self) -> bool:
-        return self.handed > 0
-
-
-class _Rank(Worker):
-    """A process of another rank than 0, of a worker that is a group of PyTorch processes."""
-
-    def __init__(self, values: Any, n: int | None = None, batch_size: int | None = None, *,
-                 epochs: int = 1, seed: int = 0, **others: Any):
-        self._processes = _ranks().Group()
-        self._share: Any = None
-        with in_one_line(), self._agreeing():
-            self._set_up(values, n, batch_size, epochs, seed, others.get("frozen"),
-                         others.get("names"), others.get("local", ()))
-            if n is not None and batch_size is not None:
-                share = Share(n, batch_size, seed)
-                self._share = _SharedData(share.data._replace(epochs=self._epochs))
-        self._examples = 0  # of all workers, as rank 0 knows them
-        self._inside = False
-        self._reason: str | None = None
-
-    def __enter__(self) -> _Rank:
-        values = self._values = self._look(self._values.given)
-        self._replica = values.open()
-        self._steps, self._inside, self._reason = 0, True, None
-        self._settle()
-        _, epochs, _, _ = self._processes.receive()
-        if self._share is not None:
-            self._share.begin(epochs)
-        if values.frozen.size:
-            values.frozen.take(self._processes.vector(values.frozen.read()))
-        values.adopted()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        if error is None and self._inside:
-            self._settle()
-            for _ in self._values.finish():
-                pass
-        elif error is not None and self._inside and not isinstance(error, TransportError):
-            self._processes.leave(error)
-        self._inside = False
-
-    @property
-    def stop_reason(self) -> str | None:
-        return self._reason
-
-    @property
-    def _member(self) -> loop.Worker:  # type: ignore[override]
-        raise NotImplementedError("ask on rank 0, which alone is a worker of the run")
-
-    @property
-    def run_steps(self) -> int:
-        if self._batch is None:
-            raise NotImplementedError("rank 0 alone knows the run's steps: give batch_size")
-        return -(-self._examples // self._batch)
-
-    @property
-    def _run_examples(self) -> int:
-        return self._examples
-
-    def stop_run(self, reason: str) -> None:
-        """Rank 0 ends a run."""
-
-    def progress(self) -> str:
-        return f"rank {self._processes.rank}: step {self._steps:,}"
-
-    def step(self, loss: Any = None, values: Any = None, *, steps: int = 1,
-             samples: int | None = None) -> Any:
-        if self._share is not None:
-            self._share.trained()
-        steps, _ = self._counts(steps, samples)
-        self._steps += steps
-        self._settle()
-        return self._values.given
-
-    def _settle(self) -> None:
-        what, changed, self._examples, text = self._processes.receive()
-        self._reason = text if what == self._processes.ENDS else None
-        if changed:
-            vector = self._processes.vector(np.empty(self._replica.read().size, np.float32))
-            self._replica.stepped()
-            self._replica.adopt(self._replica.bring(vector), "replace")
-
-    def _continues(self, share: Any, epoch: int | None = None) -> bool:
-        what, epoch, _, _ = self._processes.receive()
-        share.goes_to(epoch)
-        return bool(what == self._processes.CONTINUES)
-
-    _offers = _continues
-
-    def _next(self, share: Any) -> np.ndarray:
-        _, first, last, _ = self._processes.receive()
-        share.took()
-        own: np.ndarray = self._processes.part(
-            self._order.examples(first, last, share.data.n, share.data.seed))
-        return own
-
-    def _of_shared(self, what: str) -> Any:
-        return self._share
-
-    def _within(self, what: str) -> Any:
-        return None
-
-    def _enter(self, batch: Any) -> Any:
-        return batch
-
-    def _pause(self) -> None:
-        pass
-
-    @property
-    def _stops(self) -> bool:
-        return self._reason is not None
-
-
-def _ranks() -> Any:
-    return importlib.import_module("wbsp.worker.ranks")
 
 
 def _wrong(text: str) -> Exception:

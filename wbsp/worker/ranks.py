@@ -1,24 +1,27 @@
 """A group of PyTorch processes that trains one model by DistributedDataParallel, as one worker.
 
-The process of rank 0 connects to the server. It sends the others, by collective calls in a separate
-group, the examples of each step, and the model after a version was adopted. All ranks call the same
-methods of `Worker` in the same order, as DistributedDataParallel requires of a loop anyway.
+The process of rank 0, the leader, connects to the server. It sends its followers, by collective
+calls in a separate group, the examples of each step, and the model after a version was adopted. All
+ranks call the same methods of `Worker` in the same order, as DistributedDataParallel requires of a
+loop anyway.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store, _set_pg_timeout
 
-from wbsp.limits import one_line
+from wbsp.core.messages import Range, SharedData
+from wbsp.core.work.sequence import BEGIN
+from wbsp.limits import Position, one_line
 from wbsp.process.host import HOST
 from wbsp.replica.flat import FlatReplica
 from wbsp.replica.values import Values
@@ -173,11 +176,16 @@ class Group:
 
 
 class Leader:
-    """The work of rank 0 for the other ranks."""
+    """The work of rank 0 for the other ranks.
 
-    def __init__(self, group: Group):
-        self.group = group
-        self.reason: str | None = None  # why training ends, as all ranks know it
+    Attributes:
+        group: the processes.
+        reason: why training ends, as all ranks know it, or None.
+    """
+
+    def __init__(self) -> None:
+        self.group = Group()
+        self.reason: str | None = None
         self._replica: FlatReplica
         self._writes = 0
 
@@ -204,3 +212,123 @@ class Leader:
                         text=reason or "")
         if changed:
             self.group.vector(self._replica.read())
+
+    def goes_on(self, share: Share, decide: Callable[[], bool]) -> bool:
+        """Return whether the loop continues, and send it; and the epoch of its next batch."""
+        continues = decide()
+        self.group.send(self.group.CONTINUES if continues else self.group.ENDS, share.next_epoch)
+        return continues
+
+    def part(self, batch: Range, indices: np.ndarray) -> np.ndarray:
+        """Return this rank's part of a batch, and send the others where that is."""
+        self.group.send(self.group.BATCH, batch.start, batch.stop)
+        return self.group.part(indices)
+
+
+class FollowedShare:
+    """Another rank's view of rank 0's share of the run's data: see `Share`."""
+
+    def __init__(self, data: SharedData, group: Group):
+        self.data, self._group = data, group
+        self.next_epoch = self.handed = 0
+
+    def take(self) -> Range:
+        """Return the next batch, as `Leader.part` has sent it."""
+        _, first, last, _ = self._group.receive()
+        self.handed += 1
+        return Range(BEGIN, Position(first), Position(last))
+
+    @property
+    def total(self) -> int:
+        return self.data.n * self.data.epochs
+
+    @property
+    def handed_out(self) -> bool:
+        return self.handed > 0
+
+
+class Follower:
+    """The work of another rank than 0. It stands for the membership: see `loop.Worker`.
+
+    Attributes:
+        group: the processes.
+        reason: as in `Leader`.
+        loop: True in the block; else None.
+        run_examples: that all workers have trained, as rank 0 knows them.
+    """
+
+    def __init__(self) -> None:
+        self.group = Group()
+        self.reason: str | None = None
+        self.loop: bool | None = None
+        self.run_examples = 0
+        self._share: FollowedShare | None = None
+        self._replica: FlatReplica
+        self._steps = 0
+
+    def shares(self, data: SharedData) -> FollowedShare:
+        """Return what stands for the share of the run's data."""
+        return FollowedShare(data, self.group)
+
+    def trains(self, share: FollowedShare | None) -> None:
+        self._share = share
+
+    def begin(self, values: Values) -> None:
+        """Begin the block as `Leader.begin` does."""
+        self._replica, self._steps, self.loop = values.open(), 0, True
+        self._settle()
+        _, epochs, _, _ = self.group.receive()
+        if self._share is not None:
+            self._share.data = self._share.data._replace(epochs=epochs)
+        if values.frozen.size:
+            values.frozen.take(self.group.vector(values.frozen.read()))
+        values.adopted()
+
+    def step(self, steps: int) -> None:
+        """Take the model after a step, one of so many in the block."""
+        self._steps = steps
+        if self._share is not None:
+            self._share.handed -= 1
+        self._settle()
+
+    def goes_on(self, share: FollowedShare, decide: object) -> bool:
+        """Return whether the loop continues, which rank 0 decides."""
+        what, share.next_epoch, _, _ = self.group.receive()
+        return what == self.group.CONTINUES
+
+    def part(self, batch: Range, indices: np.ndarray) -> np.ndarray:
+        """Return this rank's part of a batch."""
+        return self.group.part(indices)
+
+    def end(self, values: Values, error: BaseException | None) -> None:
+        """End the block; of an error of this process alone, rank 0 is told."""
+        inside, self.loop = self.loop, None
+        if inside and error is None:
+            self._settle()
+            for _ in values.finish():
+                pass
+        elif inside and error is not None and not isinstance(error, TransportError):
+            self.group.leave(error)
+
+    def _settle(self) -> None:
+        """Take what `Leader.settle` sends."""
+        what, changed, self.run_examples, text = self.group.receive()
+        self.reason = text if what == self.group.ENDS else None
+        if changed:
+            vector = self.group.vector(np.empty(self._replica.read().size, np.float32))
+            self._replica.stepped()
+            self._replica.adopt(self._replica.bring(vector), "replace")
+
+    def run_steps(self, batch: int | None) -> int:
+        if batch is None:
+            raise NotImplementedError("rank 0 alone knows the run's steps: give batch_size")
+        return -(-self.run_examples // batch)
+
+    def stop_run(self, reason: str) -> None:
+        """Rank 0 ends a run."""
+
+    def progress(self) -> str:
+        return f"rank {self.group.rank}: step {self._steps:,}"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise NotImplementedError("ask on rank 0, which alone is a worker of the run")
