@@ -9,7 +9,7 @@ import data
 import models
 from models.adamw import checked, usual
 from wbsp import heterogeneity, timeouts, units
-from wbsp.command import define_training_flags, own_flags
+from wbsp.command import define_training_flags, own_flags, refuse_decays
 from wbsp.core.goal import Goal
 from wbsp.ps.flags import define_flags
 from wbsp.runlog.console import say
@@ -161,12 +161,8 @@ def refuse_what_does_not_fit():
         if FLAGS.target_accuracy is not None:
             raise ValueError(f"--target={FLAGS.target} and --target_accuracy="
                              f"{FLAGS.target_accuracy:g} are both targets; give one")
-    if checked(FLAGS.optimizer or usual(FLAGS.model)) is None:
-        return
-    for name in ("lr_decays", "lr_steps"):
-        if FLAGS[name].present:
-            raise ValueError(f"--{name}={FLAGS[name].value} has no effect on adamw, whose rate "
-                             "follows the run's examples: adamw:warmup=0.05 is its option")
+    if checked(FLAGS.optimizer or usual(FLAGS.model)) is not None:
+        refuse_decays()
 
 
 def chosen_sync():

@@ -122,6 +122,14 @@ def define_training_flags() -> None:
         "own, as published, or the mean worker's, as each worker knows them")
 
 
+def refuse_decays() -> None:
+    """Raise ValueError if a flag sets the schedule of a rate, and the optimizer is adamw."""
+    for name in ("lr_decays", "lr_steps"):
+        if flags.FLAGS[name].present:
+            raise ValueError(f"--{name}={flags.FLAGS[name].value} has no effect on adamw, whose "
+                             "rate follows the run's examples: adamw:warmup=0.05 is its option")
+
+
 def own_flags() -> list[str]:
     """Return the names of all flags but absl's own, sorted."""
     return sorted(flag.name for module, some in flags.FLAGS.flags_by_module_dict().items()

@@ -496,10 +496,7 @@ def _plan() -> Plan:
         stop = min(stop, FLAGS.epochs * experiment.size)
     if not timing and FLAGS.task is None and (
             _of_text() or of_experiment("models.adamw").checked(FLAGS.optimizer)):
-        for name in ("lr_decays", "lr_steps"):
-            if FLAGS[name].present:
-                raise ValueError(f"--{name}={FLAGS[name].value} has no effect on adamw, whose rate "
-                                 "follows the run's examples: adamw:warmup=0.05 is its option")
+        command.refuse_decays()
         if data is None and stop == math.inf:
             raise ValueError("the rate of adamw follows the run's examples, and --until does not "
                              "say how many there are: give --epochs or --max_steps, too")
