@@ -124,7 +124,7 @@ def test_reasons_are_texts_of_one_line():
         try:
             worker.stop_run(value)
         except RuntimeError as error:  # no fit has begun: it was taken
-            assert "fit" in str(error)
+            assert "has not been part of a run yet" in str(error)
             m.check(m.FromWorker, StopRun(given.reason("reason", value)))
         except ValueError as error:
             in_order(error, "reason")

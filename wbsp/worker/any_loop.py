@@ -153,7 +153,7 @@ class Worker(FrontEnd):
             self._power = None if optimizer is None else POWER
             self._member: loop.Worker = self._follower or loop.Worker(
                 Access.of(address, token_file, connect_timeout, patience, band_width_limit,
-                          transport), worker_index, expected, say)
+                          transport), worker_index, expected, say, name="wbsp.Worker")
             self._share = None
             if n is not None and batch_size is not None:
                 self._share = Share(n, batch_size, seed)
@@ -288,7 +288,7 @@ class Worker(FrontEnd):
         self._passed = values.open()
         if self._ranks is not None:
             self._ranks.begin(self._passed, values, self._share, self.stop_reason,
-                               member.run_examples)
+                              member.run_examples)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:

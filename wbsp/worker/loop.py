@@ -117,10 +117,11 @@ class Worker:
 
     def __init__(self, access: Access, worker_index: int | None = None,
                  expected: dict[str, str] | None = None, say: Callable[[str], None] = print,
-                 on: Host = HOST, again: bool = True):
+                 on: Host = HOST, again: bool = True, name: str = "worker"):
         """Set up; the other arguments are those of `SyncCallback`.
 
         Args:
+            name: of what the user has made, for lines and errors.
             again: this process may join another run after one that it has left in good order.
 
         Raises:
@@ -133,7 +134,7 @@ class Worker:
         self.task = Task.complete(access.address, worker_index)
         self._say = say
         self._on = on
-        self._again = again
+        self._again, self._name = again, name
         self._expected = given.texts("expected", expected)
         self._begin()
 
@@ -173,18 +174,17 @@ class Worker:
             TypeError: this worker cannot be copied now, or not there.
         """
         if self.batch is not None or self.share is not None:
-            maker = "examples" if self.share is not None else "stream"
-            raise TypeError(f"the dataset of this SyncCallback's {maker}() belongs to this "
-                            "process; make another one there")
+            raise TypeError(f"the data of this {self._name} belong to this process; make another "
+                            "one there")
         return self._settings()
 
     def _settings(self) -> dict[str, Any]:
         """Return what a copy has. Raises TypeError if this worker cannot be copied now."""
         if self.in_run and self.loop is not None:
-            raise TypeError(f"worker {self._index} is in a run, and a copy of its SyncCallback "
+            raise TypeError(f"worker {self._index} is in a run, and a copy of its {self._name} "
                             "would be a second worker in its place; make a new one")
         return {name: self.__dict__[name] for name in (
-            "access", "task", "_say", "_on", "_again", "_expected")}
+            "access", "task", "_say", "_on", "_again", "_name", "_expected")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -337,7 +337,7 @@ class Worker:
                 f"worker {other._index} is already connected, by a training of this process that "
                 "still runs; start each worker with its own worker_index")
         if other is not None and not (other.loop and other.loop.running):
-            self.say("closing an earlier callback of this process")
+            self.say(f"closing an earlier {other._name} of this process")
             other.close()
         if self.transport is not None:
             self.say(f"connecting again to {self.task.address}")
@@ -427,12 +427,12 @@ class Worker:
                     now, patient = self._on.clock.monotonic(), True
                     end = now + timeout
                     if notice.due(now):
-                        say("the present fit has ended: waiting for the server's next one")
+                        say("the present run has ended: waiting for the server's next one")
                 left = end - self._on.clock.monotonic()
                 again = patient and isinstance(error, RunOver) and left > 0 and not last
                 if not again or interrupted():
                     if ended is not None and isinstance(error, TransportError):
-                        raise TransportError(f"{ended}; restart it for another fit") from None
+                        raise TransportError(f"{ended}; restart it for another run") from None
                     raise
                 self._on.clock.sleep(timeouts.NEXT_RUN)
             else:
@@ -519,7 +519,7 @@ class Worker:
             RuntimeError: none has begun.
         """
         if self.runtime is None:
-            raise RuntimeError("this callback has not been part of a fit yet")
+            raise RuntimeError(f"this {self._name} has not been part of a run yet")
         return self.runtime
 
     def connected(self) -> WorkerRuntime:
@@ -655,7 +655,7 @@ class Worker:
 
     def close(self) -> None:
         """Leave the run, if that was not done, without the uncut progress; join no other."""
-        self.end("its callback was closed")
+        self.end(f"its {self._name} was closed")
         if (line := line_of(self.task)) is not None:
             line.close()
         self._part.begins_anew()

@@ -138,8 +138,8 @@ def test_a_new_callback_takes_the_place_at_once(jobs, hook, said, unnoticed):
     fit(hook(server.address, 1), At(2, lambda model: again.set()))
     first.ends()
     server.ends_well()
-    assert [text for text in said if "worker 1: closing an earlier callback of this proc" in text]
-    assert server.find("worker 1 left: its callback was closed")
+    assert [text for text in said if "worker 1: closing an earlier SyncCallback of this" in text]
+    assert server.find("worker 1 left: its SyncCallback was closed")
     assert len(server.find("worker 1 joined")) == 2 and server.find("worker 1 left: finished")
 
 
@@ -165,10 +165,10 @@ def test_closing_leaves_at_once_and_may_be_repeated(jobs, hook, unnoticed):
         fit(callback, At(2, fail))
     callback.close()
     callback.close()
-    server.until("worker 0 left: its callback was closed")
+    server.until("worker 0 left: its SyncCallback was closed")
     with pytest.raises(TransportError, match="this worker has left the run"):
         fit(callback, At(2, lambda model: callback.close()))
-    until(lambda: len(server.find("worker 0 left: its callback was closed")) == 2, "to leave again")
+    until(lambda: len(server.find("worker 0 left: its SyncCallback was closed")) == 2, "it")
 
 
 def test_closing_from_another_thread_ends_the_wait_for_others(jobs, hook):

@@ -96,7 +96,7 @@ class SyncCallback(FrontEnd, keras.callbacks.Callback):
         with in_one_line():
             self._member = session or Worker(
                 Access.of(address, token_file, connect_timeout, patience, band_width_limit,
-                          transport), worker_index, expected, say)
+                          transport), worker_index, expected, say, name="SyncCallback")
         self._frozen, self._local = frozen, local
         self._once: list[keras.callbacks.Callback] = []
         self._shared: SharedFit | None = None  # the current fit, if it trains the run's data
