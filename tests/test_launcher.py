@@ -202,7 +202,7 @@ def test_a_run_that_has_ended_is_resumed(jobs):
     after = checkpoint.load(again.folder / "checkpoint.safetensors").state
     assert after.version == 20 and steps_of(after) == {0: 20}
     losses = columns(again.folder / "wk_loss_0_bsp.txt")
-    assert len(losses) == 20, "the files go on"
+    assert len(losses) == 20, "the files continue"
     assert losses == sorted(losses), "and so does the time"
     assert len(again.events("commit")) == 20
 

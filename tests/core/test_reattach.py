@@ -1,4 +1,4 @@
-"""An engine that goes on from a checkpoint with the workers that were there: their rounds, and the
+"""An engine that resumes from a checkpoint with workers that reattach: their rounds, and the
 numbers of their versions."""
 
 import numpy as np

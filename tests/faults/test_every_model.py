@@ -35,7 +35,7 @@ def survives(sync: str, folder) -> None:
         doomed.ends()
         server.until("worker 2 was lost")
         back = jobs.integer_worker(server.address, 2, steps=12, seconds=0.04, seed=1)
-        until(lambda: len(server.find("worker 2 joined")) == 2, "worker 2 to come back")
+        until(lambda: len(server.find("worker 2 joined")) == 2, "worker 2 to return")
         (jobs.folder / "go").touch()
         for job in (*others, back, server):
             job.ends_well()

@@ -250,7 +250,7 @@ def test_bytes_that_no_encoder_makes_change_nothing(jobs, name):
         assert liar.hears(m.Ack).accepted, "it is a member still"
         liar.send(m.Leaving("no more", False, None))
     seq = member.agent.seq
-    until(lambda: member.agent.seq > seq, "the other to go on")
+    until(lambda: member.agent.seq > seq, "the other to continue")
     member.leave()
     member.ends()
     server.ends_well()

@@ -77,7 +77,7 @@ def test_a_network_cut_and_its_end_lose_nothing(jobs, network, host, seconds, wa
     time.sleep(seconds)
     network.mend(host, way)
     known = pair.newest()
-    until(lambda: min(pair.versions()) > known + 5, "both workers to go on")
+    until(lambda: min(pair.versions()) > known + 5, "both workers to continue")
     took_over = bool(pair.standby.find("taking over"))
     print(f"{host} cut off for {seconds} s, {way}: the {'standby' if took_over else 'server'} "
           "serves")
@@ -113,7 +113,7 @@ def test_a_shard_that_is_cut_off_reconnects(jobs, seconds, way, standby):
         time.sleep(seconds)
         network.mend("s1", way)
         known = pair.newest()
-        until(lambda: min(pair.versions()) > known + 5, "both workers to go on")
+        until(lambda: min(pair.versions()) > known + 5, "both workers to continue")
         print(f"a shard cut off for {seconds} s, {way}, {'a' if standby else 'no'} standby: lost "
               f"{len(pair.server.find('resuming from the newest checkpoint'))} times")
         pair.go()

@@ -212,7 +212,7 @@ def test_a_grant_to_a_worker_that_is_cut_off_reaches_it_later(jobs):
         proxy.cut()
         time.sleep(0.2)  # for the server to notice
         gate.set()
-        until(lambda: slow.agent.version == 4, "worker 1 to go on")
+        until(lambda: slow.agent.version == 4, "worker 1 to continue")
         proxy.closed.clear()
         for member in (cut_off, slow):
             member.ends(40)

@@ -44,8 +44,8 @@ class Story:
         self.life += 1
 
     def kill(self, steps):
-        """kill -9 the server when worker 0 has made so many steps in this life, but not before
-        there is a checkpoint; then the workers."""
+        """Kill (kill -9) the server when this process of worker 0 has made this many steps, but not
+        before a checkpoint exists; then kill the workers."""
         self.workers[0].until(f"step {steps} done")
         until(self.path.exists, "a checkpoint")
         for job in (self.server, *self.workers):

@@ -96,7 +96,7 @@ class SharedRun(ServerAndStandby):
             self.kill(what)
             for worker, before in zip(self.workers, told, strict=True) if serves else ():
                 until(lambda one=worker, least=before: len(one.find("connected again")) > least,
-                      "a worker to go on with another server")
+                      "a worker to continue with another server")
             return
         index = int(what[-1])
         if what.startswith("kill"):
@@ -112,8 +112,8 @@ class SharedRun(ServerAndStandby):
     def trained(self):
         """How often each example is in the model, by the accepted pushes: [N].
 
-        A worker that was killed was perhaps not told; then a server's log says it. If the server
-        was killed as well, within a second of its decision, nobody says it: then these pushes are
+        A killed worker may not have received its answer; then a server's log has it. If the server
+        was killed as well, within a second of its decision, no file has it: then these pushes are
         in the model if the examples are right with them.
         """
         events = [event for path in (self.jobs.folder / "runs").rglob("events.jsonl")

@@ -49,7 +49,7 @@ def test_a_killed_worker_returns_and_continues_where_it_stopped(jobs, sync):
     interrupted(other, signal.SIGTERM)
     server.ends_well()
     handled = [e["seq"] for e in server.events("accept") if e["worker"] == 1]
-    assert handled == list(range(len(handled))), "its numbers go on where they stopped"
+    assert handled == list(range(len(handled))), "its numbers continue where they stopped"
     (said,) = back.find("starts with seq")
     seq, steps, of_all = [int(word) for word in said.split() if word.isdigit()]
     assert 1 <= seq <= 5 and 1 <= steps <= 5
@@ -91,7 +91,7 @@ def test_workers_wait_for_a_killed_server_that_resumes_from_its_checkpoint(jobs)
     assert steps_of(final.state) == {w: saved.state.members[w].steps + 8 for w in range(2)}
     events = (again.folder / "events.jsonl").read_bytes()
     whole = before[:before.rfind(b"\n") + 1]
-    assert events.startswith(whole) and len(events) > len(whole), "the file goes on"
+    assert events.startswith(whole) and len(events) > len(whole), "the file continues"
     new = [json.loads(line) for line in events[len(whole):].splitlines()]
     commits = [event["version"] for event in new if event["kind"] == "commit"]
     assert commits == list(range(saved.state.version + 1, final.state.version + 1))

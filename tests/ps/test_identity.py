@@ -93,7 +93,7 @@ def test_the_name_of_a_worker_s_socket_opens_nothing(training):
             peer.send(m.Leaving("stolen", False, None))
             peer.hears(m.Unknown, m.Refused)
         before = members[1].agent.seq
-        until(lambda before=before: members[1].agent.seq > before + 3, "its own to go on")
+        until(lambda before=before: members[1].agent.seq > before + 3, "its own to continue")
     finish(server, members)
     assert not server.find("stolen")
 

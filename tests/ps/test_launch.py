@@ -154,7 +154,7 @@ def test_a_take_over_that_cannot_write_is_retried(plan, socket, tmp_path, monkey
 
 
 class Serves:
-    """What makes the server: it cannot, so many times."""
+    """Make a server, which fails this many times."""
 
     def __init__(self, times, interrupts=None):
         self.times, self.interrupts, self.asked = times, interrupts, 0

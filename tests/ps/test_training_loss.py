@@ -33,7 +33,7 @@ def test_repeated_steps_of_a_lost_worker_are_logged_once():
     reports[0].count_steps(1, 8, 4.0)
     loss = TrainingLoss(1.0, reports, lambda *what: told.append(what))
     loss.tell()
-    assert told == [], "a server that goes on from a checkpoint has told it before"
+    assert told == [], "a server that resumes from a checkpoint has sent it before"
     reports[0] = Report()  # its newest report was lost
     loss.tell()
     reports[0].count_steps(2, 16, 3.0)

@@ -226,8 +226,8 @@ def test_a_server_does_not_wait_for_workers_ended_by_a_signal_at_their_fits_end(
 @pytest.mark.parametrize("files", [
     {"slow": 0.3}, {"slow": 0.0, "evaluator": "works", "lasts": 2.0}], ids=["slow disk", "model"])
 def test_a_worker_that_joins_during_the_last_files_is_refused(files, folder, monkeypatch):
-    """A signal has ended its process in the last step. Nobody answered the next one, or it was to
-    ask again, and it looked for a server until its patience was over."""
+    """A signal has ended its process in the last step. Its next process got no answer, or was to
+    ask again, and looked for a server until its patience was over."""
     def batches(script, worker, share, real=Script._batches):
         for number, batch in enumerate(real(script, worker, share)):
             if (script.fit, script.lives, number) == (1, 1, 11):

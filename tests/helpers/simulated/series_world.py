@@ -51,15 +51,15 @@ CONNECT = 120.0  # seconds: as users have it who give no connect_timeout
 class SeriesPlan(Plan):
     """A series; `simulated.plan.Plan` describes the other fields.
 
-    fits:    of each worker's script
-    pauses:  seconds between two fits of a worker, as drawn
-    data:    n, batch and epochs of each fit; None: each worker has its own, of `steps` steps
-    one_run: the server serves the first fit alone
-    struck:  (moment, fit, what strikes, whom); what: "kill" within some steps of its process or
-             some milliseconds, "sleep", "isolate", "full" (its disk, for 5 s); whom: "server" (the
-             one that serves), "standby", "worker", "workers", or several of these, as "server
-             worker"
-    reborn:  seconds until a killed worker is started again
+    Attributes:
+        fits: of each worker's script.
+        pauses: seconds between two fits of a worker, as drawn.
+        data: n, batch and epochs of each fit; None: each worker has its own, of `steps` steps.
+        one_run: the server serves the first fit only.
+        struck: (moment, fit, what, whom). what: "kill" within some steps of its process or some
+            milliseconds, "sleep", "isolate", "full" (its disk, for 5 s). whom: "server" (the one
+            that serves), "standby", "worker", "workers", or several, such as "server worker".
+        reborn: seconds until a killed worker is started again.
     """
 
     sync: str = "fedasync"

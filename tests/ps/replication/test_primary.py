@@ -384,7 +384,7 @@ def test_a_version_that_the_standby_may_serve_from_is_not_written_to(world):
     door = Door(True)
     world.follow(socket=door.name)
     world.poll()
-    assert world.lent() == 0, "nobody shares W_0 yet, so it was sent"
+    assert world.lent() == 0, "no process shares W_0 yet, so it was sent"
     world.held(1)
     world.push()
     world.poll()
@@ -758,7 +758,7 @@ def test_no_worker_is_admitted_while_the_standby_is_silent(world, inquiries):
     world.now = 40.0
     world.poll()
     assert "the standby at 127.0.0.1:2607 is silent" in world.replication.doubt
-    assert world.replication.voters == {0}, "who goes on from a checkpoint needs these, too"
+    assert world.replication.voters == {0}, "a server that resumes needs these, too"
     world.held(1, beat=2)
     world.held(1, beat=3, answered=2)
     assert world.replication.doubt is None and not world.replication.voters
@@ -1024,8 +1024,8 @@ def test_only_processes_that_the_copies_name_keep_the_server(world, inquiries):
 
 
 def test_a_late_message_on_one_snapshot_does_not_cancel_the_next(world):
-    """The standby came again over a new connection; what it said of the first copy is still on its
-    way when that is sent again."""
+    """The standby has reconnected; its message on the first copy is still in transit when that copy
+    is sent again."""
     world.follow()
     world.poll()
     world.follow()

@@ -491,7 +491,7 @@ def test_votes_from_before_a_full_disk_elect_no_server(server, monkeypatch):
 
 
 def test_workers_asked_to_vote_are_refused_once_the_other_process_answers(server):
-    """It may hold nothing, and not serve: then it is counted that they come, and come again."""
+    """A process without a copy, which does not serve, counts workers that connect and reconnect."""
     own = Standing("ab12", 1, frozenset({(0, "a"), (1, "b")}), SERVER_STEP, secret=SECRET)
     standby = server.followed_by(own)
     now = HOST.clock.monotonic() + timeouts.ELECTION + 1
@@ -519,7 +519,7 @@ def test_a_worker_of_a_later_server_proves_it_and_is_waited_for(server):
     come(standby, server, 0, "another process", 3)
     come(standby, server, 0, "another process", 3)
     assert not proven(standby, now)
-    assert proven(standby, now + 60), "it has not come again"
+    assert proven(standby, now + 60), "it has not connected again"
 
 
 def test_a_worker_that_begins_the_fit_after_next_proves_a_later_server(server):
@@ -533,7 +533,7 @@ def test_a_worker_that_begins_the_fit_after_next_proves_a_later_server(server):
     assert proven(standby, now), "fit 1 is the newest that has ended, as far as they prove"
     assert isinstance(begins(standby, server, 0, 3), m.NotServing)
     assert not proven(standby, now)
-    assert proven(standby, now + 60), "it has not come again"
+    assert proven(standby, now + 60), "it has not connected again"
 
 
 def test_a_standby_that_took_over_prints_that_it_waits_for_shards(server):
@@ -629,7 +629,7 @@ def test_a_standby_serves_for_most_workers_once_their_server_has_ended_too_late_
     assert not proven(standby, now + 1), "others may know more"
     assert proven(standby, later)
     come(standby, server, 1, "b", 3)
-    assert not proven(standby, later), "that server went on alone"
+    assert not proven(standby, later), "that server continued alone"
 
 
 # Between two fits.

@@ -341,7 +341,7 @@ def test_backup_and_restore(fits, where, tmp_path):
     model.save_weights(tmp_path / "backup" / "latest.weights.h5", overwrite=True)
     (tmp_path / "backup" / "training_metadata.json").write_text('{"epoch": 2, "batch": 0}')
     fits.fit(where, C.BackupAndRestore(tmp_path / "backup"))
-    assert fits.steps == BATCHES, "it goes on with the epoch after those that it has done"
+    assert fits.steps == BATCHES, "it continues with the epoch after those that it has trained"
     if where == "before":
         assert near(fits.final, expected(BATCHES, start=[np.full_like(w, 0.25) for w in START]))
         fits.says()
