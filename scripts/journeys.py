@@ -35,11 +35,12 @@ import keras
 import numpy as np
 import wbsp
 
-n, batch = 960, 4
+n, batch = int(sys.argv[4]), 4
 x, y = np.ones((n, 8), np.float32), np.ones((n, 1), np.float32)
 model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
-hook = wbsp.SyncCallback(sys.argv[1], worker_index=int(sys.argv[3]), transport="tcp")
+hook = wbsp.SyncCallback(sys.argv[1], worker_index=int(sys.argv[3]), transport="tcp",
+                         connect_timeout=600)
 
 
 class Steps(keras.callbacks.Callback):
@@ -74,6 +75,8 @@ def traced(output: str, command: list[str]) -> None:
 
     sys.path.insert(0, str(ROOT))
     sys.argv = command
+    if command[0].endswith(".py"):
+        import keras  # noqa: F401 - traced, it would take a minute
     threading.setprofile(note)
     sys.setprofile(note)
     try:
@@ -110,7 +113,7 @@ class Processes(contextlib.ExitStack):
         return (self.folder / f"{name}.log").read_text()
 
     def wait_for(self, name: str, text: str) -> None:
-        end = time.monotonic() + 120
+        end = time.monotonic() + 600
         while text not in self.log(name):
             if self.running[name].poll() not in (None, 0) or time.monotonic() > end:
                 raise SystemExit(f"{name} has not said {text!r}:\n{self.log(name)}")
@@ -136,7 +139,8 @@ def travel(journey: str, folder: Path) -> dict[str, list[str]]:
         address = f"localhost:{ports[0]}"
         workers = 2 if journey == "range" else 1
         period = 0.2 if journey == "takeover" else 3600
-        plain = f"--worker_num={workers}", f"--check_period={period}", "--one_run"
+        plain = (f"--worker_num={workers}", f"--check_period={period}", "--one_run",
+                 "--connect_timeout=600")
         model = ("--sync=localsgd", "--sync_option=tau=1000") if journey == "range" else (
             "--sync=bsp",)
         all.start("server", "wbsp.ps", *plain, *model, f"--port_base={ports[0]}")
@@ -154,7 +158,9 @@ def travel(journey: str, folder: Path) -> dict[str, list[str]]:
         first = FIRST[journey]
         slowly = str({"takeover": first, "range": 0}.get(journey, 10**6))
         for worker in range(workers):
-            all.start(f"worker{worker or ''}", "train.py", address, slowly, str(worker))
+            # of a range, enough for the worker that builds its model last
+            all.start(f"worker{worker or ''}", "train.py", address, slowly, str(worker),
+                      "9600" if journey == "range" else "960")
         died = 0.0
         if journey == "takeover":
             all.wait_for("worker", f"step {first} ")
