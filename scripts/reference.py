@@ -93,7 +93,7 @@ def _print_arguments(parser: argparse.ArgumentParser, *_: object) -> None:
     """In place of parsing them."""
     rows = []
     for action in parser._actions:
-        if isinstance(action, argparse._HelpAction):
+        if isinstance(action, argparse._HelpAction) or action.help == argparse.SUPPRESS:
             continue
         name = action.option_strings[-1] if action.option_strings else action.dest.upper()
         value = f"={action.metavar or action.type.__name__}" if action.type else ""

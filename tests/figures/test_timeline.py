@@ -7,7 +7,8 @@ import pytest
 
 from wbsp.figures import timeline
 from wbsp.figures.load import gather
-from wbsp.figures.timeline import default_window, draw_timeline, write_trace
+from wbsp.figures.timeline import default_window, draw_timeline
+from wbsp.figures.trace import write_trace
 
 
 def test_default_window_is_a_dozen_steps_of_the_slowest_worker_after_a_warm_up(make_run):
@@ -28,7 +29,7 @@ def test_nothing_is_drawn_for_a_window_in_which_nothing_happened(make_run, tmp_p
 
 def test_trace_holds_every_span_and_every_event(make_run, tmp_path):
     [stats] = gather([make_run("run", "wbsp", rounds=10)])
-    trace = json.loads(write_trace(stats, tmp_path / "trace.json").read_text())["traceEvents"]
+    trace = json.loads(write_trace(stats.run, tmp_path / "trace.json").read_text())["traceEvents"]
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in trace if e["name"] == "thread_name"}
     seconds = defaultdict(float)
     for event in trace:
@@ -47,7 +48,7 @@ def test_trace_holds_every_span_and_every_event(make_run, tmp_path):
 
 def test_versions_from_above_are_drawn_through_all_processes(site_run, tmp_path):
     [stats] = gather([site_run])
-    trace = json.loads(write_trace(stats, tmp_path / "trace.json").read_text())["traceEvents"]
+    trace = json.loads(write_trace(stats.run, tmp_path / "trace.json").read_text())["traceEvents"]
     assert [(e["name"], e["cat"], e["tid"]) for e in trace if e.get("s") == "g"] == [
         ("v1", "commit", 0), ("v2", "commit", 0), ("v3", "adopt", 0)]
 
@@ -66,5 +67,5 @@ def test_the_timeline_distinguishes_versions_from_above_and_the_sites_own(
 
 def test_trace_is_valid_json_for_numbers_that_json_lacks(make_run, tmp_path):
     [stats] = gather([make_run("run", "wbsp", rounds=2, accuracy=lambda t: float("nan"))])
-    text = write_trace(stats, tmp_path / "trace.json").read_text()
+    text = write_trace(stats.run, tmp_path / "trace.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail)["traceEvents"]

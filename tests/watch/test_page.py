@@ -10,12 +10,14 @@ import socket
 import threading
 import urllib.error
 import urllib.request
+from collections import Counter
 from http.client import HTTPConnection
 
 import numpy as np
 import pytest
 
 from wbsp.runlog.folder import write_settings
+from wbsp.runlog.reader import read_run
 from wbsp.runlog.worker import WorkerLog
 from wbsp.watch import page
 from wbsp.watch.__main__ import main
@@ -234,6 +236,19 @@ def test_a_report_holds_everything_and_loads_nothing(bad_day, tmp_path, capsys):
     assert not re.search(r"https?://(?!www\.w3\.org)", text)
 
 
+def test_a_trace_holds_the_lanes_and_events_of_one_run(bad_day, tmp_path, capsys):
+    trace, one, other = tmp_path / "run.json", bad_day("pcc"), bad_day("asp")
+    capsys.readouterr()  # of the simulations
+    assert main([str(one), f"--trace={trace}"]) == 0
+    assert capsys.readouterr().out == f"{trace}\n"
+    kinds = Counter(event["ph"] for event in json.loads(trace.read_text())["traceEvents"])
+    run = read_run(one)
+    assert kinds["X"] == sum(map(len, run.spans.values())) and kinds["i"] == len(run.events)
+    assert main([str(one), str(other), f"--trace={trace}"]) == 1
+    error = capsys.readouterr().err
+    assert "takes one run, and there are 2" in error and error.count("\n") == 1
+
+
 def test_two_reports_of_the_same_files_are_the_same(bad_day, tmp_path):
     for name in ("a.html", "b.html"):
         assert main([str(bad_day("pcc")), f"--out={tmp_path / name}"]) == 0
@@ -259,6 +274,8 @@ def test_text_of_a_run_stays_text(tmp_path):
     (["run", "--http=70000"], "--http=70000 is not a port"),
     (["damaged"], "events.jsonl, line 2 is damaged"),
     (["damaged_spans", "--out=x.html"], "events_wk0.jsonl, line 1 is damaged"),
+    (["damaged_spans", "--trace=x.json"], "events_wk0.jsonl, line 1 is damaged"),
+    (["run", "--trace=no/such/folder/x.json"], "No such file or directory"),
     (["damaged_summary"], "summary.json is damaged"),
     (["damaged_settings"], "run.json is damaged"),
     (["wrong_push"], "holds a push that no server wrote: invalid literal for int"),

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 from back_ends import ON_TORCH
-from jobs import ROOT, both
+from jobs import ROOT, both, until
 
 import wbsp
 
@@ -162,6 +162,32 @@ def test_a_fit_takes_its_step_at_the_scaled_rate_and_its_callbacks_see_the_scrip
     server.ends_well()
     assert set(rates) == {0.25} and len(rates) == N / BATCH
     assert np.diff([0.0, *biases]) == pytest.approx(-0.125)
+
+
+@pytest.mark.slow
+def test_a_fit_that_an_error_ends_in_a_step_leaves_the_scripts_rate(jobs, monkeypatch):
+    import keras
+
+    from wbsp.worker.rate import StepRate
+
+    def fails(y, found):
+        calls.append(0)
+        if len(calls) == 3:
+            raise ArithmeticError("a step fails")
+        return keras.ops.mean(found)
+
+    monkeypatch.setattr(StepRate, "factor", 0.5)
+    calls, x = [], np.zeros((N, 4), np.float32)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.25), fails, run_eagerly=True)
+    server = jobs.server(sync="auto", workers=1).listens()
+    hook = wbsp.SyncCallback(server.address, 0, say=lambda text: None)
+    data = hook.examples(lambda indices: (x[indices], x[indices, :1]), N, BATCH)
+    with pytest.raises(ArithmeticError):
+        model.fit(data, epochs=1, verbose=0, steps_per_epoch=hook.UNTIL_TOLD, callbacks=[hook])
+    hook.close()
+    until(lambda: float(keras.ops.convert_to_numpy(model.optimizer.learning_rate)) == 0.25,
+          "the rate of the script")
 
 
 @pytest.mark.slow

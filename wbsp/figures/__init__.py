@@ -11,6 +11,7 @@ from pathlib import Path
 
 from wbsp.core.goal import Goal
 from wbsp.figures.load import find_runs, gather
+from wbsp.figures.trace import write_trace
 from wbsp.runlog.reader import Run
 
 __all__ = ["draw", "find_runs"]
@@ -61,7 +62,7 @@ def draw(runs: Sequence[Run], out: Path | str, target: float | str | Goal | None
         raise ValueError(f"no worker did anything in the window {window[0]:g}:{window[1]:g} s; the "
                          f"longest run lasted {max(one.duration for one in statistics):.4g} s")
     files += timelines
-    files += [timeline.write_trace(stats, out / f"trace_{name}.json")
+    files += [write_trace(stats.run, out / f"trace_{name}.json")
               for stats, name in zip(statistics, names, strict=True)]
     files.append(table.write_table(statistics, out / "figures.md", goal))
     return [path for path in files if path]

@@ -1,12 +1,12 @@
-"""Timelines of a run: a Gantt chart for print, and a trace of all spans and events for Perfetto.
+"""The timeline of a run: a Gantt chart for print.
 
 Each worker has two lanes, for its compute thread and its network, which show how far the two
-overlap. Open the trace at https://ui.perfetto.dev or in chrome://tracing.
+overlap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,7 +17,6 @@ from matplotlib.axes import Axes
 from wbsp.figures.colors import PHASE_COLORS
 from wbsp.figures.load import MOST_WORKERS, VERSIONS, RunStatistics
 from wbsp.figures.style import new_figure, phases_legend, save, set_title
-from wbsp.runlog.files import to_json
 
 _STEPS = 12  # of the slowest worker in the default window
 _WARM_UP = 3  # steps of the slowest worker that are skipped, if there are enough
@@ -110,41 +109,3 @@ def _draw(axes: Axes, stats: RunStatistics, seen: dict[int, list[dict[str, Any]]
     axes.set(xlim=(start, end), ylim=(len(workers) - 0.12, -0.12), xlabel="time since start (s)")
     axes.grid(visible=False)
     axes.tick_params(axis="y", length=0)
-
-
-def write_trace(stats: RunStatistics, path: Path) -> Path:
-    """Write all spans and server events of a run as a Chrome trace (JSON, microseconds)."""
-    with open(path, "wb") as file:
-        file.write(b'{"displayTimeUnit": "ms", "traceEvents": [')
-        for number, event in enumerate(_trace_events(stats)):
-            file.write((b",\n" if number else b"\n") + to_json(event))
-        file.write(b"\n]}\n")
-    return path
-
-
-def _trace_events(stats: RunStatistics) -> Iterator[dict[str, Any]]:
-    """Process 0 is the server, process i + 1 worker i; a thread is a lane."""
-    lanes = {lane: thread for thread, lane in enumerate(_LANES)}
-    yield _name("process_name", 0, 0, f"server ({stats.sync})")
-    yield _name("thread_name", 0, 0, "versions")
-    yield _name("thread_name", 0, 1, "other events")
-    for worker, spans in stats.run.spans.items():
-        yield _name("process_name", worker + 1, 0, f"worker {worker}")
-        for lane, thread in lanes.items():
-            yield _name("thread_name", worker + 1, thread, lane)
-        for span in spans:
-            extra = {k: v for k, v in span.items() if k not in ("t", "seconds", "lane", "kind")}
-            yield {"name": span["kind"], "cat": span["lane"], "ph": "X", "ts": span["t"] * 1e6,
-                   "dur": span["seconds"] * 1e6, "pid": worker + 1, "tid": lanes[span["lane"]],
-                   "args": extra}
-    for event in stats.run.events:
-        fields = {k: v for k, v in event.items() if k not in ("t", "kind")}
-        made = event["kind"] in VERSIONS
-        # A version is drawn through all processes ("g"), anything else on the server's ("p").
-        yield {"name": f"v{event['version']}" if made else event["kind"], "cat": event["kind"],
-               "ph": "i", "s": "g" if made else "p", "ts": event["t"] * 1e6, "pid": 0,
-               "tid": 0 if made else 1, "args": fields}
-
-
-def _name(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
-    return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}

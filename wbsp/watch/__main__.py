@@ -14,6 +14,7 @@ from pathlib import Path
 from wbsp.command import Parser
 from wbsp.figures import find_runs
 from wbsp.figures.load import named
+from wbsp.figures.trace import write_trace
 from wbsp.limits import one_line
 from wbsp.process.streams import open_streams
 from wbsp.runlog.files import write_whole
@@ -23,16 +24,18 @@ from wbsp.watch.server import Watch
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve the page until interrupted, or write a report; return 0, or 1 after one line on the
-    error."""
+    """Serve the page until interrupted, or write a report or a trace; return 0, or 1 after one line
+    on the error."""
     parser = Parser(prog="wbsp watch", description="Show runs in a browser, also while they train. "
-                    "Without --out a page is served until Ctrl-C.")
+                    "Without --out and --trace a page is served until Ctrl-C.")
     parser.add_argument("run", nargs="+", type=Path, help="a run's folder, or one that holds runs")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--http", type=int, default=0, metavar="PORT", help="port of 127.0.0.1 that "
                        "serves the page (default: 0, any free one, which is printed)")
     where.add_argument("--out", type=Path, metavar="FILE.html", help="write the current page into "
                        "one self-contained file, and end")
+    where.add_argument("--trace", type=Path, metavar="FILE.json", help="write all lanes and events "
+                       "of one run as a Chrome trace, for ui.perfetto.dev, and end")
     parser.add_argument("--token_file", help=argparse.SUPPRESS)  # of an earlier release
     flags = parser.parse_args(arguments)
     try:
@@ -65,8 +68,15 @@ def _elsewhere(address: str, http: int) -> str:
 
 
 def _show(found: Sequence[Path], flags: argparse.Namespace) -> None:
-    """Write the page of these runs, or serve it until interrupted."""
-    runs = [WatchedRun(one.run.folder, one.name) for one in named(find_runs(found, _say))]
+    """Write the page of these runs or a trace, or serve the page until interrupted."""
+    there = find_runs(found, _say)
+    if flags.trace is not None:
+        if len(there) > 1:
+            raise ValueError(f"--trace={flags.trace} takes one run, and there are {len(there)}: "
+                             f"give the folder of one, such as {there[0].folder}")
+        print(write_trace(there[0], flags.trace))
+        return
+    runs = [WatchedRun(one.run.folder, one.name) for one in named(there)]
     if flags.out is not None:
         write_whole(flags.out, html(_readable(runs), live=False))
         print(flags.out)

@@ -43,7 +43,7 @@ class BatchRate:
             self._begins()
 
         def step_ended(batch: int, logs: Logs = None) -> None:
-            self._ended()
+            self.undo()
             if ended is not None:
                 ended(batch, logs)
 
@@ -56,6 +56,7 @@ class BatchRate:
             self._own = float(keras.ops.convert_to_numpy(optimizer.learning_rate))
             optimizer.learning_rate = self._own * factor
 
-    def _ended(self) -> None:
+    def undo(self) -> None:
+        """Set the script's rate again, at the end of a step, or of a `fit` that an error ends."""
         if self._own is not None:
             self._model().optimizer.learning_rate, self._own = self._own, None

@@ -371,8 +371,9 @@ class SyncCallback(FrontEnd, keras.callbacks.Callback):
             RunRate(self._member, self.model, callbacks or []).surround(first, last)
             if callbacks is not None and self.rule.sizes:
                 say = self._member.say
-                BatchRate(StepRate(self._member.begun(), say), lambda: self.model,
-                          say).surround(first, last)
+                rate = BatchRate(StepRate(self._member.begun(), say), lambda: self.model, say)
+                rate.surround(first, last)
+                fit.undo.append(rate.undo)
             workers = self._member.connect()[1].run.workers
             if workers > 1 and (name := scheduled(self.model)):
                 self._member.say(Fit.of_own_steps.format(name, workers))
