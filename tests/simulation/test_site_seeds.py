@@ -58,6 +58,13 @@ def test_deaths_at_the_end_of_a_run_of_sites_break_no_law(seed, folder):
     Sites(replace(drawn(seed), readers=0, validates=False), seed, folder).run()
 
 
+def test_a_push_that_a_sites_resume_undid_counts_for_no_process(folder):
+    # its worker dies while the site is away: nobody sends it again
+    plan = SitesPlan("pcc", "esync", kills=3, breaks=1, cuts=2, slow=0.02, data=(45, 7, 1),
+                     kill_workers=2, ends=(("farewell", "site top"),))
+    Sites(plan, 51000438, folder).run()
+
+
 def test_a_resumed_server_above_awaits_a_site_whose_next_process_was_about_to_join(folder):
     """The checkpoint was of this moment: the run ended with the other site, and without this one.
     """

@@ -31,6 +31,7 @@ from wbsp.access import Access
 from wbsp.process.host import Clock, Host
 from wbsp.ps.config import ServerConfig
 from wbsp.ps.launch import prepare_server
+from wbsp.runlog.events import EventLog
 from wbsp.site.upstream import Upstream
 from wbsp.sync import create
 from wbsp.testing.once import Pushes, differences, in_spans
@@ -773,10 +774,16 @@ class Sites:
         return found
 
     def _events(self, names):
-        """The events in the logs of these servers."""
-        return [json.loads(line) for name in names
-                for path, inode in self.machines[name].names.items()
-                if path.endswith("events.jsonl") for line in bytes(inode.data).splitlines()]
+        """Return the events in the logs of these servers, without those that a resume undid."""
+        found, copy = [], self.folder / "events.jsonl"
+        for name in names:
+            for path, inode in self.machines[name].names.items():
+                if path.endswith("events.jsonl"):
+                    copy.write_bytes(inode.data)
+                    log = EventLog(copy)
+                    log.read()
+                    found += [event for _, event in log.others]
+        return found
 
 
 def drawn(seed: int, data: bool | None = None) -> SitesPlan:
