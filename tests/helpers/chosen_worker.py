@@ -6,14 +6,13 @@ import sys
 
 from integer_replica import IntegerReplica
 
-from wbsp.access import Access
 from wbsp.worker.loop import Loop, Worker
 
 
 def worker(address, said=None, timeout=60.0):
     """Create a worker whose index the server chooses; its console lines are appended to `said`."""
     say = print if said is None else said.append
-    return Worker(Access.of(address, connect_timeout=timeout, patience=60.0), say=say)
+    return Worker(address, connect_timeout=timeout, say=say, patience=60.0)
 
 
 def train(one):

@@ -11,13 +11,12 @@ import time
 
 from integer_replica import IntegerReplica
 
-from wbsp.access import Access
 from wbsp.runlog.console import say
 from wbsp.worker.loop import Loop, Worker
 
 
 def main(steps: int, timeout: float) -> None:
-    member = Worker(Access.of(connect_timeout=timeout, patience=timeout), say=say)
+    member = Worker(connect_timeout=timeout, say=say, patience=timeout)
     with member.leaving_on_error():
         member.enter(Loop())
         member.connect()

@@ -9,11 +9,10 @@ from jobs import free_port
 from wbsp.process.files import check_files
 
 WORKER = """
-from wbsp.access import Access
 from wbsp.worker.errors import in_one_line
 from wbsp.worker.loop import Worker
 with in_one_line():
-    Worker(Access.of("localhost:{}"), 0).connect()
+    Worker("localhost:{}", 0).connect()
 print("connected")
 """
 

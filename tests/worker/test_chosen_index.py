@@ -9,7 +9,6 @@ import pytest
 from chosen_worker import train, worker
 from jobs import free_port
 
-from wbsp.access import Access
 from wbsp.wire.errors import TransportError
 from wbsp.worker import next_run
 from wbsp.worker.loop import PROCESS, Worker
@@ -104,7 +103,7 @@ def test_a_worker_that_left_in_mid_run_returns_to_its_index(server):
     one.connect()
     assert one.index == 0
     one.end("an exception")
-    other = Worker(Access.of(server.address), 0)
+    other = Worker(server.address, 0)
     PROCESS._own = b""  # as if it were another process
     other.connect()
     PROCESS._own = b""

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import wbsp
 from wbsp import given
-from wbsp.access import Access
 from wbsp.core.messages import LearningRate, Measured, StopRun
 from wbsp.core.stats import Report
 from wbsp.reading import Version
@@ -119,7 +118,7 @@ def test_tensors_are_the_numbers_that_they_hold():
 
 
 def test_reasons_are_texts_of_one_line():
-    worker = loop.Worker(Access("localhost:1"))
+    worker = loop.Worker("localhost:1", token_file="")
     for value in HOSTILE:
         try:
             worker.stop_run(value)

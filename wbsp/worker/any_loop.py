@@ -16,7 +16,6 @@ from typing import Any, Literal
 import numpy as np
 
 from wbsp import given, timeouts
-from wbsp.access import Access
 from wbsp.core.messages import EPOCHS, EXAMPLES
 from wbsp.core.permutation import Order
 from wbsp.process.host import HOST
@@ -152,8 +151,8 @@ class Worker(FrontEnd):
                                  "out")
             self._power = None if optimizer is None else POWER
             self._member: loop.Worker = self._follower or loop.Worker(
-                Access.of(address, token_file, connect_timeout, patience, band_width_limit,
-                          transport), worker_index, expected, say, name="wbsp.Worker")
+                address, worker_index, token_file, connect_timeout, band_width_limit, expected, say,
+                patience, transport, name="wbsp.Worker")
             self._share = None
             if n is not None and batch_size is not None:
                 self._share = Share(n, batch_size, seed)

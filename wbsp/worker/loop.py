@@ -115,23 +115,29 @@ class Worker:
         dataset: the dataset that its loop received for the share, if known.
     """
 
-    def __init__(self, access: Access, worker_index: int | None = None,
-                 expected: dict[str, str] | None = None, say: Callable[[str], None] = print,
-                 on: Host = HOST, again: bool = True, name: str = "worker"):
+    def __init__(self, address: str | None = None, worker_index: int | None = None,
+                 token_file: str | None = None, connect_timeout: float = timeouts.CONNECT,
+                 band_width_limit: float | None = None, expected: dict[str, str] | None = None,
+                 say: Callable[[str], None] = print, patience: float = timeouts.WORKER_PATIENCE,
+                 transport: str | None = None, on: Host = HOST, again: bool = True,
+                 name: str = "worker", access: Access | None = None):
         """Set up; the other arguments are those of `SyncCallback`.
 
         Args:
+            access: in place of the arguments that it holds.
             name: of what the user has made, for lines and errors.
             again: this process may join another run after one that it has left in good order.
 
         Raises:
             ValueError: an argument is bad.
+            OSError: the token file cannot be read.
         """
         fill_numbers()
         if not callable(say):
             raise ValueError(f"say={given.shown(say)}: it must be a function that prints a line")
-        self.access = access
-        self.task = Task.complete(access.address, worker_index)
+        self.access = access or Access.of(address, token_file, connect_timeout, patience,
+                                          band_width_limit, transport)
+        self.task = Task.complete(self.access.address, worker_index)
         self._say = say
         self._on = on
         self._again, self._name = again, name

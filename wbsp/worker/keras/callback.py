@@ -14,7 +14,6 @@ from typing import Any, Literal
 import keras
 
 from wbsp import given, timeouts
-from wbsp.access import Access
 from wbsp.core.messages import EXAMPLES
 from wbsp.core.stats import Phase
 from wbsp.replica.base import divide
@@ -95,8 +94,8 @@ class SyncCallback(FrontEnd, keras.callbacks.Callback):
         super().__init__()
         with in_one_line():
             self._member = session or Worker(
-                Access.of(address, token_file, connect_timeout, patience, band_width_limit,
-                          transport), worker_index, expected, say, name="SyncCallback")
+                address, worker_index, token_file, connect_timeout, band_width_limit, expected, say,
+                patience, transport, name="SyncCallback")
         self._frozen, self._local = frozen, local
         self._once: list[keras.callbacks.Callback] = []
         self._shared: SharedFit | None = None  # the current fit, if it trains the run's data
