@@ -11,7 +11,6 @@ from launcher.datasets import look_of, network_of, train_size
 from launcher.flags import FLAGS, batch_of, expected, given, say_what_has_no_effect
 from models.adamw import RATE, adamw, usual
 from wbsp import heterogeneity, units
-from wbsp.access import Access
 from wbsp.environment import Task
 from wbsp.process.forks import in_child
 from wbsp.process.imports import heavy_imports
@@ -44,9 +43,9 @@ def worker(program):
     Raises ValueError or OSError for wrong input, TransportError if no server answers or it refuses.
     """
     address, index = task()
-    access = Access.of(address, FLAGS.token_file, FLAGS.connect_timeout, FLAGS.patience,
-                       FLAGS.band_width_limit, FLAGS.transport)
-    joining = Worker(access, index, expected(), say, again=False)
+    joining = Worker(address, index, FLAGS.token_file, FLAGS.connect_timeout,
+                     FLAGS.band_width_limit, expected(), say, FLAGS.patience, FLAGS.transport,
+                     again=False)
     caught: list[int] = []
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, functools.partial(_interrupt, joining, caught))

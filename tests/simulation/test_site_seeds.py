@@ -58,11 +58,16 @@ def test_deaths_at_the_end_of_a_run_of_sites_break_no_law(seed, folder):
     Sites(replace(drawn(seed), readers=0, validates=False), seed, folder).run()
 
 
-def test_a_push_that_a_sites_resume_undid_counts_for_no_process(folder):
-    # its worker dies while the site is away: nobody sends it again
-    plan = SitesPlan("pcc", "esync", kills=3, breaks=1, cuts=2, slow=0.02, data=(45, 7, 1),
-                     kill_workers=2, ends=(("farewell", "site top"),))
-    Sites(plan, 51000438, folder).run()
+@pytest.mark.parametrize(("seed", "plan"), [
+    pytest.param(51000438, SitesPlan(
+        "pcc", "esync", kills=3, breaks=1, cuts=2, slow=0.02, data=(45, 7, 1), kill_workers=2,
+        ends=(("farewell", "site top"),)), id="a resume undid it"),
+    pytest.param(53000070, SitesPlan(
+        "asp", "pcc", standby=True, kills=1, cuts=2, isolations=2, storm=0.03, slow=0.02,
+        period=1.0, data=(60, 7, 1), validate="wait", kill_workers=2, top_standby=True,
+        ends=(("left", "site"), ("final", "site worker"))), id="the standby had not heard of it")])
+def test_a_push_that_is_undone_while_its_worker_is_dead_counts_for_nobody(seed, plan, folder):
+    Sites(plan, seed, folder).run()
 
 
 def test_a_resumed_server_above_awaits_a_site_whose_next_process_was_about_to_join(folder):

@@ -663,9 +663,11 @@ class Sites:
             if lacks:
                 continue
             if self.plan.loses_workers:
-                # What the last push of a dead worker weighs, the site's log says.
+                # What the last push of a dead worker weighs, the site's log says. The site's standby
+                # may have begun without pushes that are in it.
                 known = self._logged(site.names)
-                pushes = [member.pushes(known.get(member.index, {}) | member.weights)
+                pushes = [member.pushes({seq: weight for seq, weight in known.get(
+                    member.index, {}).items() if seq < len(member.cuts)} | member.weights)
                           for member in site.members]
                 if any(one.made.keys() - one.weights.keys() for one in pushes):
                     continue  # the log's end was lost with the site's process
