@@ -663,8 +663,8 @@ class Sites:
             if lacks:
                 continue
             if self.plan.loses_workers:
-                # What the last push of a dead worker weighs, the site's log says. The site's standby
-                # may have begun without pushes that are in it.
+                # What the last push of a dead worker weighs, the site's log says. The site's
+                # standby may have begun without pushes that are in it.
                 known = self._logged(site.names)
                 pushes = [member.pushes({seq: weight for seq, weight in known.get(
                     member.index, {}).items() if seq < len(member.cuts)} | member.weights)
