@@ -18,10 +18,7 @@ from wbsp.sync.meter import averaged
 
 _PUSHES, _STEPS = 3, 16  # at least, of whose times the median is that of a step
 _STAYS = 0.75  # halvings from the wanted batch at which a worker keeps its own
-# Eight equal workers, whose x is 1, had a loss of 1.469 after 20 s with it, and of 1.390 with 2
-# (batch 8 at 4e-3, the decoder `gpt`, virtual time, one seed).
-_PAIR = 2
-_NORMED = 16  # with BatchNorm, whose errors grow below it (Wu and He 2018, arXiv 1803.08494)
+_LEAST = 16  # with BatchNorm, whose errors grow below it (Wu and He 2018, arXiv 1803.08494)
 _ROOT = {"Adam", "AdamW", "RMSprop"}  # classes, of any framework, whose rate goes with the root
 POWER = 0.5  # of the batch, with which the rate of these grows
 
@@ -34,7 +31,7 @@ def power_of(kind: type) -> float | None:
 
 def least_of(statistics: Sequence[object]) -> int:
     """Return the fewest examples of a step of a model with these statistics of layers."""
-    return _NORMED if statistics else _PAIR
+    return _LEAST if statistics else 1
 
 
 def wanted(batch: int, width: float, fixed: float) -> float:

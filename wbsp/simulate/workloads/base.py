@@ -15,8 +15,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, Protocol, TypeAlias
 
-from wbsp.sync.batch import least_of
-
 Vector: TypeAlias = Any  # np.ndarray, float32 [size]; None without tensors
 BACK_ENDS = "tensorflow", "jax"  # of real networks; named as in Keras, and as the files here
 
@@ -141,7 +139,7 @@ class TimingWorkload:
 
     sgd = False  # not known
     statistics: Sequence[slice] = ()
-    least: int | None = least_of(())
+    least: int | None = 1
 
     def __init__(self, batch: int = 1):
         self.batch = batch
