@@ -269,12 +269,11 @@ def named(runs: Sequence[Run]) -> list[RunStatistics]:
             if key != "sync" and any(other.get(key) != value for other in rivals):
                 named.append(f"{key.rpartition('.')[2]}={value}")
         groups.append(" ".join([stats.sync, *named]))
-    seen: Counter[str] = Counter()
-    found = []
+    sizes, seen, found = Counter(groups), Counter[str](), []
     for stats, group in zip(statistics, groups, strict=True):
         seen[group] += 1
         seed = "" if stats.seed is None else f" (seed {stats.seed})"
-        found.append(replace(stats, group=group, name=group if groups.count(group) == 1
+        found.append(replace(stats, group=group, name=group if sizes[group] == 1
                              else f"{group} #{seen[group]}{seed}"))
     return found
 

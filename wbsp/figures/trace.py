@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from wbsp.core.stats import Lane
 from wbsp.figures.load import VERSIONS
 from wbsp.runlog.files import to_json
 from wbsp.runlog.reader import Run
-
-_LANES = ("compute", "network")  # of a worker
 
 
 def write_trace(run: Run, path: Path) -> Path:
@@ -25,7 +24,7 @@ def write_trace(run: Run, path: Path) -> Path:
 
 def _trace_events(run: Run) -> Iterator[dict[str, Any]]:
     """Process 0 is the server, process i + 1 worker i; a thread is a lane."""
-    lanes = {lane: thread for thread, lane in enumerate(_LANES)}
+    lanes = {lane: thread for thread, lane in enumerate(get_args(Lane))}
     yield _name("process_name", 0, 0, f"server ({run.settings.get('sync', 'unknown')})")
     yield _name("thread_name", 0, 0, "versions")
     yield _name("thread_name", 0, 1, "other events")

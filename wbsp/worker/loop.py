@@ -120,11 +120,10 @@ class Worker:
                  band_width_limit: float | None = None, expected: dict[str, str] | None = None,
                  say: Callable[[str], None] = print, patience: float = timeouts.WORKER_PATIENCE,
                  transport: str | None = None, on: Host = HOST, again: bool = True,
-                 name: str = "worker", access: Access | None = None):
+                 name: str = "worker"):
         """Set up; the other arguments are those of `SyncCallback`.
 
         Args:
-            access: in place of the arguments that it holds.
             name: of what the user has made, for lines and errors.
             again: this process may join another run after one that it has left in good order.
 
@@ -135,8 +134,8 @@ class Worker:
         fill_numbers()
         if not callable(say):
             raise ValueError(f"say={given.shown(say)}: it must be a function that prints a line")
-        self.access = access or Access.of(address, token_file, connect_timeout, patience,
-                                          band_width_limit, transport)
+        self.access = Access.of(address, token_file, connect_timeout, patience, band_width_limit,
+                                transport)
         self.task = Task.complete(self.access.address, worker_index)
         self._say = say
         self._on = on

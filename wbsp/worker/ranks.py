@@ -285,7 +285,7 @@ class Follower:
         values.adopted()
 
     def step(self, steps: int) -> None:
-        """Take the model after a step, one of so many in the block."""
+        """Adopt what rank 0 sends after a step; `steps`: of the block so far."""
         self._steps = steps
         if self._share is not None:
             self._share.handed -= 1
@@ -301,7 +301,7 @@ class Follower:
         return self.group.part(indices)
 
     def end(self, values: Values, error: BaseException | None) -> None:
-        """End the block; of an error of this process alone, rank 0 is told."""
+        """End the block; tell rank 0 of an error that only this process has raised."""
         inside, self.loop = self.loop, None
         if inside and error is None:
             self._settle()

@@ -173,10 +173,10 @@ class Worker(loop.Worker):
 
     def __init__(self, script, process):
         cluster = script.cluster
-        super().__init__(worker_index=None if cluster.plan.chosen else script.index,
-                         say=script.say, on=process.host,
-                         access=Access(cluster.address, token=cluster.token, timeout=CONNECT,
-                                       patience=600.0, share=False))
+        super().__init__(cluster.address, None if cluster.plan.chosen else script.index, "",
+                         say=script.say, on=process.host)
+        self.access = Access(cluster.address, token=cluster.token, timeout=CONNECT, patience=600.0,
+                             share=False)
 
     def _begin(self):
         super()._begin()
