@@ -201,7 +201,9 @@ class Participant:
 
     def starved(self) -> list[Command]:
         """Handle the lack of examples for the next step."""
-        return self.agent.starved() if self.dry and not self.computes else []
+        if self.work is None or self.computes or not self.dry:
+            return []
+        return self.agent.starved()
 
     def hand_over(self) -> list[Command]:
         """Push the uncut progress before the next step, until `agent.handed_over`."""

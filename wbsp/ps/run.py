@@ -804,9 +804,11 @@ class Run:
             self._dispatcher.sessions.log.tell(f"worker {fields['worker']}, repeated pushes",
                                                kind=kind, **fields)
             return
-        self._reporter.log.event(t, kind, **fields)
-        self._reporter.log.attempt(f"the work that follows an event of kind {kind}", self._follow,
-                                   t, kind, fields)
+        log = self._reporter.log
+        log.event(t, kind, **fields)
+        if kind != "commit":  # nothing follows it, and there are many
+            log.attempt(f"the work that follows an event of kind {kind}", self._follow, t, kind,
+                        fields)
 
     def _follow(self, t: float, kind: str, fields: dict[str, Any]) -> None:
         """Handle an event of the engine for the other parts of the server."""

@@ -82,14 +82,18 @@ class ServerLog:
         try:
             return act(*args)
         except Exception as error:
-            if what not in self._given_up:
-                self._given_up.add(what)
-                self._say(f"{what} failed: {error!r}; continuing without it; this is a bug of "
-                          "wbsp, please report it (events.jsonl has the traceback)")
-                self._events.write(self._newest, to_json({
-                    "t": self._newest, "kind": "error",
-                    "traceback": traceback.format_exception(error)[-_FRAMES:]}) + b"\n")
+            self._give_up(what, error)
             return None
+
+    def _give_up(self, what: str, error: Exception) -> None:
+        if what in self._given_up:
+            return
+        self._given_up.add(what)
+        self._say(f"{what} failed: {error!r}; continuing without it; this is a bug of wbsp, please "
+                  "report it (events.jsonl has the traceback)")
+        self._events.write(self._newest, to_json({
+            "t": self._newest, "kind": "error",
+            "traceback": traceback.format_exception(error)[-_FRAMES:]}) + b"\n")
 
     def event(self, t: float, kind: str, /, **fields: Any) -> None:
         """Write one event; has the signature of the engine's `log`.
@@ -106,10 +110,19 @@ class ServerLog:
         """Write the events that are not written yet."""
         while self._unwritten:
             t, kind, fields = self._unwritten.popleft()
-            self.attempt(f"writing events of kind {kind}", self._write, t, kind, fields)
-            self.attempt("counting staleness", self._count, kind, fields)
+            try:  # three `attempt`s, for each push of a run: calls cost time
+                self._write(t, kind, fields)
+            except Exception as error:
+                self._give_up(f"writing events of kind {kind}", error)
+            try:
+                self._count(kind, fields)
+            except Exception as error:
+                self._give_up("counting staleness", error)
             if _NOISE not in self._given_up:
-                self.attempt(_NOISE, self._measure, kind, fields)
+                try:
+                    self._measure(kind, fields)
+                except Exception as error:
+                    self._give_up(_NOISE, error)
 
     def _write(self, t: float, kind: str, fields: dict[str, Any]) -> None:
         if kind not in _EACH or not self._full(t):

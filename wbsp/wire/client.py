@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -169,8 +169,7 @@ Command = (Post | Put | Arrange | Detach | TurnAway | Served
            | Answered | Acked | Fetched | Received)
 
 
-@dataclass(eq=False, frozen=True)
-class SendUpdate:
+class SendUpdate(NamedTuple):
     """Push an update, which must not be written to any more.
 
     Attributes:
@@ -233,7 +232,7 @@ class PendingRequest:
 
     def is_answered_by(self, message: m.Message) -> bool:
         """Return whether the message is the answer to this request, and not to an earlier one."""
-        return (type(message) is answer_to(self.request)
+        return (type(message) is _ANSWERS[type(self.request)]
                 and _number(message) == _number(self.request))
 
     def may_end_for(self, request: Request) -> bool:
@@ -355,7 +354,8 @@ class Client:
         Raises:
             RuleBroken: another request is not answered yet, and would never be.
         """
-        self._keep()
+        if self._answer is not None:
+            self._keep()
         pending = self._pending
         if pending is not None and type(request) in _ANSWERS and not pending.may_end_for(request):
             raise RuleBroken(f"{type(request).__name__} is requested while "
@@ -373,7 +373,7 @@ class Client:
         match request:
             case SendUpdate():
                 words, sent = self.session.encode(request.update)
-                request = replace(request, words=words, sent=sent)
+                request = request._replace(words=words, sent=sent)
             case m.Hello():
                 self.session.introduces(request)
             case m.Join():
@@ -409,7 +409,8 @@ class Client:
 
     def connected(self, now: float) -> list[Command]:
         """Introduce this worker over a new connection."""
-        self._keep()
+        if self._answer is not None:
+            self._keep()
         self._introduce(now)
         return self._done()
 
@@ -427,7 +428,8 @@ class Client:
             TransportError: this worker cannot continue.
             WireError: the message is invalid; see `misread`.
         """
-        self._keep()
+        if self._answer is not None:
+            self._keep()
         if shard is None:
             self._handle(message, chunk, now)
         elif self._shards is not None:
@@ -454,7 +456,8 @@ class Client:
         Raises:
             TransportError: a shard is unreachable for too long.
         """
-        self._keep()
+        if self._answer is not None:
+            self._keep()
         line = self._line
         if self._shards is not None and not self._shards.ready:
             self._commands += self._shards.due(now, line.broken)
@@ -482,10 +485,10 @@ class Client:
 
     def _keep(self) -> None:
         """Keep the newest answered push; only now, because the member waits for its answer."""
-        if self._answer is not None:
-            (ack, request), self._answer = self._answer, None
-            if isinstance(request, SendUpdate) and request.sent is not None:
-                self.session.answered(request.push, request.sent, ack, request.spans)
+        assert self._answer is not None
+        (ack, request), self._answer = self._answer, None
+        if isinstance(request, SendUpdate) and request.sent is not None:
+            self.session.answered(request.push, request.sent, ack, request.spans)
 
     # Sending.
 
@@ -557,6 +560,8 @@ class Client:
     def _handle(self, message: m.Message, chunk: memoryview | None, now: float) -> None:
         session = self.session
         match message:
+            case m.Ack() | m.Model() if self._attaching is None:  # first: most messages are
+                self._pass_on(message, chunk, now)
             case m.Alive():
                 self._chunks_at_server = message.chunks
                 if self._attaching is None:  # a new server counts marks of its own until it answers

@@ -29,14 +29,20 @@ class _Queue:
     retry: float = _FIRST_RETRY
     blocked_until: float = -math.inf
 
-    def pop(self) -> Frames | None:
-        """Remove and return the next message; None if the queue is empty."""
+    def pop(self) -> tuple[Frames | None, bool]:
+        """Remove and return the next message, and whether the line has carried it before; None if
+        the queue is empty."""
+        if self.unsent is not None:
+            frames, self.unsent = self.unsent, None
+            return frames, True
         if self.messages:
-            return self.messages.popleft()
-        frames = next(self.transfer, None) if self.transfer else None
-        if frames is None:
+            return self.messages.popleft(), False
+        if self.transfer is None:
+            return None, False
+        following = next(self.transfer, None)
+        if following is None:
             self.transfer = None
-        return frames
+        return following, False
 
     def send(self, messages: Iterator[Frames] | None) -> None:
         """Replace the rest of the transfer."""
@@ -50,11 +56,6 @@ class _Queue:
     def was_taken(self) -> None:
         """Note that the socket accepts messages."""
         self.retry = _FIRST_RETRY
-
-    def take_unsent(self) -> Frames | None:
-        """Remove and return what the socket did not accept."""
-        frames, self.unsent = self.unsent, None
-        return frames
 
     def clear(self) -> None:
         """Forget all messages."""
@@ -121,7 +122,8 @@ class PeerQueues:
                 if error.errno != zmq.EHOSTUNREACH:
                     raise
                 queue.clear()
-            queue.was_taken()
+            if queue.retry != _FIRST_RETRY:
+                queue.was_taken()
 
     def delay(self, now: float) -> float:
         """Return the seconds until `flush` can send a message; infinite if all queues are empty."""
@@ -145,12 +147,11 @@ class PeerQueues:
             if now < queue.blocked_until:
                 self._turns.append(queue)
                 continue
-            unsent = queue.take_unsent()
-            frames = unsent or queue.pop()
+            frames, again = queue.pop()
             if frames is None:
                 del self._queues[queue.identity]
                 continue
-            self._line.put((queue, frames), 0 if unsent else sum(map(len, frames)), now)
+            self._line.put((queue, frames), 0 if again else sum(map(len, frames)), now)
             return True
         return False
 
@@ -194,7 +195,9 @@ class SendQueue:
     def flush(self, now: float) -> None:
         """Send all messages that the line has carried, until the socket accepts no more."""
         self.blocked = False
-        while self._line.message is not None or self._put_next_on_line(now):
+        while self._line.message is not None or self._waiting or self._urgent is not None:
+            if self._line.message is None:
+                self._put_next_on_line(now)
             frames = self._line.take(now)
             if frames is None:
                 return
@@ -209,20 +212,18 @@ class SendQueue:
     def delay(self, now: float) -> float:
         """Return the seconds until `flush` can send a message; infinite if the queue is empty, or
         blocked until the socket can be written to."""
-        delay = None if self.blocked else self._line.delay(now)
-        return math.inf if delay is None else delay
+        if self.blocked or self._line.message is None:
+            return math.inf
+        return self._line.delay(now) or 0.0
 
-    def _put_next_on_line(self, now: float) -> bool:
-        """Put the next message on the line; return False if no message waits."""
+    def _put_next_on_line(self, now: float) -> None:
+        """Put the next of the waiting messages on the line."""
         self._urgent_on_line = self._urgent is not None
         if self._urgent is not None:
             frames, self._urgent = self._urgent, None
-        elif self._waiting:
-            frames = self._waiting.popleft()
         else:
-            return False
+            frames = self._waiting.popleft()
         self._line.put(frames, sum(map(len, frames)), now)
-        return True
 
 
 class QueuedSocket(SendQueue):
@@ -246,17 +247,17 @@ class QueuedSocket(SendQueue):
 
     def register(self, poller: zmq.Poller, now: float) -> float:
         """Have `poller` wake up when there is work; return the seconds until there is."""
-        arriving = self._receiver.delay(now)
-        flags = _OUT if self.blocked else 0
-        if arriving is None:
+        flags, delay = _OUT if self.blocked else 0, self.delay(now)
+        if self._receiver.message is None:
             flags |= _IN
+        else:
+            delay = min(delay, self._receiver.delay(now) or 0.0)
         poller.register(self.polled, flags)
-        return min(self.delay(now), math.inf if arriving is None else arriving)
+        return delay
 
-    def readable(self, found: dict[Any, int], now: float) -> bool:
+    def readable(self, found: dict[Any, int]) -> bool:
         """Return whether `receive` can return a message; `found`: events of the poller."""
-        arriving = self._receiver.delay(now) is not None
-        return arriving or bool(found.get(self.polled, 0) & _IN)
+        return self._receiver.message is not None or bool(found.get(self.polled, 0) & _IN)
 
     def receive(self, now: float) -> list[zmq.Frame] | None:
         """Return the next message's frames, or None if no message waits."""

@@ -64,26 +64,22 @@ class Line(Generic[Carried]):
         return None if self.message is None else max(0.0, self._arrives_at - now)
 
 
-class RateLimitedReceiver:
-    """Receiving end of a socket: a message arrives once the line has carried all of it."""
+class RateLimitedReceiver(Line[list[zmq.Frame]]):
+    """Receiving end of a socket: a message arrives once the line has carried all of it.
+
+    While the line is free, `receive` reads the next message as soon as the socket has one.
+    """
 
     def __init__(self, socket: Any, limiter: RateLimiter):
+        super().__init__(limiter)
         self._socket = socket
-        self._line: Line[list[zmq.Frame]] = Line(limiter)
 
     def receive(self, now: float) -> list[zmq.Frame] | None:
         """Return the next message; None if none has arrived."""
-        if self._line.message is None:
+        if self.message is None:
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return None
-            self._line.put(frames, sum(map(len, frames)), now)
-        return self._line.take(now)
-
-    def delay(self, now: float) -> float | None:
-        """Return the seconds until the message on the line arrives.
-
-        None if the line is free: then the next message is read as soon as the socket has one.
-        """
-        return self._line.delay(now)
+            self.put(frames, sum(map(len, frames)), now)
+        return self.take(now)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from wbsp import timeouts
-from wbsp.core.agent import Adopt, Agent, Command, Cut, Expect, Leave
+from wbsp.core.agent import Adopt, Command, Cut, Expect, Leave
 from wbsp.core.messages import LearningRate, Measured, Message, Stop, StopRun
 from wbsp.core.participant import Participant
 from wbsp.core.stats import Phase, Report
@@ -80,6 +80,7 @@ class WorkerRuntime:
             share.begin(joined.work, participant)
         self._shared = SharedParticipant(participant, self._recorder, say, assignments,
                                          replica.bring, transport.on, share)
+        self.agent = self._shared.agent
         self._on_renewed: Callable[[], object] = lambda: None
         self._renewed = 0
         self._ends_run = False  # this worker has asked the server to
@@ -131,11 +132,6 @@ class WorkerRuntime:
         return self._shared.server_ends
 
     @property
-    def agent(self) -> Agent:
-        """State of this worker, which the communication thread changes, too."""
-        return self._shared.agent
-
-    @property
     def stopped(self) -> str | None:
         """The server's reason to finish, or None."""
         return self.agent.stopped
@@ -174,7 +170,9 @@ class WorkerRuntime:
         """
         self._shared.act(Participant.step_begins)
         if self._shared.commands:  # a push that began while there were no examples
-            self._carry_out(self._shared.due())
+            with self._shared.changed:
+                commands = self._shared.due()
+            self._carry_out(commands)
         undone = not self._trains and self.replica.put_back()
         self._trains = True
         self._recorder.step_begins(phase)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from wbsp.core.agent import Agent, Command, Expect
+from wbsp.core.agent import Command, Expect
 from wbsp.core.messages import Fetch
 from wbsp.core.participant import Participant
 from wbsp.core.stats import Report
@@ -36,6 +37,7 @@ class SharedParticipant:
 
     Attributes:
         participant: guarded by `changed`, and by the share's lock.
+        agent: the participant's state, which both threads change.
         changed: notified when commands exist, the wait is over, or the server is lost.
         commands: guarded by `changed`.
         server_ends: the server ends with this run.
@@ -53,6 +55,7 @@ class SharedParticipant:
             share: of the run's shared data; None: this worker has its own data.
         """
         self.participant = participant
+        self.agent = participant.agent
         self.changed = on.scheduler.condition()
         self.commands: list[Command] = []
         self.server_ends = False
@@ -62,16 +65,11 @@ class SharedParticipant:
         self._bring = bring
         self._share = share
         self._ranges: contextlib.AbstractContextManager[object] = (
-            contextlib.nullcontext() if share is None else share.changed)
+            threading.RLock() if share is None else share.changed)  # cheaper than a nullcontext
         self._versions: dict[int, Any] = {}  # that were copied and may be adopted
         self._idle = False  # the compute thread waits in `wait`; guarded by `changed`
         self._rejections = Rejections(
             lambda text: say(f"worker {participant.agent.worker}: {text}"))
-
-    @property
-    def agent(self) -> Agent:
-        """Its state, which both threads change."""
-        return self.participant.agent
 
     # Used by the compute thread.
 
@@ -81,8 +79,11 @@ class SharedParticipant:
             return event(self.participant) or []
 
     def due(self) -> list[Command]:
-        """Return the commands that wait for this thread, and those that are due now."""
-        with self.changed, self._ranges:
+        """Return the commands that wait for this thread, and those that are due now.
+
+        The caller has locked `changed`.
+        """
+        with self._ranges:
             commands, self.commands = self.commands, []
             commands += self.participant.due(self._clock.monotonic())
             return commands + self.participant.starved()

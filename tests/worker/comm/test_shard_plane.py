@@ -51,7 +51,7 @@ class Member:
         found = dict(self.poller.poll(5))
         commands = [one for shard, connected in self.plane.changes(found)
                     for one in self.shards.changed(shard, connected, now)]
-        received = self.plane.receive([line for line in lines if line.readable(found, now)])
+        received = self.plane.receive([line for line in lines if line.readable(found)])
         if received is not None:
             commands += self.shards.receive(0, received[0], now)
         if not self.shards.ready:

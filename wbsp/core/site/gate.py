@@ -22,10 +22,10 @@ class Gate(Generic[Kept]):
     is safe.
 
     Args:
-        waits: returns whether the site waits now; a server that is no site's never does.
+        waits: returns whether the site waits now; None: this server is no site's, and never waits.
     """
 
-    def __init__(self, waits: Callable[[], bool] = lambda: False):
+    def __init__(self, waits: Callable[[], bool] | None = None):
         self._waits = waits
         self._pushes: dict[int, Kept] = {}  # worker -> its newest
         self._answers: list[Outgoing] = []
@@ -33,7 +33,7 @@ class Gate(Generic[Kept]):
 
     @property
     def shut(self) -> bool:
-        return self._waits()
+        return self._waits is not None and self._waits()
 
     def keeps(self, worker: int, push: Kept) -> bool:
         """Keep a worker's push if the site waits; return whether it does."""
@@ -58,8 +58,9 @@ class Gate(Generic[Kept]):
         if self.shut:
             self._answers = [one for one in answers if not isinstance(one.message, Reattached)]
             answers = [one for one in answers if isinstance(one.message, Reattached)]
-        elif self._finals is not None:
-            self._finals += [one for one in answers if isinstance(one.message, Final)]
+        elif self._finals is not None and (
+                finals := [one for one in answers if isinstance(one.message, Final)]):
+            self._finals += finals
             answers = [one for one in answers if not isinstance(one.message, Final)]
         return answers
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import queue
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -61,8 +60,8 @@ class Driver:
         """As `Client.send`; an update is waited for, and copied to the host."""
         if isinstance(request, c.SendUpdate):
             cpu, memory = request.usage()
-            request = replace(request, push=request.push._replace(cpu=cpu, memory=memory),
-                              update=np.asarray(request.update))
+            request = request._replace(push=request.push._replace(cpu=cpu, memory=memory),
+                                       update=np.asarray(request.update))
         self.carry_out(self.client.send(request, self._clock.monotonic()))
 
     def turn(self, ready: Ready) -> None:
@@ -88,7 +87,8 @@ class Driver:
         connection.monitor.check(now)
         if connection.let_go(now):
             self.carry_out(client.connected(now))
-        self.carry_out(client.due(now))
+        if commands := client.due(now):
+            self.carry_out(commands)
 
     def carry_out(self, commands: Iterable[c.Command]) -> None:
         """Carry out the client's commands, and then what follows from them."""

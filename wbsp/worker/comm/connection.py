@@ -197,8 +197,7 @@ class Connection:
             own.register(wakes, _IN)
         found = dict(own.poll(int(1000 * wait)))
         shards = self.plane.changes(found)
-        now = self.on.clock.monotonic()
-        self._arriving = [line for line in self._lines if line.readable(found, now)]
+        self._arriving = [line for line in self._lines if line.readable(found)]
         return Ready(bool(self._arriving), self.monitor.socket in found, wakes in found, shards)
 
     def receive(self) -> Received | None:
