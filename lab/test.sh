@@ -12,6 +12,7 @@ fi
 status=0
 "$python" -m ruff check lab || status=$?
 "$python" -m mypy --config-file lab/pyproject.toml || status=$?
-MYPYPATH=lab "$python" -m mypy --config-file lab/pyproject.toml --package rivals || status=$?
+MYPYPATH=lab "$python" -m mypy --config-file lab/pyproject.toml --package rivals --package beside ||
+    status=$?
 "$python" -m pytest -q -n 2 --dist loadscope --durations=10 "$@" lab/tests || status=$?
 exit $status

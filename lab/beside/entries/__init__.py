@@ -1,0 +1,1 @@
+"""A file an entry: the loop that its user writes."""
