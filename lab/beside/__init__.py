@@ -12,3 +12,10 @@
     table.py          the table of what is there
     environments.py   an environment of pip for each tool
 """
+
+import sys
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[2]
+# What is not installed: data and models; and the tests' namespaces.
+sys.path += [str(_ROOT), str(_ROOT / "tests/helpers")]

@@ -12,13 +12,10 @@ import contextlib
 import os
 import socket
 import subprocess
-import sys
-from pathlib import Path
+
+import hosts
 
 from beside.plan import Cell
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "tests/helpers"))
-import hosts
 
 _LO = "127.0.0.1"
 

@@ -25,13 +25,14 @@ from beside.environments import OF_ENTRY, ROOT
 from beside.events import Event, Processes
 from beside.machines import Network, free_ports
 from beside.plan import Cell, Plan, file_name
+from models.gpt import shape
 
 TRIAL = 15.0  # seconds, about
-GUESS = 100.0  # examples/s of the first machine, before any trial
+GUESS = 5e7  # parameters x examples/s of the first machine, before any trial
 OFF = 0.05  # of the time that a run may differ
 TRIES = 3
 LATE = 180.0  # seconds beyond three times its length, after which a run is ended
-TAIL = 12  # last lines of a process that the result has
+HEAD, TAIL = 12, 4  # lines of a process, from what happened on, and its last ones
 MARK = "BESIDE_RUN"  # in the environment of all processes of a run
 CODE = f"{ROOT}{os.pathsep}{ROOT / 'lab'}"
 Result = dict[str, Any]
@@ -87,7 +88,7 @@ def result(asked: Asked, out: Path, make: bool) -> Result | None:
                 _keep_pace(asked, out, found["total"] / found["seconds"])
         else:
             return found
-        if asked.event or not found["off"]:
+        if asked.event or not found["off"] or found["loss"] is None:
             break
     return found
 
@@ -98,7 +99,10 @@ def pace(asked: Asked, out: Path) -> float:
     if asked.key not in kept:
         calm = asked._replace(event="", cell=asked.cell if not asked.event.startswith("join") else
                               asked.cell._replace(slow=asked.cell.slow[:-1]))
-        total = round(GUESS * TRIAL * sum(1 / slow for slow in calm.cell.slow))
+        form = shape(asked.cell.model)
+        assert form is not None
+        guess = GUESS / form.parameters * sum(1 / slow for slow in calm.cell.slow)
+        total = round(guess * TRIAL)
         found = carry_out(calm, calm.plan(total), out / "trials" / file_name(asked.key))
         if found["seconds"] is None:
             raise OSError(f"the trial of {asked.key} failed, see {found['folder']}")
@@ -118,6 +122,7 @@ def _keep_pace(asked: Asked, out: Path, found: float) -> None:
 
 def carry_out(asked: Asked, plan: Plan, folder: Path) -> Result:
     """Carry out a run in an empty folder, and return its result, which is also its result.json."""
+    _end_all(folder)  # of a run that was killed
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     name = OF_ENTRY[plan.name]
@@ -137,8 +142,7 @@ def carry_out(asked: Asked, plan: Plan, folder: Path) -> Result:
         found["seconds"] / asked.seconds - 1) > OFF
     found["loss"] = loss(folder, plan) if found["seconds"] is not None else None
     if asked.event or found["loss"] is None:
-        found["said"] = {log.stem: log.read_text(errors="replace").splitlines()[-TAIL:]
-                         for log in sorted(folder.glob("*.log"))}
+        found["said"] = said(folder)
     (folder / "result.json").write_text(json.dumps(found) + "\n")
     return found
 
@@ -159,7 +163,9 @@ def _run(asked: Asked, plan: Plan, folder: Path,
                                 env=_environment(plan, folder, job.machine, network))
 
     processes = Processes(folder, plan.name, begin)
-    busy = [subprocess.Popen([*network.on(machine), "sh", "-c", "while :; do :; done"])
+    # In sessions of their own, between which the kernel divides a core.
+    busy = [subprocess.Popen([*network.on(machine), "sh", "-c", "while :; do :; done"],
+                             start_new_session=True)
             for machine, slow in enumerate(plan.slow) if asked.busy
             for _ in range(round(slow) - 1)]
     begun = time.monotonic()
@@ -204,13 +210,24 @@ def _run(asked: Asked, plan: Plan, folder: Path,
 def _happen(asked: Asked, processes: Processes) -> None:
     """Let the event happen after a third of the run, and note when."""
     time.sleep(asked.seconds / 3)
-    with (processes.folder / "event.txt").open("w") as file:
-        file.write(f"{time.monotonic():.3f} {asked.event}\n")
-        file.flush()
-        try:
-            processes.happen(Event.read(asked.event))
-        except ProcessLookupError as error:
-            file.write(f"{error}\n")
+    (processes.folder / "event.json").write_text(json.dumps(
+        {"time": time.monotonic(), "event": asked.event,
+         "sizes": {log.name: log.stat().st_size for log in processes.folder.glob("*.log")}}) + "\n")
+    try:
+        processes.happen(Event.read(asked.event))
+    except ProcessLookupError as error:
+        (processes.folder / "event.log").write_text(f"{error}\n")
+
+
+def said(folder: Path) -> dict[str, list[str]]:
+    """Return what the user sees of each job: the first lines (after the event), and the last."""
+    event = folder / "event.json"
+    sizes = json.loads(event.read_text())["sizes"] if event.exists() else {}
+    found = {}
+    for log in sorted(folder.glob("*.log")):
+        lines = log.read_bytes()[sizes.get(log.name, 0):].decode(errors="replace").splitlines()
+        found[log.stem] = [*lines[:HEAD], *lines[HEAD:][-TAIL:]]
+    return found
 
 
 def _end_all(folder: Path) -> None:
@@ -237,27 +254,27 @@ def _environment(plan: Plan, folder: Path, machine: int,
 def measured(plan: Plan, folder: Path, begun: float) -> Result:
     """Return what the processes' own files say: seconds, steps, examples, waits."""
     first, times, trained = [], [], Counter[int]()
-    steps = {}
+    steps, pauses = {}, {}
     for machine in range(len(plan.slow)):
         path = folder / f"steps-{machine}.txt"
         lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
         made = [line for line in lines if line[0] != "begin"]
         first += [float(line[1]) for line in lines if line[0] == "begin"][:1]
+        moments = [float(line[line[0] == "begin"]) for line in lines]
+        pauses[str(machine)] = max((b - a for a, b in pairwise(moments)), default=0.0)
         times += [float(line[0]) for line in made]
         trained.update(int(place) for line in made for place in line[2:])
         steps[str(machine)] = len(made)
     ends = [json.loads(path.read_text())["end"] for path in folder.glob("end-*.json")]
-    times.sort()
     if not ends or not times:
         return {"seconds": None, "steps": steps}
     began = max(first[:plan.begin])
-    moments = [began, *times]
     return {
         "seconds": max(ends) - began, "start_seconds": began - begun,
-        "end_seconds": max(ends) - times[-1], "steps": steps, "examples": trained.total(),
+        "end_seconds": max(ends) - max(times), "steps": steps, "examples": trained.total(),
         "twice": trained.total() - len(trained),
         "never": sum(place not in trained for place in range(plan.total)),
-        "longest_pause": max(b - a for a, b in pairwise(moments))}
+        "pauses": pauses}
 
 
 def loss(folder: Path, plan: Plan) -> float | None:

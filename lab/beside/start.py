@@ -47,16 +47,18 @@ def jobs(plan: Plan, folder: Path) -> list[Job]:
                 words = [*head, "-m", "torch.distributed.run", f"--nnodes={count}",
                          "--nproc_per_node=1", "--rdzv_backend=c10d", "--rdzv_id=beside",
                          f"--rdzv_endpoint={first}:{port}", f"--local_addr={address}",
-                         *restarts, *script]
+                         f"--rdzv_conf=is_host={int(machine == 0)}", *restarts, *script]
             case "torchft":
                 words = [*head, "-m", "torch.distributed.run", "--nnodes=1", "--nproc_per_node=1",
                          "--master_addr=127.0.0.1", f"--master_port={plan.ports[1 + machine]}",
                          *script]
             case "wbsp":
                 if machine == 0:
-                    own = [f"--worker_num={plan.begin}", f"--host={address}",
+                    own = [f"--worker_num={len(plan.addresses)}", f"--host={address}",
                            f"--port_base={port}", f"--sync={plan.options.get('sync', 'auto')}",
                            f"--base_dir={folder / 'wbsp'}"]
+                    if plan.begin < len(plan.addresses):  # how long it waits for the late one
+                        own.append("--connect_timeout=20")
                 else:
                     own = [f"--server={first}:{port}"]
                 if len(set(plan.addresses)) > 1:  # else nothing is encrypted, as with the others

@@ -76,8 +76,9 @@ def _mean(runs: Iterable[Result], name: str) -> float:
 
 def happened(out: Path) -> str:
     """Return the table of the runs in which something happened."""
-    text = ["\n| cell | event | entry | ended | seconds (undisturbed) | longest pause s | examples "
-            "trained twice, never | loss | last words |", "|---|---|---|---|---|---|---|---|---|"]
+    text = ["\n| cell | event | entry | ended | seconds (undisturbed) | longest pause of "
+            "each machine s | examples trained twice, never | loss | last words |",
+            f"|{'---|' * 9}"]
     found = [one for one in results(out) if one["event"]]
     for one in sorted(found, key=lambda one: (one["group"], one["event"], one["entry"])):
         words = [lines[-1] for name, lines in one["said"].items() if lines and name != "evaluate"]
@@ -87,7 +88,7 @@ def happened(out: Path) -> str:
             cells += ["no", f"- ({one['wanted']:.0f})", "-", "?"]
         else:
             cells += ["yes", f"{one['seconds']:.0f} ({one['wanted']:.0f})",
-                      f"{one['longest_pause']:.1f}",
+                      ", ".join(f"{pause:.1f}" for pause in one["pauses"].values()),
                       f"{one['twice']}, {one['never']}" if known else "?"]
         cells += ["-" if one["loss"] is None else f"{one['loss']:.4f}",
                   " / ".join(word.replace("|", " ")[:160] for word in words)]

@@ -24,13 +24,12 @@ outer = SGD(t.model.parameters(), 0.7, momentum=0.9, nesterov=True)
 
 
 def state_dict():
-    return {"model": t.model.state_dict(), "inner": inner.state_dict(), "outer": outer.state_dict()}
+    return {"model": t.model.state_dict(), "inner": inner.state_dict()}  # DiLoCo adds the outer
 
 
 def load_state_dict(state):
     t.model.load_state_dict(state["model"])
     inner.load_state_dict(state["inner"])
-    outer.load_state_dict(state["outer"])
 
 
 manager = Manager(
