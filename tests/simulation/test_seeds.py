@@ -114,6 +114,19 @@ def test_a_child_that_ends_with_its_parent_does_nothing_more(folder):
     assert not did and not child.alive
 
 
+@pytest.mark.parametrize(("seed", "plan"), [
+    pytest.param(60003057, Plan(
+        workers=2, steps=20, shards=2, kills=3, kill_workers=1, cuts=2, storm=0.03, sleeps=1,
+        worker_absences=2, soon=3, slow=0.3, strangers=1, readers=1, speeds=(3.0,),
+        aimed=(("begin", "sleep"),)), id="its number is another push's since"),
+    pytest.param(60001820, Plan(
+        "rennala", steps=30, wire="topk:0.1", standby=True, shards=3, period=1.0, kills=2,
+        kill_shards=1, kill_workers=1, isolations=2, breaks=8, absences=1, full=0.1, slow=0.3,
+        speeds=(3.0,)), id="its copy has died, and its server starts again from a full disk")])
+def test_a_push_that_is_said_to_be_lost_counts_for_nobody(seed, plan, folder):
+    Cluster(plan, seed, folder).run()
+
+
 def test_an_idle_hour_costs_no_time(folder):
     """A worker waits for its `patience` for a server that is away."""
     plan = Plan(kills=1, outage=(550.0, 580.0), steps=40, speeds=(0.1,))

@@ -65,7 +65,14 @@ def test_deaths_at_the_end_of_a_run_of_sites_break_no_law(seed, folder):
     pytest.param(53000070, SitesPlan(
         "asp", "pcc", standby=True, kills=1, cuts=2, isolations=2, storm=0.03, slow=0.02,
         period=1.0, data=(60, 7, 1), validate="wait", kill_workers=2, top_standby=True,
-        ends=(("left", "site"), ("final", "site worker"))), id="the standby had not heard of it")])
+        ends=(("left", "site"), ("final", "site worker"))), id="the standby had not heard of it"),
+    pytest.param(60002642, SitesPlan(
+        "pcc", "wbsp", steps=4, standby=True, kills=2, breaks=2, isolations=2, data=(60, 4, 1),
+        kill_workers=2, ends=(("final", "site top"), ("goodbye", "site top"))),
+        id="its worker had heard that it counts"),
+    pytest.param(60004018, SitesPlan(
+        "ssp", "dssp", sites=3, standby=True, kills=2, cuts=2, period=1.0, top_standby=True,
+        ends=(("goodbye", "top"), ("left", "top"))), id="its site and the log above are dead")])
 def test_a_push_that_is_undone_while_its_worker_is_dead_counts_for_nobody(seed, plan, folder):
     Sites(plan, seed, folder).run()
 

@@ -56,6 +56,7 @@ from wbsp.core.store import UNSENT
 from wbsp.core.work.strikes import STRIKES
 from wbsp.ps.checkpoint.format import _OUTER
 from wbsp.ps.series import SERVER_STEP
+from wbsp.runlog.events import EventLog
 from wbsp.testing.once import NotOnce, Pushes, differences, in_spans
 from wbsp.timeouts import REATTACH
 from wbsp.wire.messages import codec as m
@@ -63,6 +64,7 @@ from wbsp.wire.messages import codec as m
 _ACK, _FINAL, _REATTACHED, _HELD, _COPY = (
     b"\xa3Ack", b"\xa5Final", b"\xaaReattached", b"\xa4Held", b"\xa4Copy")
 
+_SERVERS = "server", "standby"
 _HEARS = 5.0  # seconds in which a process learns what it has done wrong
 _SPOKE = 3.0  # seconds from a process's last line to its end; a linger of its sockets is in it
 _REFUSED = 40  # lines of a server about those that it refuses, beside one or two a second
@@ -94,6 +96,53 @@ def law(number):
         yield
     except NotOnce as error:
         raise Broken(number, str(error)) from None
+
+
+def _logs(machine):
+    return [bytes(inode.data) for path, inode in machine.names.items()
+            if path.endswith("events.jsonl")]
+
+
+def events_on(machine):
+    """Yield the events in all logs on a machine's disk."""
+    for log in _logs(machine):
+        for line in log.splitlines():
+            with contextlib.suppress(ValueError):  # torn by a loss of power
+                yield json.loads(line)
+
+
+def standing_on(machine, folder):
+    """Yield the events in all logs on a machine's disk, without those that a resume undid.
+
+    folder: of the real disk, for a copy.
+    """
+    copy = folder / "events.jsonl"
+    for log in _logs(machine):
+        copy.write_bytes(log)
+        found = EventLog(copy)
+        found.read()
+        yield from (event for _, event in found.others)
+
+
+def lost_pushes(worker, events, standing, lines):
+    """Return the numbers of a worker's pushes that servers have reported as lost.
+
+    By their lines as well: the log's end is lost with a machine's power. A report that a resume has
+    undone does not count: the number is that of another push since.
+
+    Args:
+        worker: its index.
+        events: of all logs.
+        standing: those that no resume has undone.
+        lines: of all consoles.
+    """
+    def reported(some):
+        return {seq for event in some if event["kind"] == "lost" and event.get("worker") == worker
+                for seq in range(event["first"], event["last"] + 1)}
+    line = re.compile(rf" worker {worker}: pushes (\d+) to (\d+) are lost")
+    said = {seq for found in map(line.search, lines) if found
+            for seq in range(int(found[1]), int(found[2]) + 1)}
+    return reported(standing) | (said - reported(events))
 
 
 def state_in(data):
@@ -616,24 +665,17 @@ class Laws:
     def _lost(self, worker):
         """Numbers of this worker's pushes that a server has reported as lost.
 
-        By its lines as well: the log's end is lost with a machine's power.
         """
-        lost = [(event["first"], event["last"]) for event in self._events()
-                if event["kind"] == "lost" and event.get("worker") == worker]
-        line = re.compile(rf" worker {worker}: pushes (\d+) to (\d+) are lost")
-        lost += [(int(said[1]), int(said[2])) for said in map(line.search, self.cluster.said)
-                 if said]
-        return {seq for first, last in lost for seq in range(first, last + 1)}
+        machines = self.cluster.machines
+        standing = [event for name in _SERVERS if name in machines
+                    for event in standing_on(machines[name], self.cluster.folder)]
+        return lost_pushes(worker, list(self._events()), standing, self.cluster.said)
 
     def _events(self):
         """Of the logs of all servers."""
-        for name in ("server", "standby"):
-            machine = self.cluster.machines.get(name)
-            for path, inode in (machine.names.items() if machine else ()):
-                if path.endswith("events.jsonl"):
-                    for line in bytes(inode.data).splitlines():
-                        with contextlib.suppress(ValueError):  # torn by a loss of power
-                            yield json.loads(line)
+        for name in _SERVERS:
+            if name in self.cluster.machines:
+                yield from events_on(self.cluster.machines[name])
 
     def _one_content(self):
         members = self.cluster.members
@@ -747,6 +789,8 @@ class Laws:
         if "has taken over (epoch" in text and self._settings.get(name, {}).get("beside"):
             # Another was elected while workers did not reach this one: what it alone held is lost.
             self.two_deaths = True
+        if "resuming from the newest checkpoint" in text and self.cluster.plan.standby:
+            self.died(name)  # what it had not written is lost, as with its process
         if "no checkpoint found; starting a new run" in text:
             self.lost_all = True
             self._begun_anew |= bool(self._versions)

@@ -20,7 +20,7 @@ from integer_replica import UNIT, IntegerReplica, pattern
 
 from simulated.cluster import ROOT, Lines, Member, _derive_keys, alone
 from simulated.disk import Disk, Machine
-from simulated.laws import Broken, law
+from simulated.laws import Broken, events_on, law, lost_pushes, standing_on
 from simulated.memory import Memory
 from simulated.network import Network
 from simulated.plan import PORT, Plan
@@ -31,7 +31,6 @@ from wbsp.access import Access
 from wbsp.process.host import Clock, Host
 from wbsp.ps.config import ServerConfig
 from wbsp.ps.launch import prepare_server
-from wbsp.runlog.events import EventLog
 from wbsp.site.upstream import Upstream
 from wbsp.sync import create
 from wbsp.testing.once import Pushes, differences, in_spans
@@ -257,6 +256,7 @@ class Sites:
         self.done = set()  # sites that the server above has seen finish
         self.late = set()  # sites without which the run above has ended
         self.last_death = -_APART
+        self.killed: set[str] = set()  # servers and standbys
         self.tops = ["top", "toptoo"][:1 + plan.top_standby]
         for name in self.tops:
             self.start_top(False, name)
@@ -417,6 +417,7 @@ class Sites:
             return
         self.last_death = self.world.now
         self.say(f"--- kill {name} at the end")
+        self.killed.add(name)
         self.notes["ends"] += 1
         process.kill()
         self._restart(name)
@@ -548,6 +549,7 @@ class Sites:
             return False
         self.last_death = self.world.now
         self.say(f"--- kill {name}")
+        self.killed.add(name)
         self.notes["kill_top" if name in self.tops else
                    "kills"] += 1
         self.processes[name].kill()
@@ -645,6 +647,11 @@ class Sites:
             return
         self._read_is_what_is(finals)
         final, logged, total = stayed[0].final.astype(np.float64), self._logged(), 0.0
+        if self.killed & set(self.tops) and any(
+                self.killed & set(site.names) and not self._is_late(site)
+                and site.pushes(logged).made.keys() - site.pushes(logged).weights.keys()
+                for site in self.sites):
+            return  # nobody knows any more what became of a cut: its log's end and its site died
         for site in self.sites:
             cuts = site.pushes(logged)
             if self._is_late(site):
@@ -667,7 +674,8 @@ class Sites:
                 # standby may have begun without pushes that are in it.
                 known = self._logged(site.names)
                 pushes = [member.pushes({seq: weight for seq, weight in known.get(
-                    member.index, {}).items() if seq < len(member.cuts)} | member.weights)
+                    member.index, {}).items() if seq < len(member.cuts)} | member.weights
+                    | dict.fromkeys(self._lost(site, member.index), 0.0))
                           for member in site.members]
                 if any(one.made.keys() - one.weights.keys() for one in pushes):
                     continue  # the log's end was lost with the site's process
@@ -777,15 +785,14 @@ class Sites:
 
     def _events(self, names):
         """Return the events in the logs of these servers, without those that a resume undid."""
-        found, copy = [], self.folder / "events.jsonl"
-        for name in names:
-            for path, inode in self.machines[name].names.items():
-                if path.endswith("events.jsonl"):
-                    copy.write_bytes(inode.data)
-                    log = EventLog(copy)
-                    log.read()
-                    found += [event for _, event in log.others]
-        return found
+        return [event for name in names
+                for event in standing_on(self.machines[name], self.folder)]
+
+    def _lost(self, site, worker):
+        """Return the numbers of a worker's pushes that its site has reported as lost."""
+        lines = [line for line in self.said if any(f" {name}: " in line for name in site.names)]
+        raw = [event for name in site.names for event in events_on(self.machines[name])]
+        return lost_pushes(worker, raw, self._events(site.names), lines)
 
 
 def drawn(seed: int, data: bool | None = None) -> SitesPlan:
