@@ -101,6 +101,7 @@ PROCESS_STOP = 30.0  # wbsp.run, wbsp.ray: for a run that they stop early to end
 PROCESS_SHORT = 60.0  # both: after a longer life, the count of a process's failures starts again
 PROCESS_PAUSE = 16.0  # both: before they restart a process, at most
 SERVER_FAILED = 10.0  # wbsp.run: for workers to end by themselves when their server has failed
+UNJOINED = 60.0  # wbsp.run: for a worker to join, before a line that its script may train alone
 WORKERS_ENDED = 5.0  # wbsp.run: for the server to end by itself when its workers have ended
 HOST_CONNECT = 10.0  # wbsp.run: for ssh to connect to another machine
 HOST_BEAT = 5.0  # wbsp.run: between two signs of life to another machine

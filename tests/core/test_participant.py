@@ -275,11 +275,12 @@ def test_a_batch_that_was_taken_before_a_direction_has_the_rate_of_its_own_size(
     one = member(WorkerRule("on_adopt", "never", "rebase", sizes=True))
     one.follows(1)
     one.received(Work(100, 0, 20, 0), 0.0)
-    parts = []
+    parts, reasons = [], []
 
     def trains(batch):
         one.step_begins()
         parts.append((batch[0], one.part))
+        reasons.append(one.reason)
         one.step_done(batch[0], 0.1)
 
     first, ahead = one.take(), one.take()
@@ -291,6 +292,10 @@ def test_a_batch_that_was_taken_before_a_direction_has_the_rate_of_its_own_size(
     trains(then)
     trains(one.take())
     assert parts == [(4, 1.0), (4, 1.0), (2, 0.5), (1, 0.25)]
+    assert reasons == ["", "", "", ""]  # of the third step the direction before it was
+    one.received(Directed(Direct(3, batch=2, why="for a test")), 0.0)
+    trains(one.take())
+    assert parts[-1] == (2, 0.5) and reasons[-1] == "for a test"
     one.follows(None)
     assert one.batch == 4 and one.part == 1.0
 

@@ -216,6 +216,16 @@ def test_a_script_that_joins_no_run_is_reported(run):
     assert job.find("no worker joined the run: does the script have a wbsp.SyncCallback or")
 
 
+def test_a_script_that_trains_alone_is_reported_while_it_trains(run):
+    (run.folder / "sitecustomize.py").write_text(
+        "from wbsp import timeouts\ntimeouts.UNJOINED = 1.0\n")
+    (run.folder / "alone.py").write_text("import time; time.sleep(6); print('done')")
+    job = run.start("alone.py", PYTHONPATH=str(run.folder))
+    assert job.ends() == 1
+    [line] = job.find("no worker has joined the run within 1 s; a script without a wbsp.Sync")
+    assert job.lines.index(line) < job.lines.index(job.find(r"worker 0 \| done")[0])
+
+
 def test_a_server_that_refuses_its_flags_ends_the_command(run):
     job = run.start("--sync=nope", "train.py", "1", "0")
     assert job.ends() == 1

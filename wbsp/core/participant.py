@@ -194,6 +194,12 @@ class Participant:
         return self._changes[0][1] / sizes[0]
 
     @property
+    def reason(self) -> str:
+        """Why the step of `part` has its batch; empty: no reason is known, or it was taken before
+        the direction that gave one."""
+        return self.why if self.part and len(self._changes) <= 1 else ""
+
+    @property
     def dry(self) -> bool:
         """True if all given examples are trained, and the server has none to give now."""
         work = self.work

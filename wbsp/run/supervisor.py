@@ -67,6 +67,7 @@ class Supervisor:
         self._idle: float | None = None  # since when no worker runs
         self._told = 0  # `serves` of the server that knows that no other worker will come
         self._abandoned = False  # the server was to end, because no worker runs
+        self._doubted = False  # whether the script joins a run at all
 
     def run(self) -> int:
         """Supervise the run from start to end; return its exit code."""
@@ -173,6 +174,13 @@ class Supervisor:
         server = self._server
         if self._stopping:
             return
+        if server is not None and not self._log.joined and not self._doubted and any(
+                worker.process is not None and not worker.over
+                and worker.process.lived > timeouts.UNJOINED for worker in self._workers):
+            self._doubted = True
+            self.say(f"no worker has joined the run within {timeouts.UNJOINED:g} s; a script "
+                     "without a wbsp.SyncCallback or a wbsp.Worker joins none: each of its "
+                     "processes trains alone")
         if server.over if server is not None else not self._served:
             for worker in self._workers:
                 if worker.due is not None and worker.process is not None:

@@ -71,9 +71,12 @@ def halved(batch: int, wish: float, least: int) -> int:
 
 def reason(width: float, fixed: float) -> str:
     """Return why a worker has its batch; the arguments are those of `wanted`."""
-    part = "all" if fixed == math.inf else f"the time of {fixed:.0f} examples"
-    return (f"the run is {width:.2g} times as fast as its fastest worker"
-            + (f", and {part} is a fixed part of this one's step" if fixed >= 1 else ""))
+    says = f"the run is {width:.2g} times as fast as its fastest worker"
+    if fixed == math.inf:
+        return f"{says}, and fewer examples make this one's step no shorter"
+    if fixed >= 1:
+        return f"{says}, and each of this one's steps takes the time of {fixed:.0f} examples more"
+    return says
 
 
 class _Steps:

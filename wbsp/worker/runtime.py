@@ -122,9 +122,9 @@ class WorkerRuntime:
 
     @property
     def batch_line(self) -> str:
-        """The directed batch with its reason, in a line; empty: there is none."""
+        """The directed batch with its reason, in a line, once a step has it; empty: none has."""
         one = self._shared.participant
-        return f"{one.batch} examples a step from here on: {one.why}" if one.why else ""
+        return f"{one.batch} examples a step from here on: {one.reason}" if one.reason else ""
 
     @property
     def server_ends(self) -> bool:

@@ -276,7 +276,9 @@ class Monitor:
             raise TransportError(f"no server answered at {shown_server(self._address)} within "
                                  f"{seconds:g} s; {self.route.unknown or to_check(self._address)}")
         if self._notice.due(now):
-            why = "" if self.away is None else f": {self.away}"
+            why = ": no server answers there yet" if self.away is None else f": {self.away}"
+            if self.away is None and _NOTICE <= seconds - left < 2 * _NOTICE:  # once
+                why += f"; {to_check(self._address)}"
             self._say(f"waiting for the server at {shown_server(self._address)}, for {left:.0f} s "
                       f"more{why}")
 
