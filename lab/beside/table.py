@@ -35,6 +35,10 @@ def losses(out: Path, base: str) -> str:
     for one in results(out):
         if not one["event"] and one["loss"] is not None:
             cells[one["group"], one["wanted"]][one["entry"], one["setting"]][one["seed"]] = one
+    for (cell, seconds), rows in list(cells.items()):  # the lone machine is in each cell's table
+        if not cell.startswith("lone"):
+            alone = "lone-10m" if "10m" in cell else "lone"
+            rows.update(cells.get((alone, seconds), {}))
     text = []
     for (cell, seconds), rows in sorted(cells.items()):
         best: dict[str, Row] = {}

@@ -53,8 +53,9 @@ def test_the_file_has_sound_cells_entries_and_settings():
 
 
 def result(folder: Path, entry: str, setting: str, seed: int, loss: float | None,
-           **others) -> None:
-    place = folder / f"1-2/10s/{plan.file_name(entry)}/{plan.file_name(setting)}/seed-{seed}/try-0"
+           cell: str = "1-2", **others) -> None:
+    entries = folder / cell / "10s" / plan.file_name(entry)
+    place = entries / plan.file_name(setting) / f"seed-{seed}/try-0"
     place.mkdir(parents=True)
     (place / "result.json").write_text(json.dumps({
         "entry": entry, "setting": setting, "seed": seed, "loss": loss, "event": "", "wanted": 10,
@@ -66,11 +67,13 @@ def test_the_table_has_the_best_setting_and_differences_of_pairs(tmp_path):
     for seed, loss in enumerate((2.0, 2.5)):
         result(tmp_path, "wbsp", "batch=4:lr=0.002", seed, loss)
         result(tmp_path, "ddp:uneven=true", "batch=4:lr=0.002", seed, loss + 0.1 + 0.2 * seed)
+        result(tmp_path, "lone", "batch=4:lr=0.002", seed, loss + 1, cell="lone")
     result(tmp_path, "ddp:uneven=true", "batch=4:lr=0.1", 0, 3.0)
-    first, second = table.losses(tmp_path, "wbsp").splitlines()[-2:]
+    first, second, third = table.losses(tmp_path, "wbsp").partition("\nlone")[0].splitlines()[-3:]
     assert first.startswith("| wbsp | batch=4:lr=0.002 (1) | 2.2500 | 2 | +0.0000 (2) | 10.0 |")
     assert "| 2.4500 | 2 | +0.2000 (2) |" in second and "batch=4:lr=0.002 (2)" in second
     assert "| 2.0 + 1.0 | 2.0 | 2.0, 0.5 |" in second
+    assert third.startswith("| lone |") and "| +1.0000 (2) |" in third
     assert table.happened(tmp_path) == ""
 
 
