@@ -208,6 +208,18 @@ def test_no_process_survives_a_run_that_is_killed(run):
     none_lives(processes)
 
 
+def test_a_worker_that_is_started_again_when_the_run_ends_does_not_wait_for_its_server(run):
+    late = 'Path("late").exists() and task.worker == 1 and time.sleep(600)\nsteps, seconds ='
+    job = run.start("train.py", "40", "0.05", script="import time\n" + WORKER.replace(
+        "steps, seconds =", late))
+    job.until(r"worker 1 \| step 5 done")
+    (run.folder / "late").touch()
+    os.kill(run.started(1)[0][0], signal.SIGKILL)
+    assert job.ends() == 0
+    assert job.find("worker 1 was started again too late: the run has ended without it")
+    none_lives(pid for start in run.started(1, times=2) for pid in start[:1])
+
+
 def test_a_script_that_joins_no_run_is_reported(run):
     (run.folder / "trains.py").write_text("import sys; print(sys.argv[1:])")
     job = run.start("-m", "trains", "a")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,14 @@ class ServerLines:
         listens: workers may connect.
         joined: a worker has joined a run.
         serves: number of runs so far, and of starts again.
-        here: workers that have joined the newest of these.
+        here: workers that have joined the newest of these -> when, in seconds of the monotonic
+            clock.
     """
 
     def __init__(self) -> None:
         self.listens = self.joined = False
         self.serves = 0
-        self.here: set[int] = set()
+        self.here: dict[int, float] = {}
         self._folders: list[Path] = []  # of its runs
 
     def hear(self, line: str) -> None:
@@ -40,7 +42,7 @@ class ServerLines:
             self.here.clear()
         if found := _JOINED.search(line):
             self.joined = True
-            self.here.add(int(found[1]))
+            self.here[int(found[1])] = time.monotonic()
         if found := _FOLDER.search(line):
             self._folders.append(Path(found[1]))
 

@@ -181,6 +181,8 @@ class Supervisor:
             self.say(f"no worker has joined the run within {timeouts.UNJOINED:g} s; a script "
                      "without a wbsp.SyncCallback or a wbsp.Worker joins none: each of its "
                      "processes trains alone")
+        if server is not None and server.code == 0:
+            self._end_the_late(now)
         if server.over if server is not None else not self._served:
             for worker in self._workers:
                 if worker.due is not None and worker.process is not None:
@@ -191,6 +193,19 @@ class Supervisor:
         elif server is not None and self._alone and server.due is None:
             self._begin_without(server)
 
+    def _end_the_late(self, now: float) -> None:
+        """End processes that were started again, and had not joined when the server ended."""
+        for worker in self._workers:
+            process = worker.process
+            if (process is not None and worker.due is None and not worker.over and worker.numbers
+                    and worker.restarts.made and all(
+                        self._log.here.get(number, 0.0) < now - process.lived
+                        for number in worker.numbers)):
+                self.say(f"{worker.called} was started again too late: the run has ended without "
+                         "it; ending it")
+                worker.ends(0)
+                process.kill()
+
     def _begin_without(self, server: Member) -> None:
         """Let training begin without workers that are out and had not joined, once all others have.
         """
@@ -198,7 +213,7 @@ class Supervisor:
             return {number for worker in self._workers if wanted(worker)
                     for number in worker.numbers}
 
-        here = self._log.here
+        here = self._log.here.keys()
         living = numbers(lambda worker: not worker.over)
         if (self._told != self._log.serves and living and living <= here
                 and numbers(lambda worker: worker.code) - here):
