@@ -197,12 +197,13 @@ HOW: dict[str, dict[int, Elsewhere | Saved | Pasted]] = {
     },
     "docs/how-to/any-loop.md": {
         1: Saved("loop.py", run="wbsp run --workers=2 loop.py", needs="torch"),
-        2: Saved("cosine.py", before=TORCH + BLOCK, after=LOOP,
+        2: Elsewhere("needs evaluate.py, which evaluation.md has, and runs"),
+        3: Saved("cosine.py", before=TORCH + BLOCK, after=LOOP,
                  run="wbsp run --workers=2 cosine.py", needs="torch"),
-        3: Elsewhere("a part of a script; tests/worker/test_rate.py"),
-        4: Elsewhere("needs two processes a worker; tests/worker/test_ranks.py"),
-        5: Elsewhere("needs a worker on Keras beside it; tests/worker/test_every_loop.py"),
-        6: Elsewhere("a part of a script; tests/worker/test_trials.py"),
+        4: Elsewhere("a part of a script; tests/worker/test_rate.py"),
+        5: Elsewhere("needs two processes a worker; tests/worker/test_ranks.py"),
+        6: Elsewhere("needs a worker on Keras beside it; tests/worker/test_every_loop.py"),
+        7: Elsewhere("a part of a script; tests/worker/test_trials.py"),
     },
     "docs/how-to/back-ends.md": {1: Elsewhere(INSTALL)},
     "docs/how-to/evaluation.md": {

@@ -88,7 +88,7 @@ def test_it_trains_and_ends_with_the_run(run):
 
 
 def test_a_killed_worker_is_restarted(run):
-    job = run.start("train.py", "120", "0.02")
+    job = run.start("train.py", "500", "0.02")  # on a busy machine the start takes long
     job.until(r"worker 1 \| step 20 done")
     os.kill(run.started(1)[0][0], signal.SIGKILL)
     job.until("wbsp run: worker 1 was killed by SIGKILL; restarting it")

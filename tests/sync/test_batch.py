@@ -84,7 +84,7 @@ def test_a_fixed_part_of_the_step_keeps_the_batch_larger():
 
     found, cluster = batches([], machines(0.9))
     assert {one[-1][0] for one in found.values()} == {8}
-    assert "and the time of 72 examples is a fixed part" in found[0][-1][1]
+    assert "each of this one's steps takes the time of 72 examples more" in found[0][-1][1]
     assert cluster.workers[0].participant.part == 1
     assert {one[-1][0] for one in batches([], machines(0.4))[0].values()} == {2}
 

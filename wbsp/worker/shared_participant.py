@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -65,7 +64,7 @@ class SharedParticipant:
         self._bring = bring
         self._share = share
         self._ranges: contextlib.AbstractContextManager[object] = (
-            threading.RLock() if share is None else share.changed)  # cheaper than a nullcontext
+            on.scheduler.lock() if share is None else share.changed)  # cheaper than a nullcontext
         self._versions: dict[int, Any] = {}  # that were copied and may be adopted
         self._idle = False  # the compute thread waits in `wait`; guarded by `changed`
         self._rejections = Rejections(

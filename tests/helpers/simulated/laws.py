@@ -45,7 +45,9 @@ import itertools
 import json
 import re
 import struct
+import tempfile
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 from integer_replica import UNIT, of_rows, pattern
@@ -111,17 +113,17 @@ def events_on(machine):
                 yield json.loads(line)
 
 
-def standing_on(machine, folder):
-    """Yield the events in all logs on a machine's disk, without those that a resume undid.
-
-    folder: of the real disk, for a copy.
-    """
-    copy = folder / "events.jsonl"
-    for log in _logs(machine):
-        copy.write_bytes(log)
-        found = EventLog(copy)
-        found.read()
-        yield from (event for _, event in found.others)
+def standing_on(machine):
+    """Return the events in all logs on a machine's disk, without those that a resume undid."""
+    standing = []
+    with tempfile.TemporaryDirectory() as folder:  # EventLog reads the real disk
+        copy = Path(folder, "events.jsonl")
+        for log in _logs(machine):
+            copy.write_bytes(log)
+            found = EventLog(copy)
+            found.read()
+            standing += [event for _, event in found.others]
+    return standing
 
 
 def lost_pushes(worker, events, standing, lines):
@@ -668,7 +670,7 @@ class Laws:
         """
         machines = self.cluster.machines
         standing = [event for name in _SERVERS if name in machines
-                    for event in standing_on(machines[name], self.cluster.folder)]
+                    for event in standing_on(machines[name])]
         return lost_pushes(worker, list(self._events()), standing, self.cluster.said)
 
     def _events(self):

@@ -785,8 +785,7 @@ class Sites:
 
     def _events(self, names):
         """Return the events in the logs of these servers, without those that a resume undid."""
-        return [event for name in names
-                for event in standing_on(self.machines[name], self.folder)]
+        return [event for name in names for event in standing_on(self.machines[name])]
 
     def _lost(self, site, worker):
         """Return the numbers of a worker's pushes that its site has reported as lost."""
