@@ -66,7 +66,6 @@ from wbsp.wire.messages import codec as m
 _ACK, _FINAL, _REATTACHED, _HELD, _COPY = (
     b"\xa3Ack", b"\xa5Final", b"\xaaReattached", b"\xa4Held", b"\xa4Copy")
 
-_SERVERS = "server", "standby"
 _HEARS = 5.0  # seconds in which a process learns what it has done wrong
 _SPOKE = 3.0  # seconds from a process's last line to its end; a linger of its sockets is in it
 _REFUSED = 40  # lines of a server about those that it refuses, beside one or two a second
@@ -126,7 +125,7 @@ def standing_on(machine):
     return standing
 
 
-def lost_pushes(worker, events, standing, lines):
+def lost_pushes(worker, machines, lines):
     """Return the numbers of a worker's pushes that servers have reported as lost.
 
     By their lines as well: the log's end is lost with a machine's power. A report that a resume has
@@ -134,17 +133,17 @@ def lost_pushes(worker, events, standing, lines):
 
     Args:
         worker: its index.
-        events: of all logs.
-        standing: those that no resume has undone.
-        lines: of all consoles.
+        machines: of the servers.
+        lines: of their consoles.
     """
-    def reported(some):
-        return {seq for event in some if event["kind"] == "lost" and event.get("worker") == worker
+    def reported(by):
+        return {seq for machine in machines for event in by(machine)
+                if event["kind"] == "lost" and event.get("worker") == worker
                 for seq in range(event["first"], event["last"] + 1)}
     line = re.compile(rf" worker {worker}: pushes (\d+) to (\d+) are lost")
     said = {seq for found in map(line.search, lines) if found
             for seq in range(int(found[1]), int(found[2]) + 1)}
-    return reported(standing) | (said - reported(events))
+    return reported(standing_on) | (said - reported(events_on))
 
 
 def state_in(data):
@@ -665,19 +664,16 @@ class Laws:
         return weight
 
     def _lost(self, worker):
-        """Numbers of this worker's pushes that a server has reported as lost.
-
-        """
-        machines = self.cluster.machines
-        standing = [event for name in _SERVERS if name in machines
-                    for event in standing_on(machines[name])]
-        return lost_pushes(worker, list(self._events()), standing, self.cluster.said)
+        """Numbers of this worker's pushes that a server has reported as lost."""
+        return lost_pushes(worker, self._servers(), self.cluster.said)
 
     def _events(self):
         """Of the logs of all servers."""
-        for name in _SERVERS:
-            if name in self.cluster.machines:
-                yield from events_on(self.cluster.machines[name])
+        return [event for machine in self._servers() for event in events_on(machine)]
+
+    def _servers(self):
+        machines = self.cluster.machines
+        return [machines[name] for name in ("server", "standby") if name in machines]
 
     def _one_content(self):
         members = self.cluster.members

@@ -20,7 +20,7 @@ from integer_replica import UNIT, IntegerReplica, pattern
 
 from simulated.cluster import ROOT, Lines, Member, _derive_keys, alone
 from simulated.disk import Disk, Machine
-from simulated.laws import Broken, events_on, law, lost_pushes, standing_on
+from simulated.laws import Broken, law, lost_pushes, standing_on
 from simulated.memory import Memory
 from simulated.network import Network
 from simulated.plan import PORT, Plan
@@ -790,8 +790,7 @@ class Sites:
     def _lost(self, site, worker):
         """Return the numbers of a worker's pushes that its site has reported as lost."""
         lines = [line for line in self.said if any(f" {name}: " in line for name in site.names)]
-        raw = [event for name in site.names for event in events_on(self.machines[name])]
-        return lost_pushes(worker, raw, self._events(site.names), lines)
+        return lost_pushes(worker, [self.machines[name] for name in site.names], lines)
 
 
 def drawn(seed: int, data: bool | None = None) -> SitesPlan:
