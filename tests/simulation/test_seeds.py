@@ -122,9 +122,25 @@ def test_a_child_that_ends_with_its_parent_does_nothing_more(folder):
     pytest.param(60001820, Plan(
         "rennala", steps=30, wire="topk:0.1", standby=True, shards=3, period=1.0, kills=2,
         kill_shards=1, kill_workers=1, isolations=2, breaks=8, absences=1, full=0.1, slow=0.3,
-        speeds=(3.0,)), id="its copy has died, and its server starts again from a full disk")])
+        speeds=(3.0,)), id="its copy has died, and its server starts again from a full disk"),
+    pytest.param(60010604, Plan(
+        "esync", workers=2, steps=20, size=9000, sparse=True, outer="nesterov", wire="int8",
+        standby=True, period=1.0, kills=1, power=True, cuts=1, breaks=11, sleeps=2, absences=2,
+        slow=0.3, speeds=(3.0,), aimed=(("begin", "kill"), ("rendezvous", "kill"))),
+        id="its server was alone, and has lost power"),
+    pytest.param(61009632, Plan(
+        "nbsync", workers=4, steps=20, chunk=7, wire="int8", standby=True, period=0.1, kills=3,
+        cuts=2, absences=1, slow=0.3, evaluator="dies", speeds=(3.0,),
+        aimed=(("take-over", "kill"),)),
+        id="its standby has taken over, and died before the workers were back")])
 def test_a_push_that_is_said_to_be_lost_counts_for_nobody(seed, plan, folder):
     Cluster(plan, seed, folder).run()
+
+
+def test_an_elected_server_goes_on_with_the_next_run_beside_the_one_that_was_cut_off(folder):
+    plan = Plan("asp", {"weight": "time"}, workers=2, steps=30, uncounted=0.4, standby=True,
+                period=0.1, kill_workers=2, storm=0.03, absences=2, drift=0.02, speeds=(1.0, 3.0))
+    Cluster(plan, 61001844, folder).run()
 
 
 def test_an_idle_hour_costs_no_time(folder):

@@ -222,11 +222,14 @@ def test_a_server_does_not_wait_for_workers_ended_by_a_signal_at_their_fits_end(
                for line in run.said)
 
 
-@pytest.mark.parametrize("files", [
-    {"slow": 0.3}, {"slow": 0.0, "evaluator": "works", "lasts": 2.0}], ids=["slow disk", "model"])
-def test_a_worker_that_joins_during_the_last_files_is_refused(files, folder, monkeypatch):
+@pytest.mark.parametrize(("files", "fits"), [
+    ({"slow": 0.3}, []), ({"slow": 0.0, "evaluator": "works", "lasts": 2.0}, [2])],
+    ids=["as the run is noted as ended", "as the model is saved"])
+def test_a_worker_that_joins_during_the_last_files_is_told_at_once(
+        files, fits, folder, monkeypatch):
     """A signal has ended its process in the last step. Its next process got no answer, or was to
-    ask again, and looked for a server until its patience was over."""
+    ask again, and looked for a server until its patience was over. It waits for the next fit as
+    long as it can be noted."""
     def batches(script, worker, share, real=Script._batches):
         for number, batch in enumerate(real(script, worker, share)):
             if (script.fit, script.lives, number) == (1, 1, 11):
@@ -238,7 +241,9 @@ def test_a_worker_that_joins_during_the_last_files_is_refused(files, folder, mon
     for seed in range(3):
         run = Series(plan, seed, folder / str(seed)).run()
         assert run.left_behind and run.codes == {"server": [0]} and run.world.now < 60
-        assert "is too late: the run has ended" in str(run.members[0].given_up)
+        [script] = run.members
+        assert sorted(script.models) == fits
+        assert bool(fits) != ("is too late: the run has ended" in str(script.given_up))
 
 
 @pytest.mark.parametrize(("plan", "seed"), [
@@ -258,8 +263,20 @@ def test_a_worker_that_joins_during_the_last_files_is_refused(files, folder, mon
     (SeriesPlan(period=1.0, kills=1, struck=(("t4", 1, "full", "server"),)), 7220152),
     (SeriesPlan("elasticbsp", {}, workers=2, data=(8, 4, 2), standby=True, chosen=True, period=0.1,
                 kill_workers=1, fits=2, struck=(("t0", 1, "kill", "workers"),)), 7240009),
+    (SeriesPlan("ringmaster", {"r": 1000}, workers=1, data=(24, 4, 2), standby=True, chosen=True,
+                period=0.1, power=True, slow=0.3, evaluator="works", fits=2, lasts=2.0,
+                struck=(("t0", 2, "kill", "server workers"), ("t0", 1, "kill", "workers"),
+                        ("t2", 1, "kill", "server standby"))), 60007567),
+    (SeriesPlan("wbsp", {}, workers=2, data=(45, 7, 2), chosen=True, evaluator="works", lasts=0.5,
+                struck=(("t2", 2, "kill", "server workers"), ("t1", 3, "kill", "server worker"))),
+     60009455),
+    (SeriesPlan("ringmaster", {"r": 1000}, workers=2, standby=True, period=1.0, slow=0.0, fits=4,
+                struck=(("t3", 2, "kill", "workers"), ("t5", 3, "full", "server"),
+                        ("t1", 4, "kill", "server standby"))), 61006527),
 ], ids=["returns while the last files are written", "server dies as its evaluator writes",
         "returns while the evaluator saves the model", "returns to the next server",
-        "does not begin on a full disk", "waits for an index as the run ends"])
+        "does not begin on a full disk", "waits for an index as the run ends",
+        "returns to a server that is resumed at the end", "has said that it ends, and is killed",
+        "is with workers alone behind a full disk"])
 def test_a_fixed_fault_of_a_series_stays_fixed(plan, seed, folder):
     Series(plan, seed, folder).run()

@@ -120,6 +120,7 @@ class Run:
                 self._requests.has_final(worker)
         if self._over:
             self._reporter.say("the run has ended, except for its last files")
+            dispatcher.entrance.expect_lost()
         if not self._over and self.engine.rendezvous.ended:
             # The list of processes that call `fit` again is saved only at a run's end. Until then,
             # each of them may.
@@ -314,7 +315,6 @@ class Run:
             self.engine.leave(worker, now, "the server failed")
         if well:
             self._reporter.say("saving the final version")
-            self._dispatcher.entrance.expect_nameless()
         self.engine.store.settle()
         if not self._over or self.checkpoints.failed:
             self._write_last(now)
@@ -589,6 +589,7 @@ class Run:
         if not self.hasty and self._readers.awaited(self.version):
             return None
         if not (self._over or self.hasty):
+            self._dispatcher.entrance.expect_nameless()
             if self._dispatcher.sessions.series.unsaved and self._last.goes_on(now):
                 return None  # the processes that call `fit` again are saved before the run is over
             self._close_book()

@@ -177,6 +177,7 @@ class Laws:
         self._newest = {}  # worker -> when it had a version last
         self._settings, self._states = {}, {}  # machine -> run.json, state of the checkpoint
         self._serving, self._taken = {}, set()  # process -> its socket, of who answers; epochs
+        self._ended_by = {}  # machine -> its process that has served a run to its end
         self.farewell = self._rendezvous = self._begun = False
         self._holders, self._unsaved, self._taking = set(), set(), set()
         self._marks = {}  # process that serves -> mark of what would survive it
@@ -205,6 +206,11 @@ class Laws:
         return member.joined is not None and all(
             int(state["next_seq"].get(str(member.index), 0)) >= member.joined
             for state in self._states.values())
+
+    def _was_brief(self, name):
+        """This server took over behind a death, and has died before most workers were back."""
+        epoch = self._settings.get(name, {}).get("epoch", 0)
+        return epoch > 1 and 2 * len(self._followers(epoch)) < len(self.cluster.members)
 
     def alone(self, name):
         """It has served without a standby since that was lost: its disk has the durable state."""
@@ -257,8 +263,11 @@ class Laws:
             cluster.machines[machine].begun = True
             self._unsaved.add(machine)
             self._survives(machine)
+            run = settings.get("id"), settings["epoch"]
             if not settings.get("ended"):  # else a standby may keep what another one served
                 self._take_epoch(settings["epoch"], machine, settings.get("id"))
+            elif self._epochs.get(run) == machine:
+                self._ended_by[machine] = cluster.processes[machine]
         elif path.name == "checkpoint.safetensors":
             state = state_in(data)
             self._states[machine] = state
@@ -297,7 +306,7 @@ class Laws:
         if epoch not in self._taken:
             if followers is not None:
                 self._chosen(machine, epoch, followers)
-            elif others:
+            elif others and self._ended_by.get(machine) is not cluster.processes[machine]:
                 self._followed(machine, epoch, others[0])
         self._taken.add(epoch)
 
@@ -694,7 +703,8 @@ class Laws:
             if "training loss " in line and "training loss 0.0000" not in line:
                 raise Broken(19, f"a step without an example has a loss: {line}")
         if self.two_deaths or self._last_unsaved or any(
-                member.final is None or member.lives > 1 for member in members):
+                member.final is None or member.lives > 1 or self._lost(member.index)
+                for member in members):
             return  # some of it is lost, or done again
         if len({(member.final.tobytes(), member.final_version) for member in members}) > 1:
             return  # a server has ended the run without some, who have ended it with another: law 2
@@ -780,6 +790,8 @@ class Laws:
             self.cluster.acts_alone(name)
         elif "taking over from the server at" in text:
             self._elected.pop(name, None)  # of one that was elected, and died before it served
+            if "its process has ended" in text:
+                self.two_deaths |= self._was_brief("server" if name == "standby" else "standby")
         if "resuming from version" in text:  # its earlier copies count no more
             self._held.pop(self.cluster.processes[name], None)
         if re.search("(voted for this server|that could vote); continuing without a standby", text):

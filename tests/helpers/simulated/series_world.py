@@ -322,9 +322,11 @@ class SeriesLaws(Laws):
         server counts as not trained is missing.
     22. No other fit's examples are in it, and all its workers are in one run of one series.
     23. A series ends with the models of all its fits, or a process ends with an exit code that is
-        not 0. Without faults that last, all end with 0. A fit from which all workers were sent off
-        by signals is the last one: its server waits for none of them once its data are trained,
-        and refuses those that come again, unless it has told them that another fit follows.
+        not 0. Without faults that last, all end with 0. (Of a fit that a full disk had no room
+        for, the workers alone have the model once both servers have died at its end.) A fit from
+        which all workers were sent off by signals is the last one, unless one of them comes again
+        before the last files are noted as written: its server waits for none of them once its
+        data are trained, and refuses those that come later.
     24. No worker is refused while a fit follows, in several lines, or waited for in vain. (Where
         the server chooses indices, it cannot know whose place a process takes.)
 
@@ -338,6 +340,7 @@ class SeriesLaws(Laws):
         self._left, self._have = {}, {}  # fit -> workers that have left it, that have its version
         self.serves = "server"
         self._kept_settings = {}  # (machine, folder) -> run.json
+        self._saved = set()  # fits of which a disk has had a version
         self.heard_ends = False
         self._later = set()  # runs of a later series than the first one
 
@@ -404,6 +407,8 @@ class SeriesLaws(Laws):
                     self.reach("t3", run["fit"])
             else:
                 self._states[machine] = state = state_in(data)
+                if run is not None:
+                    self._saved.add(run["fit"])
                 if state["over"] and run is not None:
                     self.reach("t2", run["fit"])
 
@@ -527,7 +532,8 @@ class SeriesLaws(Laws):
     def _all_or_a_code(self, ended):
         cluster = self.cluster
         due = 1 if cluster.plan.one_run else cluster.plan.fits
-        missing = [fit for fit in range(1, due + 1) if fit not in ended]
+        missing = [fit for fit in range(1, due + 1)
+                   if fit not in ended and not self._is_with_workers_alone(fit)]
         codes = {name: codes[-1] for name, codes in cluster.codes.items()
                  if name in ("server", "standby")} | {
             f"w{script.index}": script.code for script in cluster.members}
@@ -543,6 +549,11 @@ class SeriesLaws(Laws):
             # A server that is started again once all is done waits for a new series.
             if not cluster.ended_well and ("t4", due) not in self.reached:
                 raise Broken(23, f"no server ended well: {cluster.codes}")
+
+    def _is_with_workers_alone(self, fit):
+        """A full disk has taken nothing of a fit until its server and its standby died."""
+        return fit not in self._saved and all(fit in script.models
+                                              for script in self.cluster.members)
 
     def to_start_again(self, script):
         """Return why a refused worker is to be started again; None: it has given up.
@@ -569,10 +580,16 @@ class SeriesLaws(Laws):
             cluster.harsh = True
             return
         # It came once all had ended, or a signal had sent off who had not.
-        if script.deaths and (cluster.ended_well or (
-                script.sent_off and cluster.nobody_comes and _ENDS in error)):
+        if script.deaths and (cluster.ended_well or (_ENDS in error and (
+                self._all_left or (script.sent_off and cluster.nobody_comes)))):
             return
         self.broken(24, f"worker {script.index} has given up its fit {script.fit}: {error}")
+
+    @property
+    def _all_left(self):
+        """The newest run's server knows that the processes of all workers have ended for good."""
+        newest = max(self._kept_settings.values(), key=lambda run: run["epoch"])
+        return len(newest["gone"]) == self.cluster.plan.workers
 
 
 def vector_in(data):

@@ -421,11 +421,22 @@ def test_the_index_of_an_owner_that_may_reconnect_is_kept_for_a_while(server):
     assert [chosen(server)[0] for _ in range(2)] == [0, 1]
 
 
-def test_a_worker_without_an_index_is_too_late_for_a_run_that_is_over(server):
+def test_a_worker_without_an_index_is_too_late_once_all_have_left_for_good(server):
     server.dispatcher.entrance.dismiss("the run has ended (done)")
+    for worker in range(3):
+        server.dispatcher.sessions.series.departs(worker, b"", proven=True)
     _, answer = server.asked(None)
     assert answer.over and answer.reason == (
         "a worker without an index is too late: the run has ended (done)")
+
+
+@pytest.mark.parametrize("worker", [None, 2])
+def test_a_worker_that_comes_in_place_of_a_lost_one_waits_for_the_next_run(server, worker):
+    server.dispatcher.entrance.dismiss("the run has ended (done)")
+    for other in range(2):
+        server.dispatcher.sessions.series.departs(other, b"", proven=True)
+    _, answer = server.asked(worker)
+    assert answer.over and answer.follows and not answer.ends
 
 
 def test_a_worker_unaware_of_a_restart_causes_no_alarm(server):
@@ -524,7 +535,8 @@ def test_a_process_that_joins_while_the_run_ends_waits_until_all_have_left(serve
     late = server.asked(1)[1]
     assert late.over and late.follows and not late.ends
     series = server.dispatcher.sessions.series
-    series.departs(1, b"", proven=True)
+    for worker in (1, 2):
+        series.departs(worker, b"", proven=True)
     assert proven(server, key, leaves=True)[1].over and not series.living
     last = server.asked(1)[1]
     assert last.ends and "worker 1 is too late: the run has ended (done)" in last.reason
