@@ -123,13 +123,16 @@ def test_a_worker_that_has_work_again_pushes_at_the_end_of_a_step_and_not_within
 def test_a_worker_that_waits_for_versions_asks_when_all_is_trained_and_others_in_time():
     waits, busy = member(WorkerRule("every_step", "model", "replace", every=9)), member()
     for one in (waits, busy):
-        one.due(0.0), one.received(Work(100, 0, 16, 0), 0.02)  # a trip of 20 ms
+        one.due(-36.0), one.received(Work(100, 0, 4, 0), 0.0)  # it has waited for the others
+        step(one, 0.05)
+        assert one.due(0.0) == [AskWork(104, 1 if one is busy else 0)], "as much as was trained"
+        one.received(Work(104, 4, 20, 0), 0.02)  # a trip of 20 ms
         step(one, 0.05), step(one, 0.05)
         assert one.due(0.2) == [], "0.1 s left: two batches"
         step(one, 0.01)
-    assert waits.due(0.3) == [] and busy.due(0.3) == [AskWork(116, 1, ahead=6)]
+    assert waits.due(0.3) == [] and busy.due(0.3) == [AskWork(120, 1, ahead=6)]
     step(waits, 0.01)
-    assert waits.due(0.4) == [AskWork(116, 0)]
+    assert waits.due(0.4) == [AskWork(120, 0)]
 
 
 def test_a_question_is_repeated_until_its_answer_and_over_another_connection():

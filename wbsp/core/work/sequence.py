@@ -31,7 +31,8 @@ class Requests:
 
     Attributes:
         none: the server has no free work now; more follows without a request.
-        trip: seconds of a request and its answer, on average.
+        trip: seconds of a request and its answer, on average; 0: not known. The first one of a
+            connection does not count: it is answered once all others have joined.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class Requests:
 
     def forget(self) -> None:
         """Begin with another server or connection."""
-        self.none = self._open = False
+        self.none = self._open = self._begun = False
         self._since = self._newest = 0.0  # seconds: first and newest message of the open request
 
     def due(self, low: bool, now: float, again: float = AGAIN) -> bool:
@@ -63,9 +64,9 @@ class Requests:
 
     def answered(self, none: bool, now: float) -> None:
         """Note the answer to the open request: a range, or `none` if no work is free."""
-        if self._open and not self.none:
+        if self._open and self._begun and not self.none:
             self.trip = mean_of(self.trip, now - self._since)
-        self._open, self.none = False, none
+        self._open, self._begun, self.none = False, True, none
 
     def low(self, left: float, speed: float) -> bool:
         """Return whether `left` examples, at `speed` per second, end before more arrive."""
