@@ -111,8 +111,8 @@ def run() -> int:
 
 def of_entry(runs: Runs, cell: plan.Cell, name: str, settings: list[str]) -> None:
     """Make the runs of an entry in a cell: the sweep, then the best setting's."""
-    if name.partition(":")[0] == "lone":  # one run for all cells with its network
-        cell = plan.Cell("lone" if "10m" not in cell.name else "lone-10m", (1.0,), None, cell.model)
+    if name.partition(":")[0] == "lone":  # one run for all networks between its cell's machines
+        cell = cell._replace(name=plan.lone(cell.name), mbit=None)
     first, *others = map(int, FLAGS.seeds)
 
     def asked(text: str, seed: int, event: str = "") -> Asked:

@@ -122,6 +122,11 @@ class Plan:
         return Plan(**found | {key: tuple(found[key]) for key in ("slow", "addresses", "ports")})
 
 
+def lone(cell: str) -> str:
+    """Return the name of a cell's runs of the fastest machine alone."""
+    return f"lone-{cell.replace('-100mbit', '')}"
+
+
 def shares(count: int, slow: Sequence[float]) -> list[int]:
     """Divide `count` examples by speed, so that the last is ready early; each has one at least."""
     parts = [1] * len(slow)

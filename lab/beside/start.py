@@ -59,6 +59,8 @@ def jobs(plan: Plan, folder: Path) -> list[Job]:
                            f"--base_dir={folder / 'wbsp'}"]
                     if plan.begin < len(plan.addresses):  # how long it waits for the late one
                         own.append("--connect_timeout=20")
+                    if batch := plan.options.get("batch"):
+                        own.append(f"--sync_option=batch={batch}")
                 else:
                     own = [f"--server={first}:{port}"]
                 if len(set(plan.addresses)) > 1:  # else nothing is encrypted, as with the others

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
+from beside.plan import lone
 from beside.run import Result
 
 Row = tuple[str, str]  # entry, setting
@@ -37,8 +38,7 @@ def losses(out: Path, base: str) -> str:
             cells[one["group"], one["wanted"]][one["entry"], one["setting"]][one["seed"]] = one
     for (cell, seconds), rows in list(cells.items()):  # the lone machine is in each cell's table
         if not cell.startswith("lone"):
-            alone = "lone-10m" if "10m" in cell else "lone"
-            rows.update(cells.get((alone, seconds), {}))
+            rows.update(cells.get((lone(cell), seconds), {}))
     text = []
     for (cell, seconds), rows in sorted(cells.items()):
         best: dict[str, Row] = {}
