@@ -65,13 +65,14 @@ def halved(batch: int, wish: float, least: int) -> int:
     return batch >> halvings
 
 
-def reason(width: float, fixed: float) -> str:
+def reason(batch: int, width: float, fixed: float) -> str:
     """Return why a worker has its batch; the arguments are those of `wanted`."""
     says = f"the run is {width:.2g} times as fast as its fastest worker"
     if fixed == math.inf:
         return f"{says}, and fewer examples make this one's step no shorter"
-    if fixed >= 1:
-        return f"{says}, and each of this one's steps takes the time of {fixed:.0f} examples more"
+    if wanted(batch, width, fixed) > wanted(batch, width, 0.0):
+        return (f"{says}, and each of this one's steps takes the time of {fixed:.2g} examples "
+                "more: too much for a smaller step")
     return says
 
 
@@ -166,4 +167,4 @@ class Batches:
         if one.settled and (size == one.size or abs(math.log2(one.size / wish)) <= _STAYS):
             return []
         one.settle(size)
-        return [Direct(worker, batch=size, why=reason(width, fixed))]
+        return [Direct(worker, batch=size, why=reason(batch, width, fixed))]
