@@ -125,7 +125,7 @@ class Run:
             # The list of processes that call `fit` again is saved only at a run's end. Until then,
             # each of them may.
             series = dispatcher.info.series
-            for worker in set(range(config.worker_num)).difference(series.gone, series.living):
+            for worker in series.lost(config.worker_num):
                 series.lives(worker)
         if self._over or (self.engine.rendezvous.ended and not self.engine.rendezvous.owed):
             if not self.engine.started:

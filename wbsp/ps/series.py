@@ -309,6 +309,11 @@ class Series:
             self.living.pop(worker, None)
             self.gone.add(worker)
 
+    def lost(self, workers: int) -> set[int]:
+        """Return those of so many workers whose processes have neither ended in good order nor are
+        known to continue."""
+        return set(range(workers)).difference(self.gone, self.living)
+
     def replaced(self, workers: Iterable[int]) -> None:
         """Note that processes without an index replace those of these workers."""
         for worker in workers:

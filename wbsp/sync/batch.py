@@ -43,7 +43,7 @@ def wanted(batch: int, width: float, fixed: float) -> float:
 
     A step of x examples takes (e + x) c seconds, of which e c are fixed, so that fewer examples a
     step are fewer examples a second. The fixed part is to take a fifth of a step at most: x is at
-    least 4 e. On two real machines at 1:2 a step of half the batch, of which two fifths were fixed,
+    least 4 e. On two real machines at 1:2 a step of half the batch, of which a third was fixed,
     trained 21 % fewer examples a second, which no number of steps made good (lab/beside).
 
     How long a transfer lasts does not matter here: the examples in it are as many for each x.

@@ -11,8 +11,8 @@ t = Training()
 optimizer = t.optimizer()
 steps = stepping(t, optimizer)
 t.begin()
-counts = t.index == 0
-while t.examples < t.total if counts else not (t.folder / "end-0.json").exists():
+counts, ended = t.index == 0, t.folder / "end-0.json"
+while t.examples < t.total and not ended.exists():
     t.rate(optimizer, t.examples)
     places = range(t.examples, t.examples + t.plan.given.batch)
     loss = t.gradient(t.model, places)

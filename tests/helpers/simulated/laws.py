@@ -781,17 +781,17 @@ class Laws:
             raise
 
     def _said(self, name, text):
+        other = "server" if name == "standby" else "standby"
         if "taking over from the server at" in text and "voted for this standby" in text:
             self._take_over_by_votes(name)
             # Until it serves, new processes may come in place of its voters.
-            other = "server" if name == "standby" else "standby"
             self._elected[name] = self._followers(
                 self._epoch_of(other) + 1) if other in self._settings else None
             self.cluster.acts_alone(name)
         elif "taking over from the server at" in text:
             self._elected.pop(name, None)  # of one that was elected, and died before it served
             if "its process has ended" in text:
-                self.two_deaths |= self._was_brief("server" if name == "standby" else "standby")
+                self.two_deaths |= self._was_brief(other)
         if "resuming from version" in text:  # its earlier copies count no more
             self._held.pop(self.cluster.processes[name], None)
         if re.search("(voted for this server|that could vote); continuing without a standby", text):

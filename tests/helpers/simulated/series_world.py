@@ -409,8 +409,8 @@ class SeriesLaws(Laws):
                 self._states[machine] = state = state_in(data)
                 if run is not None:
                     self._saved.add(run["fit"])
-                if state["over"] and run is not None:
-                    self.reach("t2", run["fit"])
+                    if state["over"]:
+                        self.reach("t2", run["fit"])
 
     def writes(self, process):
         pass

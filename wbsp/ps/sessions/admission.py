@@ -261,7 +261,7 @@ class Entrance(ABC):
         if proven and worker is not None and (hello.leaves or self._ends):
             series.departs(worker, hello.own, proven)
         ends = self._ends or not (proven or self._awaits_some or len(sessions)
-                                  or series.goes_on or self._lost)
+                                  or series.goes_on or series.lost(self._info.config.worker_num))
         if not (hello.leaves or ends or series.single):
             series.comes(worker if worker in range(self._info.config.worker_num) else None,
                          hello.own, proven)
@@ -356,16 +356,11 @@ class Entrance(ABC):
         now = self._clock.now()
         return sum(now - last < timeouts.RETRY < now - first for first, last in self._new.values())
 
-    @property
-    def _lost(self) -> set[int]:
-        """The workers whose processes have neither ended in good order nor call `fit` again."""
-        series = self._sessions.series
-        return set(range(self._info.config.worker_num)).difference(series.gone, series.living)
-
     def expect_lost(self) -> None:
         """Expect lost workers' next processes for a while: an earlier server of the run may have
         told them that another run follows."""
-        self._retry.update(dict.fromkeys(self._lost, self._clock.now()))
+        lost = self._sessions.series.lost(self._info.config.worker_num)
+        self._retry.update(dict.fromkeys(lost, self._clock.now()))
 
     def expect_nameless(self) -> None:
         """Expect processes in the next run that have just asked for an index, and have none yet."""
