@@ -27,6 +27,7 @@ NOT_SERVING = 0.5  # worker: until it tries again after a process that does not 
 INTRODUCED = 10.0  # server: for the introduction of a peer that has sent another message first
 WORKER_PROBED = 1.0  # server: for a message of a worker; then it tries the connection
 WORKER_GONE = 5.0  # server: for a new connection of a worker; then the worker is lost
+WORKER_ASLEEP = 10.0  # server: for a message of a worker; then idle others train its examples
 INDEX_HELD = 2.0  # server: another process asks for an index; a later message of its owner holds it
 INDEX_BACK = 25.0  # server: for an index's owner, between runs or after a resume; then it is free
 WORKER_SILENT = 300.0  # server: for a message of a connected worker; then the worker is lost

@@ -61,6 +61,19 @@ def test_a_worker_that_dies_last_trains_the_rest_when_it_returns(away):
     raise AssertionError("no seed has a worker that dies last")
 
 
+@pytest.mark.parametrize("sync", ["auto", "asp"])
+def test_others_train_what_a_sleeping_worker_holds(sync):
+    """Each of its epochs lasted until it woke, or had been silent for five minutes."""
+    plan = Plan(sync, workers=2, data=(60, 4, 2), speeds=(0.3,), naps=(250.0,))
+    with scratch() as folder:
+        run = Cluster(plan, 0, folder)
+        run.world.after(3.0, lambda: run.sleep("w1"))
+        said = run.run().said
+    assert any("worker 1 has been silent for 10 s" in line for line in said)
+    [last] = [line for line in said if "epoch 2 of 2 is trained" in line]
+    assert float(last.partition("[")[2].partition("s]")[0]) < 60
+
+
 @pytest.mark.parametrize("data", [(300, 1, 1), None], ids=["shared", "its own"])
 def test_a_worker_starved_by_its_model_is_reported_once(data):
     plan = Plan("ksync", {"b": 1}, workers=2, data=data, steps=300, speeds=(0.3, 4.0))

@@ -559,6 +559,18 @@ class Engine:
         return [*self._with_versions(others), *self._answer(push, ack, fetch), *stop,
                 *self._let_go(now), *self.feed(now)]
 
+    def silent(self, workers: set[int], now: float) -> list[Outgoing]:
+        """Note which workers have not been heard of for a while.
+
+        What they hold of the shared data is given to workers that have nothing else to train.
+        """
+        if self.work is None or self.stop_reason is not None:
+            return []
+        taken, told = self.work.silent(workers & self._here, now)
+        for worker in taken:
+            self.log(now, "silent", worker=worker)
+        return told
+
     def _let_go(self, now: float) -> list[Outgoing]:
         """Let go of sick workers; if that is all of them, end the run."""
         if self.stop_reason is not None:

@@ -127,6 +127,7 @@ class SharedWork:
         self._due: dict[int, None] = {}  # workers in `_able`
         self._untold: dict[int, None] = {}  # workers without an answer that no work is free
         self._hoards: dict[int, None] = {}  # workers that wait for a version, and hold work
+        self._silent: set[int] = set()  # not heard of for a while
         self._batches: dict[int, int] = {}  # worker -> examples of a step, if the model sets them
         self._least: dict[int, int] = {}  # site -> examples that keep its workers busy
         self._ahead: dict[int, int] = {}  # worker that requests work -> as in `AskWork`
@@ -373,9 +374,10 @@ class SharedWork:
                 if self.ledger.gives:
                     others[worker] = self._due.pop(worker)
                     continue
-                if not self._hoards:
+                hoards = self._hoards or dict.fromkeys(self._owners() - {worker})
+                if not hoards:
                     break
-                told += self._take_back(self._hoards.popitem()[0])
+                told += self._take_back(hoards.popitem()[0])
                 continue
             if idle:
                 self._sizes.begins(worker, now)
@@ -391,6 +393,23 @@ class SharedWork:
                     self._asked[worker], Position(0), Position(0), self.ledger.epoch)))
             self._untold.clear()
         return told
+
+    def silent(self, workers: set[int], now: float) -> tuple[list[int], list[Outgoing]]:
+        """Note which workers have not been heard of for a while.
+
+        Others that have nothing else to train are given what these hold.
+
+        Returns:
+            The workers from which work was taken, and the messages.
+        """
+        self._silent = workers
+        before = self._owners()
+        told = self.feed(now) if before else []
+        return sorted(before - self._owners()) if told else [], told
+
+    def _owners(self) -> set[int]:
+        """Return the silent workers whose work others can be given."""
+        return {worker for worker in self._silent if self.ledger.owns_some(worker)}
 
     @property
     def _nothing(self) -> bool:

@@ -286,6 +286,10 @@ class WorkLedger:
         """Return the number of examples that this worker holds."""
         return sum(r.stop - r.start for r in self._holders[worker].held)
 
+    def owns_some(self, worker: int) -> bool:
+        """Return whether this worker holds examples that no other has been given since."""
+        return worker in self._holders and any(r.own for r in self._holders[worker].held)
+
     def steps(self, worker: int, batch: int) -> int:
         """Return the steps of `batch` examples in which this worker trains what it holds."""
         return sum(-(-(r.stop - r.start) // batch) for r in self._holders[worker].held)

@@ -207,6 +207,9 @@ class Run:
                     self._above.farewell()
             return self._ending(now, safe)
         self._start_or_tick(now, run_time)
+        asleep = {one.worker for one in self._dispatcher.sessions
+                  if now - one.liveness.heard > timeouts.WORKER_ASLEEP}
+        self._requests.replies.send(engine.silent(asleep, run_time))
         self.snapshots.poll(run_time)
         self._reporter.log.attempt("the mean training loss", self._training_loss.poll, run_time)
         self._readers.poll()
@@ -829,6 +832,10 @@ class Run:
             self._reporter.say(f"skipping examples {fields['start']:,} to {fields['stop'] - 1:,} "
                                "of the run's work: pushes with them were not finite on two "
                                f"workers, or {STRIKES} times on the only one")
+        elif kind == "silent":
+            self._reporter.say(f"worker {fields['worker']} has been silent for "
+                               f"{timeouts.WORKER_ASLEEP:g} s, and the others have nothing else to "
+                               "train: they train its examples")
         elif kind == "sick":
             self._let_go(fields["worker"], fields["all"])
         elif kind == "accept":

@@ -368,6 +368,8 @@ def _words(event: dict[str, Any]) -> str:
             return f"epoch {event['epoch'] + 1:,}: learning rate {event['rate']:.4g}"
         case "sick":
             return f"worker {event['worker']} was removed: its pushes were not finite"
+        case "silent":
+            return f"worker {event['worker']} was silent: the others train its examples"
         case "give_up":
             return f"skipped examples {event['start']:,} to {event['stop'] - 1:,} of the run's work"
         case "site":
