@@ -14,8 +14,8 @@ run=runs/$base/run-001
 echo "training; the log of worker i is runs/$base/worker-i.log"
 begin=$SECONDS
 CUDA_VISIBLE_DEVICES='' train "$base" --sleep_time=0.1 \
-    --heterogeneity=none --model=small --dataset=shapes10 --epochs=12 --check_period=2 \
-    --optimizer=nesterov --lr=0.02 --lr_steps=mean --lr_decays=380:0.2
+    --heterogeneity=none --model=small --dataset=shapes10 --epochs=8 --check_period=2 \
+    --optimizer=nesterov --lr=0.02 --lr_steps=mean --lr_decays=250:0.2
 echo "training took $((SECONDS - begin)) s"
 
 "$python" -m wbsp.figures "$run" --out="$run/figures"

@@ -8,9 +8,9 @@ DEAR = "a take-over has its name before it is whole"  # it waits long in virtual
 
 
 def in_turn():
-    """A third of them for each commit, spread over what they are about; the others at night."""
+    """A fifth of them for each commit, spread over what they are about; the others at night."""
     return [pytest.param(planted, id=planted.name, marks=[pytest.mark.long] * (
-        number % 3 > 0 or planted.name == DEAR)) for number, planted in enumerate(PLANTED)]
+        number % 5 > 0 or planted.name == DEAR)) for number, planted in enumerate(PLANTED)]
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")  # of a version that is not finite

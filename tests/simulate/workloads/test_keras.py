@@ -285,6 +285,7 @@ def on_jax(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_on_jax_learns(on_jax):
     run = read_run(on_jax / "pcc/run-001")
     assert run.evaluations.accuracy[-1] > 0.2  # ten classes
