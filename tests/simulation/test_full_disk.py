@@ -12,6 +12,7 @@ from simulated.plan import Plan
 from simulated.series_world import Series, SeriesPlan
 
 from wbsp.ps.checkpoint import format as checkpoint
+from wbsp.ps.sessions.admission import Admission
 
 
 @pytest.mark.parametrize("seconds, code", [(26.0, 0), (1e9, 1)],
@@ -80,6 +81,29 @@ def test_no_worker_joins_before_the_first_version_is_saved(seconds, code):
         assert not joined and 60 <= float(said[-1].split()[0]) - begins[0] < 62
         for member in cluster.members:
             assert "the first version could not be saved: free some space" in member.given_up
+
+
+@pytest.mark.parametrize("then", ["joins", "is broken again"])
+def test_a_first_version_that_waits_for_the_disk_is_not_sent_again(then, monkeypatch):
+    """A worker that reconnected was told to send it, and again with each part of it."""
+    again, initial = [], Admission.initial
+
+    def counted(self, session, message, body):
+        again.append(message)
+        initial(self, session, message, body)
+
+    monkeypatch.setattr(Admission, "initial", counted)
+    plan = Plan("pcc", workers=2, steps=4, size=9000, chunk=1000, full=1e-12)
+    with scratch() as folder:
+        cluster = Cluster(plan, 1, folder)
+        begins = fill(cluster, 1, lambda: None, 26.0)
+        for after in (5.0,) if then == "joins" else (5.0, 12.0, 13.0):
+            cluster.world.after(after, lambda: [
+                one.close() for one in cluster.world.connections() if one.open])
+        cluster.run()
+    assert begins and not again
+    assert sum("connected again" in line for line in cluster.said) >= 2
+    assert all(member.final is not None for member in cluster.members)
 
 
 def test_a_later_fit_is_not_lost_with_the_power_while_the_disk_is_full():

@@ -70,11 +70,22 @@ def test_deaths_at_the_end_of_a_run_of_sites_break_no_law(seed, folder):
         "pcc", "wbsp", steps=4, standby=True, kills=2, breaks=2, isolations=2, data=(60, 4, 1),
         kill_workers=2, ends=(("final", "site top"), ("goodbye", "site top"))),
         id="its worker had heard that it counts"),
+    pytest.param(64002138, SitesPlan(
+        "esync", "bsp", sites=3, workers=1, standby=True, kills=2, isolations=1, slow=0.3,
+        period=0.1, data=(24, 7, 1), validate="wait", kill_waiting=1),
+        id="the standby has begun without it"),
     pytest.param(60004018, SitesPlan(
         "ssp", "dssp", sites=3, standby=True, kills=2, cuts=2, period=1.0, top_standby=True,
         ends=(("goodbye", "top"), ("left", "top"))), id="its site and the log above are dead")])
 def test_a_push_that_is_undone_while_its_worker_is_dead_counts_for_nobody(seed, plan, folder):
     Sites(plan, seed, folder).run()
+
+
+def test_a_standby_ends_with_0_beside_a_server_above_that_lacks_examples(folder):
+    plan = SitesPlan("localsgd", "ksync", options={"tau": 2}, steps=4, standby=True, kills=3,
+                     kill_top=2, breaks=2, cuts=1, isolations=2, slow=0.3, data=(60, 7, 1),
+                     top_standby=True, ends=(("left", "site top"),))
+    Sites(plan, 64000298, folder).run()
 
 
 def test_a_resumed_server_above_awaits_a_site_whose_next_process_was_about_to_join(folder):

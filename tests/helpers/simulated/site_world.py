@@ -20,7 +20,7 @@ from integer_replica import UNIT, IntegerReplica, pattern
 
 from simulated.cluster import ROOT, Lines, Member, _derive_keys, alone
 from simulated.disk import Disk, Machine
-from simulated.laws import Broken, law, lost_pushes, standing_on
+from simulated.laws import Broken, checkpoints_on, law, lost_pushes, standing_on, state_in
 from simulated.memory import Memory
 from simulated.network import Network
 from simulated.plan import PORT, Plan
@@ -674,7 +674,7 @@ class Sites:
                 # standby may have begun without pushes that are in it.
                 known = self._logged(site.names)
                 pushes = [member.pushes({seq: weight for seq, weight in known.get(
-                    member.index, {}).items() if seq < len(member.cuts)} | member.weights
+                    member.index, {}).items() if seq < self._until(site, member)} | member.weights
                     | dict.fromkeys(self._lost(site, member.index), 0.0))
                           for member in site.members]
                 if any(one.made.keys() - one.weights.keys() for one in pushes):
@@ -751,7 +751,9 @@ class Sites:
         dead = not any(self.codes.get(name) for name in self.tops)
         said = dead or any(f"not trained: {lacks.total():,} of" in line for line in self.said)
         if not often and not lacks - gone and said:
-            if lacks and any(0 in self.codes.get(name, []) for name in self.tops):
+            if lacks and any(0 in self.codes.get(name, []) for name in self.tops
+                             if not any(f" {name}: the run has ended: " in line  # as a standby
+                                        for line in self.said)):
                 raise Broken(17, "a server above has ended with 0, and counts examples as not "
                              f"trained: {self.codes}")
             return  # all had finished when they were lost
@@ -786,6 +788,16 @@ class Sites:
     def _events(self, names):
         """Return the events in the logs of these servers, without those that a resume undid."""
         return [event for name in names for event in standing_on(self.machines[name])]
+
+    def _until(self, site, member):
+        """Return the number above those of a worker's pushes that its site knew at the end.
+
+        A standby that has begun without one, which the dead worker could not send again, does not.
+        """
+        last = [state for name in site.names for _, inode in checkpoints_on(self.machines[name])
+                if (state := state_in(bytes(inode.data)))["over"]]
+        return min(len(member.cuts), *(
+            state["next_seq"].get(str(member.index), 0) for state in last), 1 << 30)
 
     def _lost(self, site, worker):
         """Return the numbers of a worker's pushes that its site has reported as lost."""

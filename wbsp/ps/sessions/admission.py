@@ -625,6 +625,8 @@ class Admission(Entrance):
         super().__init__(lobby._info, lobby._sessions, lobby._clock, lobby._other)
         self._durable = durable
         self._bringer, self._requests, self._engine = lobby.bringer, requests, requests.engine
+        if self._bringer is not None:
+            self._bringer.answer = None  # that it is to send W_0, which is here
         self._layout, self._size = layout, total_size(layout)
         self._begun = True
         self._waits = False  # a worker, until this run would not begin anew
@@ -690,10 +692,11 @@ class Admission(Entrance):
                 self._admit(session)
 
     def initial(self, session: WorkerSession, initial: m.Initial, body: memoryview) -> None:
-        """Repeat the answer to W_0, if this is the worker that has sent it."""
-        if session is not self._bringer or session.answer is None:
+        """Repeat the answer to W_0, if there is one, and this is the worker that has sent it."""
+        if session is not self._bringer:
             raise _not_requested(session)
-        self._answer_again(session, session.answer)
+        if session.answer is not None:
+            self._answer_again(session, session.answer)
 
     def lose(self, session: WorkerSession, reason: str, replaced: bool = False) -> None:
         self._requests.lose(session, reason, replaced)
