@@ -2,7 +2,8 @@
 
 A further request that a loop may make of the server is a method here:
 
-    return self._member.begun().ask(AskThat(), That, "that").value
+    answer = self._member.begun().ask(AskThat(), That, "that")
+    return None if answer is None else answer.value  # None: a signal has ended the wait
 
 Its messages are in `wbsp.wire.messages.requests`, its handler in `wbsp.ps.sessions.requests`.
 """

@@ -293,7 +293,8 @@ class WorkerRuntime:
             ) -> Answer | None:
         """Send a request, repeat it where it may be lost, and return its answer.
 
-        Call it between two steps only: it handles other messages meanwhile.
+        Call it between two steps, or before one is done: it handles other messages meanwhile.
+        Afterwards the compute thread is in the same phase as before.
 
         Args:
             request: any request but a push or a fetch.
@@ -304,10 +305,11 @@ class WorkerRuntime:
         Raises:
             TransportError: the server is lost.
         """
-        clock, shared = self.transport.on.clock, self._shared
+        clock, shared, phase = self.transport.on.clock, self._shared, self._recorder.phase
         self._carry_out(shared.act(lambda one: one.ask(request, answer, clock.monotonic(), until)))
         answers = shared.participant.answers
         self._wait(what, lambda: answer in answers or clock.monotonic() > until)
+        self._recorder.enter(phase)
         found = answers.get(answer)
         return found if isinstance(found, answer) else None
 
