@@ -10,9 +10,9 @@ from wbsp.core.stats import AnsweredWork
 from wbsp.sync.base import Push
 
 
-def add(kept, seq, value, mark, durable=0, weight=0.5, reason=None):
+def add(kept, seq, value, mark, saved=0, weight=0.5, reason=None):
     push = Push(3, seq, 10 + seq, 2, 64, 0.5)
-    kept.add(push, np.full(2, value, np.float32), weight, mark, durable, reason)
+    kept.add(push, np.full(2, value, np.float32), weight, mark, saved, reason)
 
 
 def work(first, last, rejected=None):
@@ -59,7 +59,7 @@ def test_a_durable_push_leaves_the_resend_buffer():
     assert kept.vectors == 2
     kept.drop(2)
     assert kept_since(kept, 2) == (work(2, 3), [2.0, 2.0])
-    add(kept, 4, 2.0, 2, durable=3)  # the answer came late
+    add(kept, 4, 2.0, 2, saved=3)  # the answer came late
     assert kept.vectors == 0 and kept.answered == 5
 
 
@@ -68,7 +68,7 @@ def test_memory_of_sums_is_reused():
     kept, update, seen = ResendBuffer(), np.full(2, 2.0, np.float32), []
     update.flags.writeable = False
     for seq in range(12):
-        kept.add(Push(3, seq, 10, 2, 64, 0.5), update, 0.5, mark=seq, durable=seq - 1)
+        kept.add(Push(3, seq, 10, 2, 64, 0.5), update, 0.5, mark=seq, saved=seq - 1)
         seen.append(weakref.ref(kept.since(seq)[1]))
         assert kept_since(kept, seq) == (AnsweredWork(seq, seq, 2, 64, 0.5, 10, {}), [1.0, 1.0])
     assert all(one() is not None for one in seen) and len({id(one()) for one in seen}) == 2

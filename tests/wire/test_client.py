@@ -430,7 +430,7 @@ def test_a_resent_update_is_not_changed_in_place(talk):
     talk.send(SendUpdate(PUSH, update))
     talk.breaks(SAME)
     kept = ResendBuffer(4)
-    kept.add(PUSH, update, weight=0.5, mark=1, durable=0)
+    kept.add(PUSH, update, weight=0.5, mark=1, saved=0)
     kept.settle()
     assert (update == 1).all()
 

@@ -110,7 +110,7 @@ class ResendBuffer:
         """Pushes below this number are durable, by the server's answers; 0: none is known to be."""
         return self.first if self.first > self._begin else 0
 
-    def add(self, push: Push, update: np.ndarray, weight: float, mark: int, durable: int,
+    def add(self, push: Push, update: np.ndarray, weight: float, mark: int, saved: int,
             reason: str | None = None, spans: Iterable[Span] = ()) -> None:
         """Add an answered push, accepted with `weight` or rejected for a `reason`.
 
@@ -119,13 +119,13 @@ class ResendBuffer:
             update: float32 [size]; this object owns it from here on, and may change it in place.
             weight: of the update, 0 if rejected.
             mark: checkpoint number under which the server decided.
-            durable: decisions under a lower mark are saved.
+            saved: decisions under a lower mark are durable.
             reason: of a rejection, or None.
             spans: positions of the run's shared data in it.
         """
-        self.drop(durable)
+        self.drop(saved)
         self.answered = push.seq + 1
-        if mark >= durable:
+        if mark >= saved:
             self._unsettled = _Answered(push, update, weight, mark, reason, tuple(spans))
 
     def settle(self) -> None:
@@ -145,10 +145,10 @@ class ResendBuffer:
         if reason is None:
             self._sums[-1].add_weighted(update, weight, self._pool)
 
-    def drop(self, durable: int) -> None:
-        """Discard decisions under a mark below `durable`."""
+    def drop(self, saved: int) -> None:
+        """Discard what is durable: the decisions under a mark below `saved`."""
         self.settle()
-        while self._sums and self._sums[0].mark < durable:
+        while self._sums and self._sums[0].mark < saved:
             self._sums.pop(0)
 
     def since(self, seq: int) -> tuple[AnsweredWork, np.ndarray | None] | None:
