@@ -61,6 +61,8 @@ def jobs(plan: Plan, folder: Path) -> list[Job]:
                         own.append("--connect_timeout=20")
                     if batch := plan.options.get("batch"):
                         own.append(f"--sync_option=batch={batch}")
+                    own += [f"--{key}={plan.options[key]}"
+                            for key in ("outer", "wire") if key in plan.options]
                     own += [f"--outer_option={key}={plan.options[key]}"
                             for key in ("rate", "nu", "momentum") if key in plan.options]
                 else:
