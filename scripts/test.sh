@@ -8,9 +8,9 @@ status=0
 "$python" -m ruff check . || status=$?
 "$python" -m mypy &
 types=$!
-# Beside it, one process compiles the tests and what they import; otherwise each of the seven below
+# Beside it, one process compiles the tests and what they import; otherwise each of the five below
 # would.
 "$python" -m pytest -q --collect-only >/dev/null || true
 wait $types || status=$?
-"$python" -m pytest -q -n 7 --dist loadscope --no-loadscope-reorder --durations=10 || status=$?
+"$python" -m pytest -q -n 5 --dist loadscope --no-loadscope-reorder --durations=10 || status=$?
 exit $status

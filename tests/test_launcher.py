@@ -211,7 +211,8 @@ def test_a_run_that_has_ended_is_resumed(jobs):
 def test_an_interrupted_worker_leaves_and_an_interrupted_server_ends_the_run(jobs):
     port = free_port()
     server = ps(jobs, port, *SMALL, "--worker_num=2", "--base_dir=pcc/", "--published_files")
-    workers = [worker(jobs, port, index, "--sleep_time=0.05") for index in range(2)]
+    workers = [worker(jobs, port, index, "--sleep_time=0.05", "--batch_size=16")
+               for index in range(2)]
     losses = [server.folder / f"wk_loss_{index}_wbsp.txt" for index in range(2)]
     until(lambda: all(path.exists() and path.stat().st_size for path in losses), "first steps")
     assert columns(losses[0])[0][1:3] == [0, 1] and len(columns(losses[0])[0]) == 5

@@ -3,7 +3,7 @@
 import forked
 import pytest
 
-pytestmark = pytest.mark.slow  # a back end takes its seconds to start
+pytestmark = [pytest.mark.slow, pytest.mark.long]  # a back end takes its seconds to start
 
 SAME = """
 import jax, numpy as np, tensorflow as tf

@@ -106,7 +106,8 @@ def test_an_example_that_makes_nan_on_every_worker_is_given_up_and_costs_no_work
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared data", "own data"])
-@pytest.mark.parametrize("sync", MODELS)
+@pytest.mark.parametrize("sync", [pytest.param(sync, marks=[pytest.mark.long] * (sync == "adsp"))
+                                  for sync in MODELS])  # adsp pushes once in a while
 def test_a_run_whose_workers_are_all_sick_fails(sync, shared):
     if not shared and create(sync).rule.shared:
         pytest.skip(f"{sync} assigns the examples")
