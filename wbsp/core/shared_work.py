@@ -374,10 +374,13 @@ class SharedWork:
                 if self.ledger.gives:
                     others[worker] = self._due.pop(worker)
                     continue
-                hoards = self._hoards or dict.fromkeys(self._owners() - {worker})
-                if not hoards:
+                if self._hoards:
+                    holder, _ = self._hoards.popitem()
+                elif owners := self._owners() - {worker}:
+                    holder = max(owners)
+                else:
                     break
-                told += self._take_back(hoards.popitem()[0])
+                told += self._take_back(holder)
                 continue
             if idle:
                 self._sizes.begins(worker, now)

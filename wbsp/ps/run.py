@@ -207,9 +207,7 @@ class Run:
                     self._above.farewell()
             return self._ending(now, safe)
         self._start_or_tick(now, run_time)
-        asleep = {one.worker for one in self._dispatcher.sessions
-                  if now - one.liveness.heard > timeouts.WORKER_ASLEEP}
-        self._requests.replies.send(engine.silent(asleep, run_time))
+        self._requests.replies.send(engine.silent(self._dispatcher.sessions.asleep(), run_time))
         self.snapshots.poll(run_time)
         self._reporter.log.attempt("the mean training loss", self._training_loss.poll, run_time)
         self._readers.poll()

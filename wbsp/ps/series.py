@@ -310,7 +310,7 @@ class Series:
             self.gone.add(worker)
 
     def lost(self, workers: int) -> set[int]:
-        """Return those of so many workers whose processes have neither ended in good order nor are
+        """Return the indices below `workers` without a process that has ended in good order, or is
         known to continue."""
         return set(range(workers)).difference(self.gone, self.living)
 

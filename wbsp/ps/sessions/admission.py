@@ -626,7 +626,7 @@ class Admission(Entrance):
         self._durable = durable
         self._bringer, self._requests, self._engine = lobby.bringer, requests, requests.engine
         if self._bringer is not None:
-            self._bringer.answer = None  # that it is to send W_0, which is here
+            self._bringer.has_sent_initial()
         self._layout, self._size = layout, total_size(layout)
         self._begun = True
         self._waits = False  # a worker, until this run would not begin anew

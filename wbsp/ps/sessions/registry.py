@@ -233,6 +233,11 @@ class SessionRegistry:
         return [session.worker for session in self
                 if session.joined and session.report is not None and session.worked_at < since]
 
+    def asleep(self) -> set[int]:
+        """Return the workers that are connected, and have sent nothing for a while."""
+        since = self._clock() - timeouts.WORKER_ASLEEP
+        return {session.worker for session in self if session.liveness.heard < since}
+
     def silence(self, worker: int) -> float | None:
         """Return the seconds since a worker's last message; None: it has no session."""
         session = self._by_worker.get(worker)

@@ -117,6 +117,10 @@ class WorkerSession(KnownPeer):
         self.answer = answer
         return answer
 
+    def has_sent_initial(self) -> None:
+        """Note that W_0 is here: its request to join awaits the answer that the others' do."""
+        self.answer = None
+
     def reconnects(self, line: object, now: float) -> None:
         """Note that a member has proven itself over a new connection."""
         self.line, self.attached_at = line, now
