@@ -116,8 +116,8 @@ def trained(options="adamw"):
 
 
 @pytest.mark.parametrize("options", [
-    "adamw:beta1=0:decay=3:clip=0.01:beta2=0.9:warmup=0.5",
-    *(pytest.param(options, marks=pytest.mark.long) for options in ("adamw", "adamw:clip=0"))])
+    pytest.param("adamw", marks=pytest.mark.long), "adamw:beta1=0:decay=3:clip=0:beta2=0.9",
+    pytest.param("adamw:clip=0.01:warmup=0.5", marks=pytest.mark.long)])
 def test_keras_and_jax_make_the_same_steps(options):
     difference, way = trained(options)
     assert difference < 1e-5 < 1e-3 < way

@@ -83,8 +83,8 @@ def test_no_worker_joins_before_the_first_version_is_saved(seconds, code):
             assert "the first version could not be saved: free some space" in member.given_up
 
 
-@pytest.mark.parametrize("then", ["joins", "is broken again"])
-def test_a_first_version_that_waits_for_the_disk_is_not_sent_again(then, monkeypatch):
+@pytest.mark.parametrize("breaks", [(5.0,), (5.0, 12.0, 13.0)], ids=["once", "again"])
+def test_a_first_version_that_waits_for_the_disk_is_not_sent_again(breaks, monkeypatch):
     """A worker that reconnected was told to send it, and again with each part of it."""
     again, initial = [], Admission.initial
 
@@ -97,7 +97,7 @@ def test_a_first_version_that_waits_for_the_disk_is_not_sent_again(then, monkeyp
     with scratch() as folder:
         cluster = Cluster(plan, 1, folder)
         begins = fill(cluster, 1, lambda: None, 26.0)
-        for after in (5.0,) if then == "joins" else (5.0, 12.0, 13.0):
+        for after in breaks:
             cluster.world.after(after, lambda: [
                 one.close() for one in cluster.world.connections() if one.open])
         cluster.run()

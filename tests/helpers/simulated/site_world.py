@@ -751,9 +751,10 @@ class Sites:
         dead = not any(self.codes.get(name) for name in self.tops)
         said = dead or any(f"not trained: {lacks.total():,} of" in line for line in self.said)
         if not often and not lacks - gone and said:
+            standbys = {name for name in self.tops if any(
+                f" {name}: the run has ended: " in line for line in self.said)}
             if lacks and any(0 in self.codes.get(name, []) for name in self.tops
-                             if not any(f" {name}: the run has ended: " in line  # as a standby
-                                        for line in self.said)):
+                             if name not in standbys):
                 raise Broken(17, "a server above has ended with 0, and counts examples as not "
                              f"trained: {self.codes}")
             return  # all had finished when they were lost
@@ -796,8 +797,8 @@ class Sites:
         """
         last = [state for name in site.names for _, inode in checkpoints_on(self.machines[name])
                 if (state := state_in(bytes(inode.data)))["over"]]
-        return min(len(member.cuts), *(
-            state["next_seq"].get(str(member.index), 0) for state in last), 1 << 30)
+        return min([len(member.cuts), *(
+            state["next_seq"].get(str(member.index), 0) for state in last)])
 
     def _lost(self, site, worker):
         """Return the numbers of a worker's pushes that its site has reported as lost."""
